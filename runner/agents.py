@@ -1,0 +1,456 @@
+"""An agent: what it may see into chat messages, a model's answer into a reply. The class of the contract's section 6."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from runner.arrays import NestedArrayDict, is_missing, rounds_from_arrays
+from runner.datasets.supervised import supervised_example
+from runner.errors import (
+    ContentFilterError,
+    ContentIsNoneError,
+    GenerationError,
+    InvalidResponseError,
+    RunError,
+    UnknownFinishReasonError,
+)
+from runner.models.base import Choice, Complete, Request, Sample, Wanted
+from runner.prompts.chat import ChatMessage, chat_messages
+from runner.prompts.templates import FORBIDDEN, LAST_ROUND, PromptSet, prompt_variables
+from runner.protocols.game import Reply, Round
+from runner.protocols.parse import Parsed, parse_answer
+from runner.protocols.protocol import Decision, Protocol
+from runner.spec.experiment import AgentSettings, Experiment, Retry
+
+PROMPT_FIELDS = ("role", "name", "content")
+
+
+@dataclass(frozen=True)
+class AgentRuntime:
+    """What an agent needs besides the spec: its prompts, and how its model is asked (None: connect on first use)."""
+
+    prompts: PromptSet
+    complete: Complete | None = None
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where in which game an agent speaks: the datapoint's columns, the rollout's seed, the rounds so far."""
+
+    round: int
+    rounds: Sequence[Round]
+    columns: Mapping[str, Any]
+    seed: int = 0
+    prover_stance: int = 1
+    rollout: str = ""
+
+
+class OpenAiWholeAgent:
+    """One seat of a protocol, played by one model over the whole chat.
+
+    The runner plays with it through `respond`; `forward` is the same on arrays of any batch shape.
+    """
+
+    agent_level_in_keys: tuple[str, ...] = ()
+    agent_level_out_keys = ("message", "raw_message", "prompt", "decision", "retry_count", "token_limit")
+    env_level_out_keys: tuple[str, ...] = ()
+    required_pretrained_models: tuple[str, ...] = ()
+
+    def __init__(
+        self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
+    ) -> None:
+        self.hyper_params = hyper_params
+        self.settings = settings
+        self.agent_name = agent_name
+        self.protocol_handler = protocol_handler
+        self.agent_params: AgentSettings = hyper_params.agents[agent_name]
+        self.shared_model_group = self.agent_params.model
+        self.model_settings = hyper_params.models[self.shared_model_group]
+        self.agent_spec = protocol_handler.seat(agent_name)
+        self._client: Complete | None = settings.complete
+
+    # What it is
+
+    @property
+    def agent_id(self) -> int:
+        return self.protocol_handler.agent_names.index(self.agent_name)
+
+    @property
+    def is_verifier(self) -> bool:
+        return self.agent_spec.role == "verifier"
+
+    @property
+    def is_prover(self) -> bool:
+        return self.agent_spec.role == "prover"
+
+    @property
+    def model_name(self) -> str:
+        """The model that is asked, with any fine-tuning."""
+        return self.model_settings.model
+
+    @property
+    def base_model_name(self) -> str:
+        """The model that it was fine-tuned from, or itself."""
+        return self.model_settings.base_model or self.model_settings.model
+
+    @property
+    def max_message_rounds(self) -> int:
+        return self.protocol_handler.max_message_rounds
+
+    @property
+    def visible_message_channel_names(self) -> tuple[str, ...]:
+        return self.protocol_handler.visible_channels(self.agent_name)
+
+    @property
+    def visible_message_channel_mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """(channel), in the protocol's order."""
+        visible = self.visible_message_channel_names
+        return np.array([name in visible for name in self.protocol_handler.channel_names], dtype=bool)
+
+    @property
+    def visible_message_channel_indices(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.flatnonzero(self.visible_message_channel_mask).astype(np.int64)
+
+    @property
+    def num_visible_message_channels(self) -> int:
+        return len(self.visible_message_channel_names)
+
+    @property
+    def system_prompt_template(self) -> str:
+        """The text of its Jinja2 template."""
+        return self.settings.prompts.sources[self.agent_name]
+
+    @property
+    def env_level_in_keys(self) -> tuple[str, ...]:
+        columns = sorted(self.settings.prompts.variables[self.agent_name] - set(self._variables({}, 1, 0)))
+        return (
+            "round", "seed", "message_history", "message_agent_id", "raw_message_history", "prover_stance", *columns,
+        )  # fmt: skip
+
+    @property
+    def in_keys(self) -> tuple[str, ...]:
+        return (*self.env_level_in_keys, *self.agent_level_in_keys)
+
+    @property
+    def out_keys(self) -> tuple[str, ...]:
+        return (*self.env_level_out_keys, *self.agent_level_out_keys)
+
+    @property
+    def client(self) -> Complete:
+        """How its model is asked; connected on first use and left behind when the agent is pickled."""
+        if self._client is None:
+            from runner.models.connect import connect
+
+            self._client = connect({self.shared_model_group: self.model_settings}, self.hyper_params.retry).complete
+        return self._client
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_client"] = None
+        state["settings"] = replace(self.settings, complete=None)
+        return state
+
+    # What it gets
+
+    def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
+        format_ = self.hyper_params.decision_format
+        return prompt_variables(
+            self.protocol_handler,
+            self.agent_name,
+            columns=columns,
+            prover_stance=prover_stance,
+            round_=round_,
+            max_response_words=self.agent_params.max_response_words,
+            accept=format_.accept,
+            reject=format_.reject,
+        )
+
+    def prompt(self, position: Position) -> list[ChatMessage]:
+        """The chat messages that its model gets at this position."""
+        prompts = self.settings.prompts
+        variables = self._variables(position.columns, position.prover_stance, position.round)
+        last_round = None
+        if self.agent_spec.last_round_message and position.round == self.max_message_rounds - 1:
+            last_round = prompts.render(self.agent_name + LAST_ROUND, variables)
+        return chat_messages(
+            self.protocol_handler,
+            self.agent_name,
+            position.rounds,
+            round_=position.round,
+            system=prompts.render(self.agent_name, variables),
+            last_round=last_round,
+            seed=position.seed,
+        )
+
+    def _wanted(self, position: Position, channels: Sequence[str]) -> Wanted:
+        protocol = self.protocol_handler
+        headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
+        if not (self.is_verifier and protocol.step(position.round).may_decide):
+            return Wanted(headers)
+        format_ = self.hyper_params.decision_format
+        must = protocol.questions_left(position.round + 1) == 0
+        return Wanted(headers, format_.accept, format_.reject, must)
+
+    # What it says
+
+    def parse(self, text: str, round_: int) -> Parsed:
+        """Read an answer; see `runner.protocols.parse.parse_answer`."""
+        return parse_answer(self.protocol_handler, self.agent_name, round_, text, self.hyper_params.decision_format)
+
+    async def respond(
+        self, position: Position, complete: Complete, messages: Sequence[ChatMessage] | None = None
+    ) -> Reply:
+        """Ask until an answer can be used, by the spec's retry policy for answers.
+
+        `messages` is this position's prompt, where the caller has it already.
+
+        Raises:
+            GenerationError: the last answer allowed was bad, of a kind that has no substitute.
+            CallError, ProviderRefusal: no answer came; see `runner.models`.
+        """
+        messages = self.prompt(position) if messages is None else messages
+        channels = self.protocol_handler.can_be_active(position.round)[self.agent_name]
+        wanted = self._wanted(position, channels)
+        retry = self.hyper_params.retry
+        bad = 0
+        calls = 0
+        while True:
+            sample = Sample(position.rollout, position.round, self.agent_name, calls)
+            completion = await complete(Request(self.shared_model_group, messages, sample, position.seed, wanted))
+            calls += 1
+            for choice in completion.choices or (Choice(None, None),):
+                try:
+                    parsed = self.parse(_usable_text(choice), position.round)
+                except GenerationError as error:
+                    bad += 1
+                    if bad >= _allowed(error, retry):
+                        return self._after_last(error, choice, channels, bad, retry)
+                else:
+                    assert choice.text is not None
+                    return Reply(choice.text, parsed.messages, parsed.decision, bad, choice.finish_reason == "length")
+
+    def _after_last(
+        self, error: GenerationError, choice: Choice, channels: Sequence[str], bad: int, retry: Retry
+    ) -> Reply:
+        error.num_retries = bad
+        policy = retry.invalid_response.then
+        if policy == "fail_run" and not isinstance(error, ContentFilterError):
+            raise RunError(f"{self.agent_name} gave {bad} bad answers ({error}); retry.invalid_response.then is fail_run")
+        if isinstance(error, InvalidResponseError) and policy == "empty_message":
+            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, False)
+        raise error
+
+    # Arrays
+
+    def __call__(self, data: NestedArrayDict, environment: Any = None) -> NestedArrayDict:
+        return self.forward(data, environment)
+
+    def forward(self, data: NestedArrayDict, environment: Any = None) -> NestedArrayDict:
+        """Answer for a batch of games at once.
+
+        In: `round`, `seed`, `prover_stance` and the datapoint's columns (...), `message_history` and
+        `message_agent_id` (... round channel), `raw_message_history` (... round agent).
+        Out: `message` (... channel), `raw_message` and `decision` (...), `prompt` (... message field) with the
+        fields role, name and content, `retry_count` and `token_limit` (... channel). Where the agent does not
+        speak the messages are None and the decision is 2. `environment` is not read.
+
+        Raises:
+            GenerationError, CallError, ProviderRefusal: the first that any game of the batch raised.
+        """
+        shape = data.batch_size
+        flat = data.reshape(int(np.prod(shape, dtype=int)))
+        positions = [self._position(flat, index) for index in range(flat.batch_size[0])]
+        chats = [self.prompt(position) if self._speaks_at(position) else [] for position in positions]
+        replies = asyncio.run(self._respond_all(positions, chats))
+        return self._out_arrays(positions, chats, replies).reshape(*shape)
+
+    def _speaks_at(self, position: Position) -> bool:
+        return self.agent_name in self.protocol_handler.speakers(position.round, position.seed)
+
+    async def _respond_all(
+        self, positions: Sequence[Position], chats: Sequence[Sequence[ChatMessage]]
+    ) -> list[Reply | None]:
+        async def one(position: Position, chat: Sequence[ChatMessage]) -> Reply | None:
+            return await self.respond(position, self.client, chat) if chat else None
+
+        return list(await asyncio.gather(*map(one, positions, chats)))
+
+    def _position(self, flat: NestedArrayDict, index: int, round_: int | None = None) -> Position:
+        # Columns are whatever else the caller gives; a label among them never reaches a template.
+        histories = ("message_history", "message_agent_id", "raw_message_history")
+        known = {"round", "seed", "prover_stance", "y", *histories}
+        columns = {
+            name: _scalar(flat[name][index])
+            for name in flat.keys()
+            if name not in known and name not in FORBIDDEN and not isinstance(flat[name], NestedArrayDict)
+        }
+        rounds = rounds_from_arrays(self.protocol_handler, *(flat[name][index] for name in histories))
+        return Position(
+            round=int(flat["round"][index]) if round_ is None else round_,
+            rounds=rounds,
+            columns=columns,
+            seed=int(flat["seed"][index]) if "seed" in flat else 0,
+            prover_stance=int(flat["prover_stance"][index]) if "prover_stance" in flat else 1,
+            rollout=f"array-{index}",
+        )
+
+    def _out_arrays(
+        self,
+        positions: Sequence[Position],
+        chats: Sequence[Sequence[ChatMessage]],
+        replies: Sequence[Reply | None],
+    ) -> NestedArrayDict:
+        names = self.protocol_handler.channel_names
+        size = len(positions)
+        longest = max((len(chat) for chat in chats), default=0)
+        message = np.full((size, len(names)), None, dtype=object)
+        raw = np.full((size,), None, dtype=object)
+        prompt = np.full((size, longest, len(PROMPT_FIELDS)), None, dtype=object)
+        decision = np.full((size,), int(Decision.NONE), dtype=np.int64)
+        retries = np.zeros((size, len(names)), dtype=np.int64)
+        limits = np.zeros((size, len(names)), dtype=bool)
+        for index, (position, reply, chat) in enumerate(zip(positions, replies, chats, strict=True)):
+            if reply is None:
+                continue
+            raw[index] = reply.raw
+            decision[index] = reply.decision
+            for channel in self.protocol_handler.can_be_active(position.round)[self.agent_name]:
+                column = names.index(channel)
+                retries[index, column] = reply.retry_count
+                limits[index, column] = reply.token_limit
+                message[index, column] = (reply.messages or {}).get(channel)
+            for row, chat_message in enumerate(chat):
+                prompt[index, row] = [chat_message.get(name) for name in PROMPT_FIELDS]
+        out = {
+            "message": message, "raw_message": raw, "prompt": prompt, "decision": decision,
+            "retry_count": retries, "token_limit": limits,
+        }  # fmt: skip
+        return NestedArrayDict(out, (size,))
+
+    # Fine-tuning
+
+    def build_fine_tune_dataset(
+        self,
+        timesteps: NestedArrayDict,
+        ensure_last_message_is_assistant: bool = True,
+        replace_verifier_guess_with_true_label: bool = False,
+    ) -> list[dict[str, list[ChatMessage]]]:
+        """Supervised examples from the last timestep of each game of a batch.
+
+        `timesteps` holds what `forward` takes, with each game's final histories, and `y` (...) for the label.
+        Games in which the agent said nothing give no example when the last message must be its own. Labels
+        replace a verifier's last message only.
+
+        Raises:
+            ValueError: the label is to replace the guess, and there is none, or the last message is not ensured.
+        """
+        flat = timesteps.reshape(int(np.prod(timesteps.batch_size, dtype=int)))
+        examples = []
+        for index in range(flat.batch_size[0]):
+            label = _scalar(flat["y"][index]) if "y" in flat else None
+            example = self.fine_tune_example(
+                self._final_position(flat, index),
+                label,
+                ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+                replace_verifier_guess_with_true_label=replace_verifier_guess_with_true_label and self.is_verifier,
+            )
+            if example is not None:
+                examples.append({"messages": example})
+        return examples
+
+    def _final_position(self, flat: NestedArrayDict, index: int) -> Position:
+        """A finished game's position: the round stays within the game's last."""
+        played = sum(any(not is_missing(text) for text in row) for row in flat["raw_message_history"][index])
+        return self._position(flat, index, round_=min(played, self.max_message_rounds - 1))
+
+    def fine_tune_example(
+        self,
+        position: Position,
+        label: int | None,
+        *,
+        ensure_last_message_is_assistant: bool = True,
+        replace_verifier_guess_with_true_label: bool = False,
+    ) -> list[ChatMessage] | None:
+        """One finished game as a supervised example; None where the agent said nothing.
+
+        Raises:
+            ValueError: the label is to replace the guess, and this is no verifier, or there is no label.
+        """
+        verdict = None
+        if replace_verifier_guess_with_true_label:
+            if not self.is_verifier:
+                raise ValueError(f"{self.agent_name} is a prover and has no guess to replace")
+            if label is None:
+                raise ValueError("there is no label to replace the guess with")
+            format_ = self.hyper_params.decision_format
+            verdict = format_.accept if label else format_.reject
+        return supervised_example(
+            self.final_prompt(position),
+            self.agent_name,
+            true_verdict=verdict,
+            ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+        )
+
+    def final_prompt(self, position: Position) -> list[ChatMessage]:
+        """The whole chat of a finished game, as it is trained on.
+
+        The system message is that of the agent's first turn: an example of many turns has one, and it must
+        not count down questions that the first turn still had.
+        """
+        first = self.protocol_handler.first_active_round(self.agent_name) or 0
+        chat = self.prompt(position)
+        variables = self._variables(position.columns, position.prover_stance, first)
+        return [{**chat[0], "content": self.settings.prompts.render(self.agent_name, variables)}, *chat[1:]]
+
+    # State
+
+    def get_state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold: the model's name and what it was fine-tuned from."""
+        return {"model_name": self.model_name, "base_model_name": self.base_model_name}
+
+    def set_state(self, checkpoint: Mapping[str, Any]) -> None:
+        """Go on with the model of a checkpoint.
+
+        Raises:
+            KeyError: the checkpoint holds no model name.
+        """
+        self.model_settings = replace(
+            self.model_settings,
+            model=checkpoint["model_name"],
+            base_model=checkpoint.get("base_model_name", self.base_model_name),
+        )
+        self._client = self.settings.complete
+
+
+def _scalar(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _usable_text(choice: Choice) -> str:
+    """The text of an answer.
+
+    Raises:
+        ContentFilterError: a filter cut it, or the model refused.
+        UnknownFinishReasonError: it ended neither by itself nor at the token limit.
+        ContentIsNoneError: there is none.
+    """
+    if choice.finish_reason == "content_filter" or choice.refusal:
+        raise ContentFilterError(choice.refusal or "the content filter cut the answer")
+    if choice.finish_reason not in ("stop", "length"):
+        raise UnknownFinishReasonError(f"the answer ended with finish_reason {choice.finish_reason!r}")
+    if choice.text is None:
+        spent = "; the token limit went into reasoning" if choice.finish_reason == "length" else ""
+        raise ContentIsNoneError(f"the answer has no content{spent}")
+    return choice.text
+
+
+def _allowed(error: GenerationError, retry: Retry) -> int:
+    """How many bad answers are allowed where this one is the last."""
+    if isinstance(error, ContentFilterError):
+        return retry.refused.attempts
+    return retry.invalid_response.attempts

@@ -1,0 +1,113 @@
+"""Merged data against a JSON Schema: every violation as a problem with its place and the nearest right key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jsonschema import Draft202012Validator, ValidationError
+
+from runner.documents.layers import Layered
+from runner.errors import Problem
+from runner.text import listed, nearest
+
+_NAMES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping (KEY: VALUE lines)",
+    "null": "nothing",
+}
+
+
+def check(layered: Layered, schema: dict[str, Any]) -> list[Problem]:
+    """All that the schema finds wrong with the data."""
+    validator = Draft202012Validator(schema)
+    return [
+        problem for error in validator.iter_errors(layered.data) for problem in _problems(error, layered, validator)
+    ]
+
+
+def _problems(error: ValidationError, layered: Layered, validator: Draft202012Validator) -> Iterator[Problem]:
+    at = tuple(error.absolute_path)
+    if error.validator == "anyOf" and error.context:
+        yield from _of_likeliest_arm(error, layered, validator)
+        return
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = error.schema.get("properties", {})
+        for name in error.instance:
+            if name not in known:
+                yield Problem(
+                    layered.place((*at, name)),
+                    ".".join(map(str, (*at, name))),
+                    f"unknown key{nearest(name, known) or '; known are ' + listed(known)}",
+                )
+        return
+    key = ".".join(map(str, at))
+    yield Problem(layered.place(at), key or "(root)", _message(error))
+
+
+def _of_likeliest_arm(
+    error: ValidationError, layered: Layered, validator: Draft202012Validator
+) -> Iterator[Problem]:
+    """Of `A or nothing`, report what is wrong as an A, unless the value is of no arm's type at all."""
+    arms: dict[int, list[ValidationError]] = {}
+    for inner in error.context or ():
+        arms.setdefault(int(inner.relative_schema_path[0]), []).append(inner)
+    fitting = [
+        errors
+        for errors in arms.values()
+        if not any(e.validator == "type" and not e.relative_path for e in errors)
+    ]
+    if fitting:
+        for inner in min(fitting, key=len):
+            yield from _problems(inner, layered, validator)
+        return
+    at = tuple(error.absolute_path)
+    kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _kinds(e)]
+    yield Problem(layered.place(at), ".".join(map(str, at)), _expected(kinds, error.instance))
+
+
+def _kinds(error: ValidationError) -> list[str]:
+    value = error.validator_value
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _expected(kinds: list[str], value: Any) -> str:
+    wanted = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
+    quotes = "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
+    return f"{wanted} belongs here, not {_shown(value)}{quotes}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, (dict, list)):
+        return _NAMES["object" if isinstance(value, dict) else "array"]
+    text = repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _message(error: ValidationError) -> str:
+    rule, value = error.validator_value, error.instance
+    match error.validator:
+        case "type":
+            return _expected(_kinds(error), value)
+        case "required":
+            missing = [name for name in rule if name not in value]
+            return f"missing key{'s' if len(missing) > 1 else ''}: {listed(missing)}"
+        case "enum":
+            known = [str(item) for item in rule if item is not None]
+            return f"{_shown(value)} is none of {listed(known)}{nearest(str(value), known)}"
+        case "minimum" | "exclusiveMinimum":
+            return f"{_shown(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
+        case "maximum" | "exclusiveMaximum":
+            return f"{_shown(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
+        case "minLength" | "minItems" | "minProperties":
+            return f"must not be empty" if rule == 1 else f"needs at least {rule} entries"
+        case "pattern":
+            return f"{_shown(value)} does not have the form {rule}"
+        case _:
+            return error.message

@@ -1,0 +1,178 @@
+"""Dataclasses as the one source of a document's keys: into JSON Schema, and from validated data.
+
+A key is declared once, as a field with `key(...)`. Its type, default, bounds, description and example
+become the schema that checks a document, the help an editor shows, and the type the program works with.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+T = TypeVar("T")
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_SCALARS: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+def key(
+    doc: str,
+    *,
+    default: Any = MISSING,
+    factory: Any = MISSING,
+    example: Any = MISSING,
+    path: bool = False,
+    **constraints: Any,
+) -> Any:
+    """Declare one key of a document.
+
+    `example` may be left out where the default is one. `path` marks a file or folder that is looked up
+    beside the file that names it. `constraints` are JSON Schema keywords (`minimum=0`, `pattern=...`).
+    """
+    if example is MISSING:
+        example = default if default is not MISSING else None
+    metadata = {"doc": doc, "example": example, "path": path, "constraints": constraints}
+    if factory is not MISSING:
+        return dataclasses.field(default_factory=factory, metadata=metadata)
+    if default is not MISSING:
+        return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(metadata=metadata)
+
+
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """`T | None` as (T, True), anything else as (it, False)."""
+    if get_origin(hint) in (Union, types.UnionType):
+        rest = [arm for arm in get_args(hint) if arm is not type(None)]
+        if len(rest) < len(get_args(hint)):
+            return (rest[0] if len(rest) == 1 else Union[tuple(rest)]), True  # noqa: UP007 - built at run time
+    return hint, False
+
+
+def schema(cls: type, title: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a document whose keys are the fields of `cls`."""
+    definitions: dict[str, Any] = {}
+    root = _object_schema(cls, definitions)
+    return {"$schema": DIALECT, "title": title, **root, "$defs": dict(sorted(definitions.items()))}
+
+
+def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    properties, required = {}, []
+    for field in dataclasses.fields(cls):
+        properties[field.name] = _field_schema(field, _types(cls)[field.name], definitions)
+        if field.default is MISSING and field.default_factory is MISSING:
+            required.append(field.name)
+    result: dict[str, Any] = {"type": "object", "description": _first_paragraph(cls), "properties": properties}
+    if required:
+        result["required"] = required
+    return {**result, "additionalProperties": False}
+
+
+def _first_paragraph(cls: type) -> str:
+    return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def _field_schema(field: Field[Any], hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    result = {"description": field.metadata["doc"], **_type_schema(hint, definitions)}
+    result.update(field.metadata["constraints"])
+    if field.default is not MISSING:
+        result["default"] = plain(field.default)
+    elif field.default_factory is not MISSING:
+        result["default"] = plain(field.default_factory())
+    result["examples"] = [plain(field.metadata["example"])]
+    return result
+
+
+def _type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    hint, optional = _without_none(hint)
+    result = _bare_type_schema(hint, definitions)
+    if not optional:
+        return result
+    if "type" in result:
+        result["type"] = [result["type"], "null"]
+        if "enum" in result:
+            result["enum"] = [*result["enum"], None]
+        return result
+    return {"anyOf": [*result["anyOf"], {"type": "null"}]} if "anyOf" in result else {"anyOf": [result, {"type": "null"}]}
+
+
+def _bare_type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin = get_origin(hint)
+    if hint in _SCALARS:
+        return {"type": _SCALARS[hint]}
+    if hint is Any:
+        return {}
+    if origin is Literal:
+        kinds = {_SCALARS[type(value)] for value in get_args(hint)}
+        return {"type": kinds.pop() if len(kinds) == 1 else sorted(kinds), "enum": list(get_args(hint))}
+    if origin is tuple:
+        return {"type": "array", "items": _type_schema(get_args(hint)[0], definitions)}
+    if origin in (dict, collections.abc.Mapping):
+        return {"type": "object", "additionalProperties": _type_schema(get_args(hint)[1], definitions)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_type_schema(arm, definitions) for arm in get_args(hint)]}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if hint.__name__ not in definitions:
+            definitions[hint.__name__] = {}
+            definitions[hint.__name__] = _object_schema(hint, definitions)
+        return {"$ref": f"#/$defs/{hint.__name__}"}
+    raise TypeError(f"no JSON Schema for {hint!r}")
+
+
+def build(cls: type[T], data: Mapping[str, Any]) -> T:
+    """A frozen `cls` from data that its schema has accepted."""
+    hints = _types(cls)
+    return cls(**{name: _value(hints[name], value) for name, value in data.items()})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    hint, _ = _without_none(hint)
+    if value is None or hint is Any:
+        return value
+    origin = get_origin(hint)
+    if hint is float:
+        return float(value)
+    if origin is tuple:
+        return tuple(_value(get_args(hint)[0], item) for item in value)
+    if isinstance(value, Mapping):
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            return build(hint, value)
+        if get_args(hint):
+            return {name: _value(get_args(hint)[1], item) for name, item in value.items()}
+    if origin in (Union, types.UnionType) and isinstance(value, list):
+        return tuple(value)
+    return value
+
+
+def plain(value: Any) -> Any:
+    """A built value back as the data a document would hold, with every default written out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def path_keys(cls: type, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The keys declared with `path=True`, as tuples of names from the root."""
+    found: list[tuple[str, ...]] = []
+    for field in dataclasses.fields(cls):
+        hint, _ = _without_none(_types(cls)[field.name])
+        if field.metadata["path"]:
+            found.append((*prefix, field.name))
+        elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            found.extend(path_keys(hint, (*prefix, field.name)))
+    return found

@@ -1,0 +1,146 @@
+"""One YAML text into plain data with the place of every key, refusing what a document must not hold.
+
+The event stream is scanned before anything is built from it: libyaml's composer recurses and dies on deep
+nesting, and aliases multiply. Values are read by OmegaConf, places from the YAML nodes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+
+from runner.errors import Place, Problem
+
+MAX_BYTES = 256 << 10
+MAX_DEPTH = 24
+MAX_NODES = 50_000
+
+KeyPath = tuple[str | int, ...]
+"""A key's way from the root: names in mappings, numbers in lists."""
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+
+
+@dataclass
+class Document:
+    """What one file says: its data, where each key stands, and what is wrong with it."""
+
+    file: str
+    folder: Path
+    data: dict[str, Any] = field(default_factory=dict)
+    places: dict[KeyPath, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read(path: Path, shown: str | None = None) -> Document:
+    """Read a YAML file whose root is a mapping; `shown` is how messages name it."""
+    document = Document(shown or str(path), path.parent)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return _failed(document, f"the file is larger than {MAX_BYTES >> 10} KiB; is this a spec?")
+        raw = path.read_bytes()
+    except OSError as error:
+        return _failed(document, f"cannot read the file: {error.strerror or error}")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        return _failed(document, f"not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8", line, column)
+    return parse(text, document)
+
+
+def parse(text: str, document: Document) -> Document:
+    """Read YAML text into `document`."""
+    try:
+        refused = list(_refusals(text))
+        if not refused:
+            node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or str(error).split("\n")[0]
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        return _failed(document, f"not valid YAML: {what}", line, column)
+    for message, line, column in refused:
+        _failed(document, message, line, column)
+    if refused:
+        return document
+    if node is None:
+        return _failed(document, "the file is empty; `nip-run schema` lists the keys")
+    if not isinstance(node, yaml.MappingNode):
+        kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+        return _failed(document, f"a mapping (KEY: VALUE lines) belongs here, this is {kind}")
+    _walk(node, (), document)
+    if document.problems:
+        return document
+    try:
+        config = OmegaConf.load(io.StringIO(text), max_yaml_expanded_nodes=MAX_NODES)
+    except Exception as error:  # noqa: BLE001 - OmegaConf raises its own and antlr's errors; both are about the text
+        return _failed(document, f"OmegaConf cannot read the file: {str(error).splitlines()[0]}")
+    data = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(data, dict)
+    document.data = data  # type: ignore[assignment] - _walk has refused every key that is no string
+    return document
+
+
+def _failed(document: Document, message: str, line: int = 1, column: int = 1) -> Document:
+    document.problems.append(Problem(Place(document.file, line, column), "", message))
+    return document
+
+
+def _refusals(text: str) -> Iterator[tuple[str, int, int]]:
+    depth = documents = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        if count > MAX_NODES:
+            yield f"more than {MAX_NODES} nodes", line, column
+            return
+        if isinstance(event, yaml.AliasEvent):
+            yield f"aliases (*{event.anchor}) are not allowed; use ${{...}} or extends", line, column
+        elif getattr(event, "anchor", None):
+            yield f"anchors (&{event.anchor}) are not allowed; use ${{...}} or extends", line, column
+        if getattr(event, "tag", None):
+            yield f"explicit YAML tags ({event.tag}) are not allowed", line, column
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                yield f"nested deeper than {MAX_DEPTH} levels", line, column
+                return
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                yield "a second document starts here; one file holds one document", line, column
+                return
+
+
+def _walk(node: yaml.Node, at: KeyPath, document: Document) -> None:
+    mark = node.start_mark
+    document.places.setdefault(at, Place(document.file, mark.line + 1, mark.column + 1))
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _walk(item, (*at, index), document)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            place = Place(document.file, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            shown = ".".join(map(str, (*at, getattr(key_node, "value", "?"))))
+            if key_node.tag != _TAG + "str":
+                hint = "; put it in quotes" if isinstance(key_node, yaml.ScalarNode) else ""
+                message = f"a key must be text, YAML reads this one as {key_node.tag.removeprefix(_TAG)}{hint}"
+                document.problems.append(Problem(place, shown, message))
+                continue
+            if key_node.value in seen:
+                document.problems.append(Problem(place, shown, "the key is given twice"))
+                continue
+            seen.add(key_node.value)
+            document.places[(*at, key_node.value)] = place
+            _walk(value_node, (*at, key_node.value), document)

@@ -1,0 +1,155 @@
+"""The exceptions of nip-run, and the problems that a document can have.
+
+The tree:
+
+    NipRunError
+    ├── UsageError                  exit 2: the command line cannot be understood
+    ├── SpecError                   exit 2: carries every problem of every file at once
+    ├── RunError                    exit 1: the run failed; what was paid for is kept
+    │   ├── RunDirectoryError           the run directory is in use, or is another spec's
+    │   ├── JournalError                the journal is damaged, or cannot be written
+    │   └── LeaderboardError            the leaderboard is locked, or cannot be read
+    ├── BudgetExhausted             exit 3
+    ├── ProviderRefusal             exit 4: key, billing, unknown model, refused parameter
+    ├── CallError                   one call to a model failed; classified where it happened
+    │   ├── TransientError              rate limits, time-outs, resets, 5xx
+    │   ├── ContextExceededError        the prompt is longer than the model's context
+    │   └── RefusedError                a policy refused the prompt
+    ├── GenerationError             an answer came that cannot be used
+    │   ├── ContentFilterError
+    │   ├── ContentIsNoneError
+    │   ├── UnknownFinishReasonError
+    │   └── InvalidResponseError
+    │       ├── InvalidDecisionError
+    │       └── NotAllActiveChannelsInResponseError
+    └── AgentNotActiveInChannelError
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class NipRunError(Exception):
+    """Anything that nip-run itself reports."""
+
+
+class UsageError(NipRunError):
+    """The command line cannot be understood."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where in a document something stands; lines and columns count from 1."""
+
+    file: str
+    line: int = 1
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where, with which key, and what to do about it."""
+
+    place: Place
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.key}: {self.message}" if self.key else f"{self.place}: {self.message}"
+
+
+class SpecError(NipRunError):
+    """Everything that is wrong with a spec and the files it names."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(set(problems), key=lambda p: (p.place, p.key, p.message)))
+        super().__init__("\n".join(map(str, self.problems)))
+
+    def __reduce__(self) -> tuple[type[SpecError], tuple[tuple[Problem, ...]]]:
+        return type(self), (self.problems,)
+
+
+class RunError(NipRunError):
+    """The run failed; everything that was paid for is kept."""
+
+
+class RunDirectoryError(RunError):
+    """The run directory is in use by another process, or belongs to another spec."""
+
+
+class JournalError(RunError):
+    """The journal is damaged or cannot be written."""
+
+
+class LeaderboardError(RunError):
+    """The leaderboard file is locked or cannot be read."""
+
+
+class BudgetExhausted(NipRunError):
+    """The budget does not allow another call."""
+
+
+class ProviderRefusal(NipRunError):
+    """The provider refuses to serve us: key, billing, unknown model, refused parameter."""
+
+
+class CallError(NipRunError):
+    """One call to a model failed. `retry_after` is what the server asked for, in seconds."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None, status: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.status = status
+
+
+class TransientError(CallError):
+    """A rate limit, a time-out, a lost connection or a failure of the server."""
+
+
+class ContextExceededError(CallError):
+    """The prompt is longer than the model's context."""
+
+
+class RefusedError(CallError):
+    """A policy of the provider refused the prompt."""
+
+
+class GenerationError(NipRunError):
+    """The model answered, and the answer cannot be used. `num_retries` counts the calls made."""
+
+    def __init__(self, message: str = "", *, num_retries: int | None = None) -> None:
+        super().__init__(message)
+        self.num_retries = num_retries
+
+
+class ContentFilterError(GenerationError):
+    """The provider's content filter cut the answer."""
+
+
+class ContentIsNoneError(GenerationError):
+    """The answer has no content."""
+
+
+class UnknownFinishReasonError(GenerationError):
+    """The answer ended for a reason that is neither `stop` nor `length`."""
+
+
+class InvalidResponseError(GenerationError):
+    """The answer does not follow the wire format of the protocol."""
+
+
+class InvalidDecisionError(InvalidResponseError):
+    """The answer announces a decision, and is neither an accept nor a reject."""
+
+
+class NotAllActiveChannelsInResponseError(InvalidResponseError):
+    """The answer lacks a message for a channel in which the agent must speak."""
+
+
+class AgentNotActiveInChannelError(NipRunError, ValueError):
+    """An agent was asked to speak, or to have spoken, where it does not."""

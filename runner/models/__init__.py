@@ -1,0 +1,1 @@
+"""Requests into completions: providers that are equals, and the layers around them."""

@@ -1,0 +1,82 @@
+"""What a model is to the rest: one method, `complete(request) -> completion`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from runner.prompts.chat import ChatMessage
+
+
+class Sample(NamedTuple):
+    """Which answer of which game a request is for; no two requests of a run share one."""
+
+    rollout: str
+    round: int
+    agent: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the protocol expects of an answer. Only `dummy` reads it: a real model has its prompt."""
+
+    headers: tuple[str, ...] = ()
+    accept: str | None = None
+    reject: str | None = None
+    must_decide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call: the messages for a model group, and the sample they are for."""
+
+    group: str
+    messages: Sequence[ChatMessage]
+    sample: Sample
+    seed: int = 0
+    wanted: Wanted = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer of a completion."""
+
+    text: str | None
+    finish_reason: str | None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the server counted them; `estimated` where it said nothing."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What came back: answers, the model that the server says gave them, tokens, and any other fields."""
+
+    choices: tuple[Choice, ...]
+    model: str
+    usage: Usage = Usage()
+    latency_ms: float = 0.0
+    other: dict[str, Any] = field(default_factory=dict)
+
+
+Complete = Callable[[Request], Awaitable[Completion]]
+"""Asks a model. Raises a `CallError` or a `ProviderRefusal`."""
+
+
+def estimated_tokens(text: str) -> int:
+    """A rough count, for servers that report none and for prices before a run: four bytes a token."""
+    return len(text.encode("utf-8", "replace")) // 4 + 1
+
+
+def estimated_prompt_tokens(messages: Sequence[ChatMessage]) -> int:
+    return sum(estimated_tokens(message["content"]) + 4 for message in messages)

@@ -1,0 +1,63 @@
+"""The `models` section of a spec: one model group, which agents share and which is fine-tuned as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from runner.documents.fields import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """A model group. Of the sampling parameters only those that are set are sent."""
+
+    provider: Literal["openai", "dummy", "replay"] = key(
+        "`openai`: any server that speaks its wire format. `dummy`: no network, well-formed answers from the "
+        "rollout's seed. `replay`: the answers of an earlier run.",
+        default="openai",
+    )
+    model: str = key("The model's name, as the server knows it.", default="dummy", example="gpt-4o-mini-2024-07-18", minLength=1)
+    base_model: str | None = key(
+        "The model it was fine-tuned from, for the tables; null: itself.", default=None, example="gpt-4o-mini-2024-07-18"
+    )
+    base_url: str | None = key(
+        "The server; null: OpenAI's.", default=None, example="http://127.0.0.1:8000/v1", pattern="^https?://[^@\\s]+$"
+    )
+    api_key_env: str | None = key(
+        "The environment variable that holds the key; null: the server needs none.",
+        default="OPENAI_API_KEY",
+        pattern="^[A-Za-z_][A-Za-z0-9_]*$",
+    )
+    system_role: Literal["system", "developer"] = key(
+        "The role of system messages; OpenAI's reasoning models want `developer`.", default="system"
+    )
+    send_name: bool = key("Send each message's `name`; some servers refuse it.", default=True)
+    temperature: float | None = key("Sampling temperature.", default=None, example=1.0, minimum=0)
+    top_p: float | None = key("Nucleus sampling.", default=None, example=0.95, minimum=0, maximum=1)
+    max_completion_tokens: int | None = key(
+        "The limit of an answer, reasoning included, for OpenAI.", default=None, example=400, minimum=1
+    )
+    max_tokens: int | None = key("The limit of an answer, for servers that lack the newer name.", default=None, example=400, minimum=1)
+    n: int | None = key(
+        "Answers asked for in one call; the first valid one is used.", default=None, example=1, minimum=1, maximum=128
+    )
+    seed: int | None = key("The server's sampling seed (deprecated by OpenAI; no promise).", default=None, example=0)
+    stop: tuple[str, ...] | None = key("Texts that end an answer, at most 4.", default=None, example=["</answer>"], maxItems=4)
+    reasoning_effort: str | None = key("For reasoning models: low, medium, high and others.", default=None, example="low")
+    extra_body: Mapping[str, Any] | None = key(
+        "Anything else for the request's body.", default=None, example={"chat_template_kwargs": {"enable_thinking": False}}
+    )
+    timeout: float = key("Seconds until a call without an answer is given up.", default=600.0, exclusiveMinimum=0)
+    run: str | None = key("For `replay`: the run's folder.", default=None, example="results/runs/my-run", path=False)
+
+    def sampling(self) -> dict[str, Any]:
+        """The parameters that go on the wire, besides the model and the messages."""
+        names = (
+            "temperature", "top_p", "max_completion_tokens", "max_tokens", "n", "seed", "stop", "reasoning_effort",
+        )  # fmt: skip
+        chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if "stop" in chosen:
+            chosen["stop"] = list(chosen["stop"])
+        return {**chosen, **(self.extra_body or {})}

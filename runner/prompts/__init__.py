@@ -1,0 +1,1 @@
+"""Prompt templates and what an agent may see, into the chat messages that its model gets."""

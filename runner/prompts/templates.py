@@ -1,0 +1,259 @@
+"""A folder of Jinja2 templates into a prompt set; a prompt set and variables into system messages.
+
+Templates come from strangers. They render in Jinja2's immutable sandbox with strict undefined variables, and
+only what is on the allow-list below parses at all: no calls, no arithmetic that can blow up, no includes, no
+attributes, no assignments. Variables are plain text and numbers, and what is rendered has a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from runner.errors import Place, Problem, RunError, SpecError
+from runner.protocols.protocol import Protocol
+from runner.text import listed, nearest
+
+SUFFIX = ".jinja"
+LAST_ROUND = ".last_round"
+MAX_BYTES = 64 << 10
+MAX_NODES = 5_000
+MAX_LOOPS = 1
+MAX_RENDERED = 4 << 20
+
+VARIABLES: Mapping[str, str] = {
+    "agent": "the agent's name in the protocol, such as `prover0`",
+    "agent_name": "how the other agents know it, such as `Expert_1`",
+    "stance": "`accept` or `reject`: the verdict it argues for (for a verifier: the provers', where it is shared)",
+    "max_response_words": "the word limit of one answer",
+    "max_message_rounds": "the number of rounds of the game",
+    "max_verifier_questions": "in how many rounds the verifier speaks in the whole game",
+    "questions_left": "how many more questions the verifier can ask before it must decide",
+    "headers": "the texts that start the part for each channel, where the agent speaks in several (a list)",
+    "accept": "the text that accepts, `Decision: accept` unless the spec's `decision_format` says otherwise",
+    "reject": "the text that rejects",
+}
+"""Every variable a template has besides the datapoint's columns."""
+
+FORBIDDEN = ("label", "y")
+"""Column names that never reach a template: the answer the verifier must find."""
+
+_FILTERS = ("capitalize", "default", "first", "indent", "join", "last", "length", "lower", "title", "trim", "upper", "wordcount")
+_TESTS = ("defined", "undefined", "none", "string", "number", "eq", "ne", "lt", "gt", "le", "ge", "in")
+_NODES: tuple[type[nodes.Node], ...] = (
+    nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.If, nodes.For,
+    nodes.Filter, nodes.Test, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.CondExpr,
+    nodes.Add, nodes.Sub, nodes.Getitem, nodes.Concat, nodes.List, nodes.Tuple, nodes.Getattr,
+)  # fmt: skip
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset(["*", "**", "%", "/", "//"])
+
+    def __init__(self) -> None:
+        super().__init__(undefined=StrictUndefined, autoescape=False, loader=None)
+        self.globals.clear()
+        self.filters = {name: self.filters[name] for name in _FILTERS}
+        self.tests = {name: self.tests[name] for name in _TESTS}
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """The templates' texts by name (`verifier`, `verifier.last_round`), ready to render."""
+
+    sources: Mapping[str, str]
+    _compiled: dict[str, Template] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"sources": dict(self.sources)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        object.__setattr__(self, "sources", state["sources"])
+        object.__setattr__(self, "_compiled", {})
+
+    def render(self, name: str, variables: Mapping[str, Any]) -> str:
+        template = self._compiled.get(name)
+        if template is None:
+            template = self._compiled[name] = _environment.from_string(self.sources[name])
+        parts, size = [], 0
+        for part in template.generate(variables):
+            size += len(part)
+            if size > MAX_RENDERED:
+                raise RunError(f"template {name!r} renders to more than {MAX_RENDERED >> 20} MiB")
+            parts.append(part)
+        return "".join(parts)
+
+    @cached_property
+    def variables(self) -> Mapping[str, frozenset[str]]:
+        """The variables each template uses."""
+        return {
+            name: frozenset(meta.find_undeclared_variables(_environment.parse(source)))
+            for name, source in self.sources.items()
+        }
+
+
+_environment = _Sandbox()
+
+
+def template_names(protocol: Protocol) -> list[str]:
+    """The templates a protocol needs."""
+    names = list(protocol.agent_names)
+    names.extend(name + LAST_ROUND for name in protocol.agent_names if protocol.seat(name).last_round_message)
+    return names
+
+
+def load_prompts(folder: Path, protocol: Protocol, columns: Iterable[str] | None, place: Place) -> PromptSet:
+    """Read a protocol's templates and check them against the columns of the dataset (None: not known).
+
+    Raises:
+        SpecError: with everything that is wrong: missing files, syntax, what the sandbox forbids, a variable
+            that neither the dataset nor the runner gives, the label.
+    """
+    problems: list[Problem] = []
+    sources: dict[str, str] = {}
+    if not folder.is_dir():
+        raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}")])
+    for name in template_names(protocol):
+        path = folder / (name + SUFFIX)
+        try:
+            source = _read(path)
+        except OSError as error:
+            there = sorted(p.name for p in folder.glob("*" + SUFFIX))
+            hint = nearest(path.name, there) or f"; there are {listed(there) or 'none'}"
+            problems.append(Problem(place, "prompts", f"no template {str(path)!r} ({error.strerror}){hint}"))
+            continue
+        except ValueError as error:
+            problems.append(Problem(Place(str(path)), "", str(error)))
+            continue
+        found = list(_template_problems(source, path, columns))
+        problems.extend(found)
+        if not found:
+            sources[name] = source
+    if problems:
+        raise SpecError(problems)
+    return PromptSet(sources)
+
+
+def _read(path: Path) -> str:
+    raw = path.read_bytes()
+    if len(raw) > MAX_BYTES:
+        raise ValueError(f"a template is at most {MAX_BYTES >> 10} KiB")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from error
+
+
+def _template_problems(source: str, path: Path, columns: Iterable[str] | None) -> Iterable[Problem]:
+    try:
+        tree = _environment.parse(source)
+    except TemplateError as error:
+        yield Problem(Place(str(path), getattr(error, "lineno", 1) or 1), "", f"template syntax: {error.message}")
+        return
+    except RecursionError:
+        yield Problem(Place(str(path)), "", "the template nests too deep")
+        return
+    refused = list(_forbidden(tree))
+    for line, message in refused:
+        yield Problem(Place(str(path), line), "", message)
+    if refused:
+        return
+    known = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
+    for name in sorted(meta.find_undeclared_variables(tree)):
+        line = next((i for i, text in enumerate(source.split("\n"), 1) if name in text), 1)
+        if name in FORBIDDEN:
+            yield Problem(Place(str(path), line), name, "the label must not reach a prompt")
+        elif columns is not None and name not in known:
+            message = f"no such variable, and the dataset has no such column{nearest(name, known)}"
+            yield Problem(Place(str(path), line), name, message)
+
+
+def _forbidden(tree: nodes.Template) -> Iterable[tuple[int, str]]:
+    count = 0
+    for node in _descendants(tree):
+        count += 1
+        if count > MAX_NODES:
+            yield 1, f"a template has at most {MAX_NODES} nodes"
+            return
+        if not isinstance(node, _NODES):
+            yield node.lineno, f"{type(node).__name__} is not allowed in a template"
+        elif isinstance(node, nodes.Getattr) and not _is_loop_attribute(node):
+            yield node.lineno, f"attributes (.{node.attr}) are not allowed in a template"
+        elif isinstance(node, nodes.Filter) and node.name not in _FILTERS:
+            yield node.lineno, f"no filter {node.name!r}; allowed are {listed(_FILTERS)}"
+        elif isinstance(node, nodes.Test) and node.name not in _TESTS:
+            yield node.lineno, f"no test {node.name!r}; allowed are {listed(_TESTS)}"
+        elif isinstance(node, nodes.For) and (node.recursive or _loops_above(node, tree) >= MAX_LOOPS):
+            yield node.lineno, "a loop inside a loop, or a recursive one, is not allowed in a template"
+        elif isinstance(node, nodes.Filter) and node.name == "indent" and not _small_constants(node):
+            yield node.lineno, "indent takes a constant width of at most 40"
+
+
+def _is_loop_attribute(node: nodes.Getattr) -> bool:
+    return isinstance(node.node, nodes.Name) and node.node.name == "loop" and node.attr in ("index", "first", "last")
+
+
+def _small_constants(node: nodes.Filter) -> bool:
+    values = [*node.args, *(pair.value for pair in node.kwargs)]
+    return all(isinstance(v, nodes.Const) and (not isinstance(v.value, int) or v.value <= 40) for v in values)
+
+
+def _descendants(node: nodes.Node) -> Iterable[nodes.Node]:
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        yield current
+        children = list(current.iter_child_nodes())
+        stack.extend(child for child in reversed(children) if not isinstance(child, nodes.Keyword))
+        stack.extend(child.value for child in children if isinstance(child, nodes.Keyword))
+
+
+def _loops_above(target: nodes.For, tree: nodes.Template) -> int:
+    def depth(node: nodes.Node, loops: int) -> int | None:
+        if node is target:
+            return loops
+        inner = loops + isinstance(node, nodes.For)
+        for child in node.iter_child_nodes():
+            found = depth(child, inner)
+            if found is not None:
+                return found
+        return None
+
+    return depth(tree, 0) or 0
+
+
+def prompt_variables(
+    protocol: Protocol,
+    agent: str,
+    *,
+    columns: Mapping[str, Any],
+    prover_stance: int,
+    round_: int,
+    max_response_words: int,
+    accept: str,
+    reject: str,
+) -> dict[str, Any]:
+    """The variables of an agent's templates in a round. The label is none of them."""
+    return {
+        **{name: value for name, value in columns.items() if name not in FORBIDDEN},
+        "agent": agent,
+        "agent_name": protocol.seat(agent).human_name,
+        "stance": _stance(protocol, agent, prover_stance),
+        "max_response_words": max_response_words,
+        "max_message_rounds": protocol.max_message_rounds,
+        "max_verifier_questions": protocol.max_verifier_questions,
+        "questions_left": max(protocol.questions_left(round_) - 1, 0),
+        "headers": list(protocol.seat(agent).headers.values()),
+        "accept": accept,
+        "reject": reject,
+    }
+
+
+def _stance(protocol: Protocol, agent: str, prover_stance: int) -> str:
+    return "accept" if protocol.stance(agent, prover_stance) else "reject"

@@ -1,0 +1,152 @@
+"""A protocol's name or path, and the parameters a spec sets, into a `Protocol`, or every problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from runner import builtin
+from runner.documents.check import check
+from runner.documents.fields import build, schema
+from runner.documents.layers import Layered, load_layers
+from runner.errors import Place, Problem, SpecError
+from runner.protocols.protocol import Protocol
+from runner.protocols.table import Parameters, ProtocolFile
+from runner.text import listed, nearest
+
+
+def protocol_schema() -> dict[str, Any]:
+    """The JSON Schema of a protocol file."""
+    return schema(ProtocolFile, "nip-run protocol")
+
+
+def builtin_names() -> list[str]:
+    return sorted(path.stem for path in builtin.PROTOCOLS.glob("*.yaml"))
+
+
+def find_protocol(name: str, folder: Path) -> Path | None:
+    """The file of a protocol: a path beside the spec, or a built-in name."""
+    if name.endswith((".yaml", ".yml")):
+        return builtin.find(name, folder)
+    path = builtin.PROTOCOLS / f"{name}.yaml"
+    return path if path.is_file() else None
+
+
+def _find_base(name: str, folder: Path) -> Path | None:
+    """What a protocol file extends: a file beside it, or a built-in protocol by file name or bare name."""
+    beside = folder / name
+    if beside.is_file():
+        return beside
+    path = builtin.PROTOCOLS / (name if name.endswith(".yaml") else f"{name}.yaml")
+    return path if path.is_file() else None
+
+
+def load_protocol(
+    name: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    folder: Path = Path(),
+    place: Place | None = None,
+) -> Protocol:
+    """Load a protocol by its built-in name or its file's path.
+
+    Raises:
+        SpecError: with everything that is wrong with the file or with the parameters for it.
+    """
+    place = place or Place("protocol")
+    path = find_protocol(name, folder)
+    if path is None:
+        known = builtin_names()
+        hint = nearest(name, known) or f"; built-in ones are {listed(known)}"
+        raise SpecError([Problem(place, "protocol.use", f"no protocol {name!r}{hint}; or give a .yaml file")])
+    layered = load_layers(path, str(path) if path.parent != builtin.PROTOCOLS else f"{path.stem}.yaml", (), _find_base)
+    problems = layered.problems or check(layered, protocol_schema())
+    if problems:
+        raise SpecError(problems)
+    file = build(ProtocolFile, layered.data)
+    problems = list(_static_problems(file, layered))
+    given = dict(parameters or {})
+    problems.extend(_parameter_problems(file, given, place))
+    if problems:
+        raise SpecError(problems)
+    return Protocol(file, replace(file.parameters, **given))
+
+
+def _static_problems(file: ProtocolFile, layered: Layered) -> Iterator[Problem]:
+    def problem(at: tuple[str | int, ...], message: str) -> Problem:
+        return Problem(layered.place(at), ".".join(map(str, at)), message)
+
+    verifiers = [name for name, seat in file.agents.items() if seat.role == "verifier"]
+    if len(verifiers) != 1:
+        yield problem(("agents",), f"exactly one agent must be the verifier; here {listed(verifiers) or 'none'} is")
+    for name, channel in file.channels.items():
+        for index, member in enumerate(channel.members):
+            if member not in file.agents:
+                yield problem(("channels", name, "members", index), f"no agent {member!r}{nearest(member, file.agents)}")
+    for index, step in enumerate(file.cycle):
+        for speaker, channels in step.speak.items():
+            at = ("cycle", index, "speak", speaker)
+            if speaker not in file.agents:
+                yield problem(at, f"no agent {speaker!r}{nearest(speaker, file.agents)}")
+                continue
+            if not channels:
+                yield problem(at, "a speaker needs at least one channel")
+            headers = file.agents[speaker].headers
+            for channel in channels:
+                if channel not in file.channels:
+                    yield problem(at, f"no channel {channel!r}{nearest(channel, file.channels)}")
+                elif speaker not in file.channels[channel].members:
+                    yield problem(at, f"{speaker} speaks in {channel!r}, where it is no member")
+                if len(channels) > 1 and not headers.get(channel):
+                    yield problem(
+                        ("agents", speaker, "headers"),
+                        f"{speaker} speaks in {len(channels)} channels at once and has no header for {channel!r}",
+                    )
+    for name, seat in file.agents.items():
+        texts = [text.lower() for text in seat.headers.values()]
+        if len(set(texts)) < len(texts):
+            yield problem(("agents", name, "headers"), "two channels have the same header")
+        for channel in seat.headers:
+            if channel not in file.channels:
+                yield problem(("agents", name, "headers"), f"no channel {channel!r}{nearest(channel, file.channels)}")
+        order = [c for entry in seat.channel_order or () for c in ([entry] if isinstance(entry, str) else entry)]
+        for channel in order:
+            if channel not in file.channels:
+                yield problem(("agents", name, "channel_order"), f"no channel {channel!r}{nearest(channel, file.channels)}")
+        if len(set(order)) < len(order):
+            yield problem(("agents", name, "channel_order"), "a channel is named twice")
+    known = [field.name for field in fields(Parameters)]
+    for index, name in enumerate(file.fixed):
+        if name not in known:
+            yield problem(("fixed", index), f"no parameter {name!r}{nearest(name, known)}")
+
+
+def _parameter_problems(file: ProtocolFile, given: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+    known = [field.name for field in fields(Parameters) if field.name not in file.fixed]
+    for name, value in given.items():
+        if name in file.fixed and value != getattr(file.parameters, name):
+            yield Problem(
+                place, f"protocol.{name}", f"{file.name} fixes {name} at {getattr(file.parameters, name)!r}; leave it out"
+            )
+        elif name not in file.fixed and name not in known:
+            yield Problem(place, f"protocol.{name}", f"no such parameter{nearest(name, known)}")
+
+
+def unplayable(protocol: Protocol, place: Place) -> Iterator[Problem]:
+    """What makes a game pointless: no round in which a decision would count."""
+    low, high = protocol.min_message_rounds, protocol.max_message_rounds
+    if low > high:
+        yield Problem(place, "protocol.min_message_rounds", f"{low} is more than max_message_rounds ({high})")
+    elif not any(_may_ever_decide(protocol, round_) for round_ in range(low - 1, high)):
+        yield Problem(
+            place,
+            "protocol",
+            f"the verifier may decide in no round from {low - 1} to {high - 1} (rounds count from 0); "
+            "change the cycle, verifier_first or the number of rounds",
+        )
+
+
+def _may_ever_decide(protocol: Protocol, round_: int) -> bool:
+    return protocol.step(round_).may_decide and protocol.verifier_name in protocol.can_be_active(round_)

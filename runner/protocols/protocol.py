@@ -1,0 +1,164 @@
+"""A protocol file and a spec's parameters into the table that games are played by.
+
+Three operations on the cycle give every variant of every protocol: start it at another step
+(`verifier_first`), split a step of several speakers into one each (`sequential`, `prover0_first`), and draw
+one of a step's speakers by the rollout's seed (`draw: one`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import Final
+
+from runner.ids import derived_seed
+from runner.protocols.table import AgentSeat, Parameters, ProtocolFile, Step
+
+
+class Decision(IntEnum):
+    """The verifier's verdict."""
+
+    REJECT = 0
+    ACCEPT = 1
+    NONE = 2
+
+
+ACCEPT: Final = "accept"
+REJECT: Final = "reject"
+
+
+def stance_word(stance: int) -> str:
+    """A stance as templates and protocol files say it."""
+    return ACCEPT if stance else REJECT
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol with its parameters: answers who speaks, who sees, who may decide, in any round."""
+
+    file: ProtocolFile
+    parameters: Parameters
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @cached_property
+    def agent_names(self) -> tuple[str, ...]:
+        return tuple(self.file.agents)
+
+    @cached_property
+    def channel_names(self) -> tuple[str, ...]:
+        return tuple(self.file.channels)
+
+    @cached_property
+    def prover_names(self) -> tuple[str, ...]:
+        return tuple(name for name, seat in self.file.agents.items() if seat.role == "prover")
+
+    @cached_property
+    def verifier_name(self) -> str:
+        return next(name for name, seat in self.file.agents.items() if seat.role == "verifier")
+
+    @property
+    def max_message_rounds(self) -> int:
+        return self.parameters.max_message_rounds
+
+    @property
+    def min_message_rounds(self) -> int:
+        return self.parameters.min_message_rounds
+
+    def seat(self, agent: str) -> AgentSeat:
+        return self.file.agents[agent]
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The cycle as it is played: rotated to its first step and split where speakers take turns."""
+        cycle = self.file.cycle
+        first = next(
+            (i for i, step in enumerate(cycle) if (self.verifier_name in step.speak) == self.parameters.verifier_first), 0
+        )
+        rotated = cycle[first:] + cycle[:first]
+        if not self.parameters.sequential:
+            return rotated
+        return tuple(one for step in rotated for one in self._split(step))
+
+    def _split(self, step: Step) -> Sequence[Step]:
+        if step.draw == "one" or len(step.speak) < 2:
+            return (step,)
+        speakers = list(step.speak) if self.parameters.prover0_first else list(reversed(step.speak))
+        return [replace(step, speak={name: step.speak[name]}) for name in speakers]
+
+    def step(self, round_: int) -> Step:
+        return self.steps[round_ % len(self.steps)]
+
+    def can_be_active(self, round_: int) -> Mapping[str, tuple[str, ...]]:
+        """Every agent that speaks in this round under some seed, and its channels."""
+        return self.step(round_).speak
+
+    def speakers(self, round_: int, seed: int) -> Mapping[str, tuple[str, ...]]:
+        """Who speaks in this round, and in which channels, in a rollout with this seed."""
+        step = self.step(round_)
+        if step.draw == "all" or not step.speak:
+            return step.speak
+        name = list(step.speak)[seed % len(step.speak)]
+        return {name: step.speak[name]}
+
+    def may_decide(self, round_: int, seed: int = 0) -> bool:
+        """Whether the verifier speaks in this round and may decide; whether that counts is `min_message_rounds`."""
+        return self.step(round_).may_decide and self.verifier_name in self.speakers(round_, seed)
+
+    @cached_property
+    def max_verifier_questions(self) -> int:
+        """The number of rounds in which the verifier speaks."""
+        return self.questions_left(0)
+
+    def questions_left(self, round_: int) -> int:
+        """In how many rounds, from this one on, the verifier speaks."""
+        return sum(self.verifier_name in self.can_be_active(i) for i in range(round_, self.max_message_rounds))
+
+    def first_active_round(self, agent: str) -> int | None:
+        return next((i for i in range(self.max_message_rounds) if agent in self.can_be_active(i)), None)
+
+    @cached_property
+    def _visible(self) -> Mapping[str, tuple[str, ...]]:
+        return {
+            agent: tuple(name for name, channel in self.file.channels.items() if agent in channel.members)
+            for agent in self.file.agents
+        }
+
+    def visible_channels(self, agent: str) -> tuple[str, ...]:
+        return self._visible[agent]
+
+    def channel_order(self, agent: str, seed: int = 0) -> tuple[str, ...]:
+        """In which order one round's channels stand in this agent's prompt."""
+        order: list[str] = []
+        for index, entry in enumerate(self.seat(agent).channel_order or ()):
+            names = [entry] if isinstance(entry, str) else list(entry)
+            if self.parameters.randomize_channel_order and len(names) > 1:
+                random.Random(derived_seed("channel_order", agent, index, seed)).shuffle(names)
+            order.extend(names)
+        return (*order, *(name for name in self.channel_names if name not in order))
+
+    @property
+    def prover_stance_can_be_randomized(self) -> bool:
+        return "randomize_prover_stance" not in self.file.fixed
+
+    def default_stance(self, agent: str) -> int:
+        return int(self.seat(agent).stance == ACCEPT)
+
+    def stance(self, agent: str, prover_stance: int) -> int:
+        """The stance of an agent for a datapoint whose own stance is `prover_stance`.
+
+        The verifier has one too: it is the stance its prompt may tell it that the provers argue.
+        """
+        return prover_stance if self.parameters.randomize_prover_stance else self.default_stance(agent)
+
+    def reward_mid_point(self, agent: str) -> float:
+        """Halfway between an agent's best and worst reward for a decision: the threshold between good and bad."""
+        p = self.parameters
+        if agent == self.verifier_name:
+            return (p.verifier_reward + p.verifier_incorrect_penalty) / 2
+        return p.prover_reward / 2

@@ -1,0 +1,74 @@
+"""A decision in a round into what ends and who is paid (Neural Interactive Proofs, ICLR 2025, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runner.protocols.protocol import Decision, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Payoff:
+    """What one round did: whether the verifier decided, whether the game ends undecided, who gets what."""
+
+    decided: bool
+    terminated: bool
+    rewards: Mapping[str, float]
+
+
+def forced_decision(protocol: Protocol, label: int) -> Decision | None:
+    """The decision that `force_guess` puts in the place of the verifier's own."""
+    force = protocol.parameters.force_guess
+    if force is None:
+        return None
+    return Decision(label) if force == "y" else Decision(int(force == "one"))
+
+
+def effective_decision(protocol: Protocol, round_: int, seed: int, decision: int, label: int) -> Decision:
+    """The decision that a round is scored by: the forced one where the spec forces, else the verifier's."""
+    forced = forced_decision(protocol, label)
+    if forced is None or not _counts(protocol, round_, seed):
+        return Decision(decision)
+    return forced
+
+
+def _counts(protocol: Protocol, round_: int, seed: int) -> bool:
+    return round_ >= protocol.min_message_rounds - 1 and protocol.may_decide(round_, seed)
+
+
+def payoff(
+    protocol: Protocol,
+    *,
+    round_: int,
+    seed: int,
+    label: int,
+    prover_stance: int,
+    decision: int,
+    done: bool = False,
+    terminated: bool = False,
+) -> Payoff:
+    """Score one round; `done` and `terminated` are the game's state before it.
+
+    A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. The last round
+    without a decision ends the game with the verifier's penalty, whoever speaks in it.
+    """
+    p = protocol.parameters
+    verdict = effective_decision(protocol, round_, seed, decision, label)
+    decided = verdict != Decision.NONE and _counts(protocol, round_, seed)
+    out_of_rounds = round_ >= protocol.max_message_rounds - 1 and not decided
+    terminated = terminated or out_of_rounds
+    rewards = dict.fromkeys(protocol.agent_names, 0.0)
+    verifier = protocol.verifier_name
+    if decided:
+        rewards[verifier] = p.verifier_reward if verdict == label else p.verifier_incorrect_penalty
+        for prover in protocol.prover_names:
+            if verdict == protocol.stance(prover, prover_stance):
+                rewards[prover] = p.prover_reward
+    elif out_of_rounds:
+        rewards[verifier] = p.verifier_terminated_penalty
+    elif protocol.may_decide(round_, seed) and not done and not terminated:
+        rewards[verifier] = p.verifier_no_guess_reward
+    if p.shared_reward:
+        rewards = dict.fromkeys(rewards, rewards[verifier])
+    return Payoff(decided, terminated, rewards)

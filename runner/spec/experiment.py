@@ -1,0 +1,161 @@
+"""The keys of a spec, each with its type, default, bounds and meaning: the one source of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from runner.datasets.settings import DatasetSettings
+from runner.documents.fields import key, schema
+from runner.models.settings import ModelSettings
+from runner.protocols.parse import DecisionFormat
+from runner.protocols.table import Parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings:
+    """How one seat of the protocol is filled."""
+
+    model: str = key("The model group that plays it: a key of `models`.", example="strong")
+    max_response_words: int = key("The word limit its prompt tells it.", default=150, minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvalidResponsePolicy:
+    """What to do about an answer that cannot be parsed or lacks a channel."""
+
+    attempts: int = key("How many answers are asked for in all.", default=3, minimum=1)
+    then: Literal["empty_message", "abort_rollout", "fail_run"] = key(
+        "After the last: go on with an empty message (the original's way), end the rollout with the outcome "
+        "`invalid_response`, or stop the run.",
+        default="empty_message",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedPolicy:
+    """What to do about a refusal or a content filter."""
+
+    attempts: int = key("How many answers are asked for in all; 1: a refusal is the rollout's outcome.", default=1, minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransientPolicy:
+    """What to do about rate limits, time-outs, lost connections and 5xx."""
+
+    attempts: int = key("How many calls in all.", default=8, minimum=1)
+    total_seconds: float = key("No new attempt after this long.", default=900.0, exclusiveMinimum=0)
+    first_wait: float = key("Seconds before the second attempt, where the server says nothing.", default=0.5, minimum=0)
+    factor: float = key("Each wait is this much longer than the one before.", default=2.0, minimum=1)
+    max_wait: float = key("No own wait is longer, in seconds; what the server asks for may be.", default=30.0, minimum=0)
+    jitter: float = key("Up to this share of a wait is taken off at random, so that calls do not come in step.", default=0.5, minimum=0, maximum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """One retry layer, by class of failure. A fatal failure (key, billing, unknown model) always stops the run."""
+
+    invalid_response: InvalidResponsePolicy = key("Answers that do not follow the wire format.", factory=InvalidResponsePolicy)
+    refused: RefusedPolicy = key("Refusals.", factory=RefusedPolicy)
+    transient: TransientPolicy = key("Failures of transport.", factory=TransientPolicy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """How many games, and how many at once."""
+
+    per_datapoint: int = key("Plays of each datapoint.", default=1, minimum=1)
+    concurrency: int = key("Games, and calls, in flight at once.", default=64, minimum=1, maximum=100_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTune:
+    """Which fine-tune files a run leaves in `fine_tune/`."""
+
+    agents: tuple[str, ...] | None = key("For these agents; null: all.", default=None, example=["verifier"])
+    formats: tuple[str, ...] = key(
+        "`openai`: chat JSONL. `trl`: TRL's conversational JSONL.",
+        default=("openai",),
+        example=["openai", "trl"],
+        minItems=1,
+        items={"type": "string", "enum": ["openai", "trl"]},
+    )
+    ensure_last_message_is_assistant: bool = key("Cut each example after the agent's last turn.", default=True)
+    replace_verifier_guess_with_true_label: bool = key(
+        "Put the true label in the place of the verifier's last message.", default=False
+    )
+    only_correct: bool = key("Only rollouts with a right verdict.", default=False)
+    min_examples: int = key("A file of fewer examples is not written; OpenAI asks for 10.", default=10, minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolUse(Parameters):
+    """A protocol by name, and the parameters to change."""
+
+    use: str = key(
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier) or a .yaml file.",
+        example="nip",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A nip-run spec: a protocol, prompts, models and a dataset."""
+
+    name: str = key("The run's name; run ids start with it.", example="nip-code-validation", pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
+    description: str = key("For people.", default="", example="A weak verifier questions a strong prover.")
+    seed: int = key("Everything that is not a model's answer or the clock follows from it.", default=0, minimum=0)
+    kind: Literal["benchmark"] = key("A benchmark measures and changes nothing.", default="benchmark")
+    benchmark: str | None = key("The leaderboard that the rows belong to; null: the name.", default=None, example="code-validation/v1")
+    dataset: DatasetSettings = key("What is played.", example={"path": "data/code_validation.jsonl"})
+    protocol: ProtocolUse = key("By which rules.", example={"use": "nip", "max_message_rounds": 8})
+    prompts: str = key("The folder of Jinja2 templates, one for each agent.", example="prompts/code_validation/nip", path=True)
+    models: Mapping[str, ModelSettings] = key(
+        "The model groups.",
+        example={"small": {"model": "gpt-4o-mini-2024-07-18"}},
+        minProperties=1,
+        propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
+    )
+    agents: Mapping[str, AgentSettings] = key("Who plays which seat of the protocol.", example={"verifier": {"model": "small"}})
+    decision_format: DecisionFormat = key("How a verifier writes a decision.", factory=DecisionFormat)
+    retry: Retry = key("What to do about each class of failure.", factory=Retry)
+    rollouts: Rollouts = key("How many games.", factory=Rollouts)
+    fine_tune: FineTune | None = key("Which fine-tune files to build; null: none.", default=None, example={"agents": ["verifier"]})
+    sweep: Mapping[str, tuple[Any, ...]] = key(
+        "Dotted keys, each with a list of values; every combination is a run of its own.",
+        factory=dict,
+        example={"agents.verifier.model": ["small", "strong"]},
+    )
+
+
+def experiment_schema() -> dict[str, Any]:
+    """The JSON Schema of a spec file. `extends` is read before the schema sees the rest."""
+    result = schema(Experiment, "nip-run experiment")
+    use = result["$defs"]["ProtocolUse"]["properties"]
+    for field_ in fields(Parameters):
+        # What a spec leaves out is the protocol's own default, which the spec's schema cannot know.
+        use[field_.name].pop("default", None)
+    return result
+
+
+def editor_schema() -> dict[str, Any]:
+    """The schema for editors: of a file as it is written, whose base files may hold what it leaves out."""
+    result = experiment_schema()
+    properties = {
+        "extends": {
+            "description": "One file or an ordered list; later ones win, and this file over all.",
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+            "examples": ["base/offline.yaml"],
+        },
+        **result["properties"],
+    }
+    return _without_required({**result, "properties": properties})
+
+
+def _without_required(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {name: _without_required(value) for name, value in node.items() if not (name == "required" and isinstance(value, list))}
+    return node
+
+

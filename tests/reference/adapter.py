@@ -1,0 +1,143 @@
+"""The flat inputs of a reference case into our protocol, agents and games."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from runner.agents import AgentRuntime, OpenAiWholeAgent, Position
+from runner.documents.fields import build
+from runner.errors import TransientError
+from runner.models.base import Choice, Completion, Request
+from runner.prompts.templates import LAST_ROUND, PromptSet, template_names
+from runner.protocols.game import Played, Turn, play
+from runner.protocols.load import load_protocol
+from runner.protocols.protocol import Protocol
+from runner.protocols.table import Parameters
+from runner.spec.experiment import Experiment
+
+HERE = Path(__file__).resolve().parent
+SYSTEM = (
+    "SYSTEM agent={{ agent }} question={{ question }} solution={{ solution }} "
+    "max_response_words={{ max_response_words }} stance={{ stance }}"
+)
+
+
+def cases_folder() -> Path:
+    """The folder that NIP_REFERENCE_CASES names, the shared one beside the checkout, or our own copy."""
+    named = os.environ.get("NIP_REFERENCE_CASES")
+    shared = HERE.parents[2] / "shared" / "reference"
+    return Path(named) if named else shared if shared.is_dir() else HERE / "cases"
+
+
+@cache
+def _load(name: str) -> list[dict[str, Any]]:
+    path = cases_folder() / f"{name}.json"
+    return json.loads(path.read_text("utf-8"))["cases"] if path.is_file() else []
+
+
+def cases(name: str) -> list[dict[str, Any]]:
+    """The cases of a file whose expected value is right: those with a label in `defects` are ours to test."""
+    return [case for case in _load(name) if not case.get("defects")]
+
+
+@cache
+def _protocol(name: str, parameters: tuple[tuple[str, Any], ...]) -> Protocol:
+    fixed = load_protocol(name).file.fixed
+    return load_protocol(name, {key: value for key, value in parameters if key not in fixed})
+
+
+def protocol_of(config: Mapping[str, Any]) -> Protocol:
+    known = {field.name for field in fields(Parameters)}
+    return _protocol(config["protocol"], tuple((k, v) for k, v in config.items() if k in known))
+
+
+def agents_of(config: Mapping[str, Any]) -> dict[str, OpenAiWholeAgent]:
+    protocol = protocol_of(config)
+    attempts = config["num_invalid_generation_retries"]
+    experiment = build(
+        Experiment,
+        {
+            "name": "reference",
+            "dataset": {"path": "none"},
+            "protocol": {"use": config["protocol"]},
+            "prompts": "none",
+            "models": {"scripted": {"provider": "dummy"}},
+            "agents": {
+                name: {"model": "scripted", "max_response_words": config["max_response_words"]}
+                for name in protocol.agent_names
+            },
+            "retry": {"invalid_response": {"attempts": attempts}, "refused": {"attempts": attempts}},
+        },
+    )
+    sources = {name: "LAST ROUND" if name.endswith(LAST_ROUND) else SYSTEM for name in template_names(protocol)}
+    runtime = AgentRuntime(PromptSet(sources))
+    return {name: OpenAiWholeAgent(experiment, runtime, name, protocol) for name in protocol.agent_names}
+
+
+class Script:
+    """A model that says what a case has it say; calls past the end repeat the last."""
+
+    def __init__(self, completions: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> None:
+        self._completions = completions
+        self._position: dict[tuple[str, int], int] = {}
+        self.calls: list[list[Any]] = []
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer; a scripted failure of transport is asked again at once, as the layer below an agent does."""
+        agent, round_ = request.sample.agent, request.sample.round
+        attempts = self._completions[agent][str(round_)]
+        while True:
+            index = self._position.get((agent, round_), 0)
+            self._position[agent, round_] = index + 1
+            self.calls.append([agent, round_])
+            attempt = attempts[min(index, len(attempts) - 1)]
+            if "api_error" in attempt:
+                if index >= len(attempts) - 1:
+                    raise TransientError(attempt["api_error"])
+                continue
+            return Completion((Choice(attempt["text"], attempt["finish_reason"]),), "scripted")
+
+
+def scripted_game(case: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Played, Script, list[dict[str, Any]]]:
+    """Play a case's game with the real agents, speaker by speaker; also each round's prompts."""
+    import asyncio
+
+    agents, protocol, point = agents_of(config), protocol_of(config), case["datapoint"]
+    script = Script(case["completions"])
+    prompts: list[dict[str, Any]] = []
+    game = play(protocol, seed=case["seed"], label=point["y"], prover_stance=point["prover_stance"])
+
+    async def reply(turn: Turn) -> dict[str, Any]:
+        replies, chats = {}, {}
+        for name in protocol.agent_names:
+            if name not in turn.speakers:
+                continue
+            position = Position(
+                turn.round,
+                turn.rounds,
+                {"question": point["question"], "solution": point["solution"]},
+                case["seed"],
+                point["prover_stance"],
+            )
+            chats[name] = agents[name].prompt(position)
+            replies[name] = await agents[name].respond(position, script.complete)
+        prompts.append(chats)
+        return replies
+
+    try:
+        turn = next(game)
+        while True:
+            turn = game.send(asyncio.run(reply(turn)))
+    except StopIteration as end:
+        return end.value, script, prompts
+
+
+def named(error: BaseException) -> Iterator[str]:
+    """An exception's class name and those of its bases."""
+    return (cls.__name__ for cls in type(error).__mro__)

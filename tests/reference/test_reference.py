@@ -1,0 +1,224 @@
+"""Every case of the original implementation, in any folder of the same format."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.arrays import NestedArrayDict, arrays_from_rounds, timesteps
+from runner.errors import NipRunError
+from runner.ids import hash_parity
+from runner.protocols.game import episode_rewards
+from runner.protocols.rewards import payoff
+from tests.reference.adapter import agents_of, cases, named, protocol_of, scripted_game
+
+
+def each(name: str) -> Any:
+    found = cases(name)
+    return pytest.mark.parametrize("case", found, ids=[f"{name}-{case['case']}" for case in found])
+
+
+@each("prover_stance")
+def test_stance_is_the_parity_of_the_solutions_hash(case: dict[str, Any]) -> None:
+    assert hash_parity(case["solution"]) == case["expected"]
+
+
+@each("protocol_tables")
+def test_protocol_tables_are_the_originals(case: dict[str, Any]) -> None:
+    protocol, want = protocol_of(case["config"]), case["expected"]
+    rounds = range(want["max_message_rounds"])
+    assert list(protocol.agent_names) == want["agent_names"]
+    assert list(protocol.prover_names) == want["prover_names"]
+    assert [protocol.verifier_name] == want["verifier_names"]
+    assert list(protocol.channel_names) == want["message_channel_names"]
+    visibility = [[a, c] for a in protocol.agent_names for c in protocol.visible_channels(a)]
+    assert sorted(visibility) == sorted(want["agent_channel_visibility"])
+    assert protocol.max_message_rounds == want["max_message_rounds"]
+    assert protocol.min_message_rounds == want["min_message_rounds"]
+    assert protocol.max_verifier_questions == want["max_verifier_questions"]
+    assert protocol.prover_stance_can_be_randomized == want["prover_stance_can_be_randomized"]
+
+    def pairs(speakers: Any) -> list[list[str]]:
+        return sorted([a, c] for a, channels in speakers.items() for c in channels)
+
+    for seed, table in want["active_by_seed"].items():
+        assert [pairs(protocol.speakers(r, int(seed))) for r in rounds] == [sorted(row) for row in table]
+    assert [pairs(protocol.can_be_active(r)) for r in rounds] == [sorted(row) for row in want["can_be_active"]]
+    for seed, table in want["verifier_can_guess_by_seed"].items():
+        assert [protocol.may_decide(r, int(seed)) for r in rounds] == table
+    assert {a: protocol.reward_mid_point(a) for a in protocol.agent_names} == want["reward_mid_point_estimate"]
+    for agent, row in want["agents"].items():
+        seat = protocol.seat(agent)
+        assert seat.human_name == row["human_name"]
+        assert (dict(seat.headers) or None) == row["response_channel_headers"]
+        assert list(protocol.channel_order(agent)) == row["channel_order"]
+        assert seat.anonymous == row["anonymous"]
+        assert seat.last_round_message == row["has_last_round_system_message"]
+        assert protocol.default_stance(agent) == row["default_stance"]
+        assert list(protocol.visible_channels(agent)) == row["visible_channels"]
+        assert protocol.first_active_round(agent) == row["first_active_round"]
+        assert row["use_raw_message_for_self_prompt"]
+
+
+@each("parse")
+def test_answers_are_parsed_as_the_original_does(case: dict[str, Any]) -> None:
+    agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
+    if "error" in want:
+        with pytest.raises(NipRunError) as caught:
+            agent.parse(case["text"], case["round"])
+        assert want["error"] in named(caught.value)
+        return
+    parsed = agent.parse(case["text"], case["round"])
+    assert parsed.decision == want["decision"]
+    if want["messages"] is None:
+        assert parsed.messages is None
+    else:
+        assert parsed.messages == {c: text for c, text in want["messages"].items() if text is not None}
+
+
+@each("rewards")
+def test_rounds_end_and_pay_as_in_the_original(case: dict[str, Any]) -> None:
+    protocol, state, want = protocol_of(case["config"]), case["state"], case["expected"]
+    pay = payoff(
+        protocol,
+        round_=state["round"],
+        seed=state["seed"],
+        label=state["y"],
+        prover_stance=state["prover_stance"],
+        decision=state["decision"]["verifier"],
+        done=state["done"],
+        terminated=state["terminated"],
+    )
+    assert (state["done"] or pay.decided) == want["done"]
+    assert pay.terminated == want["terminated"]
+    assert {a: was or pay.decided for a, was in state["agent_done"].items()} == want["agent_done"]
+    assert pay.rewards == pytest.approx(want["reward"], abs=1e-5)
+
+
+@each("prompts")
+def test_chats_are_the_originals(case: dict[str, Any]) -> None:
+    agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
+    data = NestedArrayDict(
+        {
+            "round": case["round"],
+            "seed": case["seed"],
+            "prover_stance": case["prover_stance"],
+            "question": case["question"],
+            "solution": case["solution"],
+            "message_history": np.array(case["message_history"], dtype=object),
+            "message_agent_id": np.array(case["message_agent_id"]),
+            "raw_message_history": np.array(case["raw_message_history"], dtype=object),
+        },
+        (),
+    ).reshape(1)
+
+    def chat() -> Any:
+        position = agent._position(data, 0)
+        if not case["ensure_last_message_is_assistant"] and not case["replace_last_message_with_true_label"]:
+            return agent.prompt(position)
+        example = agent.fine_tune_example(
+            position,
+            case["y"],
+            ensure_last_message_is_assistant=case["ensure_last_message_is_assistant"],
+            replace_verifier_guess_with_true_label=case["replace_last_message_with_true_label"],
+        )
+        assert example is not None, "AgentNotActiveInChannelError"
+        return example
+
+    if "error" in want:
+        with pytest.raises((NipRunError, ValueError, AssertionError)) as caught:
+            chat()
+        assert want["error"] in [*named(caught.value), *str(caught.value).split()]
+    else:
+        assert chat() == want["chat_messages"]
+
+
+@each("rollouts")
+def test_scripted_games_go_as_in_the_original(case: dict[str, Any]) -> None:
+    protocol, want = protocol_of(case["config"]), case["expected"]
+    if "error" in want:
+        with pytest.raises(NipRunError) as caught:
+            scripted_game(case, case["config"])
+        assert want["error"] in named(caught.value)
+        if "error_num_retries" in want:
+            assert caught.value.num_retries == want["error_num_retries"]  # type: ignore[attr-defined]
+        return
+    played, script, prompts = scripted_game(case, case["config"])
+    rounds = played.rounds
+    assert len(script.calls) == want["num_api_calls"]
+    assert script.calls == want["api_calls"]
+    assert len(rounds) == want["num_steps"]
+    arrays = arrays_from_rounds(protocol, rounds)
+    for name in ("message_history", "message_agent_id", "raw_message_history"):
+        assert arrays[name].tolist() == want[name]
+    steps = timesteps(protocol, rounds)
+    assert steps["padding"].tolist() == want["padding"]
+    for index, row in enumerate(want["timesteps"]):
+        step = steps[index]
+        names, channels = protocol.agent_names, protocol.channel_names
+        assert (step["round"], step["padding"], step["done"], step["terminated"]) == (
+            row["round"], row["padding"], row["done"], row["terminated"],
+        )  # fmt: skip
+        following = step["next"]
+        assert (following["done"], following["terminated"], following["round"]) == (
+            row["next_done"], row["next_terminated"], row["next_round"],
+        )  # fmt: skip
+        for key in ("raw_message", "decision", "retry_count", "token_limit"):
+            assert dict(zip(names, step["agents", key].tolist(), strict=True)) == row[key], key
+        assert dict(zip(names, step["agents", "reward"].tolist(), strict=True)) == pytest.approx(row["reward"], abs=1e-5)
+        sent = {a: dict(zip(channels, step["agents", "message"][i].tolist(), strict=True)) for i, a in enumerate(names)}
+        assert sent == row["message"]
+    assert played.decided == want["done"]
+    assert played.terminated == want["terminated"]
+    assert episode_rewards(protocol, rounds) == pytest.approx(want["episode_reward"], abs=1e-5)
+    raw = want["raw_transcript"]["transcript"]
+    assert [dict(r.raw) for r in rounds if r.raw] == [row for row in raw if row]
+    assert [_processed(protocol, r) for r in rounds if r.raw] == want["processed_transcript"]["transcript"]
+    assert [chats for chats in prompts if chats] == [row for row in want["prompts"] if row]
+
+
+def _processed(protocol: Any, one: Any) -> dict[str, str]:
+    row = {f"{m.agent}@{m.channel}": m.text for m in one.messages}
+    verifier = protocol.verifier_name
+    if one.decision != 2 and verifier in one.raw:
+        row[f"{verifier}.decision"] = "Accept" if one.decision == 1 else "Reject"
+    return row
+
+
+@each("fine_tune_sft")
+def test_supervised_datasets_are_the_originals(case: dict[str, Any]) -> None:
+    agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
+    rows = case["rollouts"]
+
+    def column(name: str) -> Any:
+        values = np.empty(len(rows), dtype=object)
+        values[:] = [row[name] for row in rows]
+        return values
+
+    data = NestedArrayDict(
+        {
+            **{name: column(name) for name in ("question", "solution", "y", "seed", "prover_stance")},
+            "message_history": np.array([r["message_history"] for r in rows], dtype=object),
+            "message_agent_id": np.array([r["message_agent_id"] for r in rows]),
+            "raw_message_history": np.array([r["raw_message_history"] for r in rows], dtype=object),
+        },
+        (len(rows),),
+    )
+    flags = (case["ensure_last_message_is_assistant"], case["replace_verifier_guess_with_true_label"])
+    if "error" in want:
+        with pytest.raises((NipRunError, ValueError)) as caught:
+            agent.build_fine_tune_dataset(data, *flags)
+        assert want["error"] in named(caught.value)
+        return
+    assert agent.build_fine_tune_dataset(data, *flags) == want["dataset"]
+
+
+def nan_equal(got: float | None, want: float | None) -> bool:
+    if want is None:
+        return got is None or math.isnan(got)
+    return got is not None and math.isclose(got, want, rel_tol=1e-5, abs_tol=1e-5)
+
+
