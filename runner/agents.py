@@ -20,12 +20,13 @@ from runner.errors import (
     UnknownFinishReasonError,
 )
 from runner.models.base import Choice, Complete, Request, Sample, Wanted
+from runner.models.policy import Retry
 from runner.prompts.chat import ChatMessage, chat_messages
 from runner.prompts.templates import FORBIDDEN, LAST_ROUND, PromptSet, prompt_variables
 from runner.protocols.game import Reply, Round
 from runner.protocols.parse import Parsed, parse_answer
 from runner.protocols.protocol import Decision, Protocol
-from runner.spec.experiment import AgentSettings, Experiment, Retry
+from runner.spec.experiment import AgentSettings, Experiment
 
 PROMPT_FIELDS = ("role", "name", "content")
 
@@ -40,14 +41,15 @@ class AgentRuntime:
 
 @dataclass(frozen=True)
 class Position:
-    """Where in which game an agent speaks: the datapoint's columns, the rollout's seed, the rounds so far."""
+    """Where in which game an agent speaks: the datapoint, the rollout's seed, the rounds so far."""
 
     round: int
     rounds: Sequence[Round]
     columns: Mapping[str, Any]
     seed: int = 0
     prover_stance: int = 1
-    rollout: str = ""
+    datapoint: str = ""
+    repeat: int = 0
 
 
 class OpenAiWholeAgent:
@@ -91,12 +93,12 @@ class OpenAiWholeAgent:
     @property
     def model_name(self) -> str:
         """The model that is asked, with any fine-tuning."""
-        return self.model_settings.model
+        return self.model_settings.name
 
     @property
     def base_model_name(self) -> str:
         """The model that it was fine-tuned from, or itself."""
-        return self.model_settings.base_model or self.model_settings.model
+        return self.model_settings.base_model or self.model_settings.name
 
     @property
     def max_message_rounds(self) -> int:
@@ -146,7 +148,8 @@ class OpenAiWholeAgent:
         if self._client is None:
             from runner.models.connect import connect
 
-            self._client = connect({self.shared_model_group: self.model_settings}, self.hyper_params.retry).complete
+            group = {self.shared_model_group: self.model_settings}
+            self._client = connect(group, self.hyper_params.retry.transient).complete
         return self._client
 
     def __getstate__(self) -> dict[str, Any]:
@@ -220,7 +223,7 @@ class OpenAiWholeAgent:
         bad = 0
         calls = 0
         while True:
-            sample = Sample(position.rollout, position.round, self.agent_name, calls)
+            sample = Sample(position.datapoint, position.repeat, position.round, self.agent_name, calls)
             completion = await complete(Request(self.shared_model_group, messages, sample, position.seed, wanted))
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
@@ -296,7 +299,7 @@ class OpenAiWholeAgent:
             columns=columns,
             seed=int(flat["seed"][index]) if "seed" in flat else 0,
             prover_stance=int(flat["prover_stance"][index]) if "prover_stance" in flat else 1,
-            rollout=f"array-{index}",
+            datapoint=f"array-{index}",
         )
 
     def _out_arrays(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,7 +58,11 @@ class Dataset:
         return tagged_hash("dataset", [point.content_hash for point in self.datapoints])
 
 
-def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place: Place) -> Dataset:
+Where = Callable[[str], Place]
+"""A key such as `dataset.split`, into the place that set it."""
+
+
+def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where: Where) -> Dataset:
     """Read, map, filter, order and cut a dataset. `path` is the file that `settings.path` was found to be.
 
     Raises:
@@ -66,7 +70,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place:
     """
 
     def failed(message: str, key: str = "dataset") -> SpecError:
-        return SpecError([Problem(place, key, message)])
+        return SpecError([Problem(where(key), key, message)])
 
     import duckdb
 
@@ -86,7 +90,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place:
         raise failed(str(error).splitlines()[0]) from error
     finally:
         connection.close()
-    problems = list(_row_problems(rows, place))
+    problems = list(_row_problems(rows, where("dataset.path")))
     if problems:
         raise SpecError(problems)
     points = [
@@ -166,8 +170,12 @@ def _select(
     except Exception as error:
         raise failed(str(error).splitlines()[0], "dataset.filter" if settings.filter else "dataset") from error
     if not found:
-        why = "no row has this split and passes this filter" if conditions else "the file has no rows"
-        raise failed(why)
+        if settings.filter is not None:
+            raise failed("no row passes the filter" + (" and has the split" if len(conditions) > 1 else ""), "dataset.filter")
+        if conditions:
+            splits = [row[0] for row in connection.execute('SELECT DISTINCT "split" FROM data ORDER BY 1').fetchall()]
+            raise failed(f"no row has this split; the file has {listed(splits)}", "dataset.split")
+        raise failed("the file has no rows", "dataset.path")
     columns = [item[0] for item in connection.description or []]
     rows = [dict(zip(columns, row, strict=True)) for row in found]
     return rows, tuple(name for name in columns if name not in ("id", "label"))

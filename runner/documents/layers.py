@@ -20,6 +20,14 @@ from runner.text import nearest
 EXTENDS = "extends"
 MAX_EXTENDS = 16
 
+@dataclass(frozen=True)
+class Override:
+    """One change to what the files say: `KEY=VALUE`, `+KEY=VALUE` or `~KEY`, and where it was written."""
+
+    text: str
+    place: Place | None = None
+
+
 Find = Callable[[str, Path], Path | None]
 """Looks a named file up: what is written and the folder of the file that says it, into a path."""
 
@@ -46,7 +54,7 @@ class Layered:
         return self.folders.get(self.place(at).file, Path())
 
 
-def load_layers(path: Path, shown: str, overrides: Sequence[str], find: Find) -> Layered:
+def load_layers(path: Path, shown: str, overrides: Sequence[Override], find: Find) -> Layered:
     """Read a file and all it extends, apply overrides, and resolve interpolations."""
     layered = Layered()
     _add_file(path, shown, find, layered, ())
@@ -114,10 +122,10 @@ def _merged(below: Any, above: Any) -> Any:
     return copy.deepcopy(above)
 
 
-def _apply_override(text: str, layered: Layered) -> None:
+def _apply_override(override: Override, layered: Layered) -> None:
     """`KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted."""
-    shown = f"override {text!r}"
-    place = Place(shown)
+    text = override.text
+    place = override.place or Place(f"override {text!r}")
 
     def refuse(key: str, message: str) -> None:
         layered.problems.append(Problem(place, key, message))
@@ -145,7 +153,7 @@ def _apply_override(text: str, layered: Layered) -> None:
         return None
     if sign == "+" and at[-1] in parent:
         return refuse(name, f"the key is there already; write {name}=... to change it")
-    document = parse(f"value: {written}" if written.strip() else "value: null", Document(shown, Path()))
+    document = parse(f"value: {written}" if written.strip() else "value: null", Document(place.file, Path()))
     if document.problems:
         # YAML's columns count from our own prefix; the place of an override is the override.
         return refuse(name, document.problems[0].message)

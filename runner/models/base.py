@@ -12,7 +12,8 @@ from runner.prompts.chat import ChatMessage
 class Sample(NamedTuple):
     """Which answer of which game a request is for; no two requests of a run share one."""
 
-    rollout: str
+    datapoint: str
+    repeat: int
     round: int
     agent: str
     attempt: int

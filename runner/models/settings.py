@@ -10,6 +10,21 @@ from runner.documents.fields import key
 
 
 @dataclass(frozen=True, kw_only=True)
+class Price:
+    """US dollars for a million tokens."""
+
+    input: float = key("Prompt tokens.", example=0.15, minimum=0)
+    output: float = key("Answer tokens, reasoning included.", example=0.6, minimum=0)
+    cached_input: float | None = key("Prompt tokens that the server had cached; null: as `input`.", default=None, example=0.075, minimum=0)
+
+    def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+        """US dollars of one call. `prompt_tokens` includes the cached ones."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        fresh = prompt_tokens - cached_tokens
+        return (fresh * self.input + cached_tokens * cached + completion_tokens * self.output) / 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """A model group. Of the sampling parameters only those that are set are sent."""
 
@@ -18,7 +33,12 @@ class ModelSettings:
         "rollout's seed. `replay`: the answers of an earlier run.",
         default="openai",
     )
-    model: str = key("The model's name, as the server knows it.", default="dummy", example="gpt-4o-mini-2024-07-18", minLength=1)
+    model: str | None = key(
+        "The model's name, as the server knows it. `openai` needs one.",
+        default=None,
+        example="gpt-4o-mini-2024-07-18",
+        minLength=1,
+    )
     base_model: str | None = key(
         "The model it was fine-tuned from, for the tables; null: itself.", default=None, example="gpt-4o-mini-2024-07-18"
     )
@@ -26,8 +46,10 @@ class ModelSettings:
         "The server; null: OpenAI's.", default=None, example="http://127.0.0.1:8000/v1", pattern="^https?://[^@\\s]+$"
     )
     api_key_env: str | None = key(
-        "The environment variable that holds the key; null: the server needs none.",
-        default="OPENAI_API_KEY",
+        "The environment variable that holds the key. null: OPENAI_API_KEY for OpenAI itself, and no key for any "
+        "other server, so that a `base_url` never gets OpenAI's.",
+        default=None,
+        example="MY_SERVER_KEY",
         pattern="^[A-Za-z_][A-Za-z0-9_]*$",
     )
     system_role: Literal["system", "developer"] = key(
@@ -50,7 +72,13 @@ class ModelSettings:
         "Anything else for the request's body.", default=None, example={"chat_template_kwargs": {"enable_thinking": False}}
     )
     timeout: float = key("Seconds until a call without an answer is given up.", default=600.0, exclusiveMinimum=0)
-    run: str | None = key("For `replay`: the run's folder.", default=None, example="results/runs/my-run", path=False)
+    run: str | None = key("For `replay`: the run's folder.", default=None, example="../results/runs/my-run")
+    price: Price | None = key("What it costs; null: as in the price list that comes with nip-run.", default=None, example={"input": 0.15, "output": 0.6})
+
+    @property
+    def name(self) -> str:
+        """The model's name in tables."""
+        return self.model or self.provider
 
     def sampling(self) -> dict[str, Any]:
         """The parameters that go on the wire, besides the model and the messages."""

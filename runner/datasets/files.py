@@ -1,0 +1,224 @@
+"""Rollouts into fine-tune files: one a model group and one an agent, each line checked before it is written.
+
+A file is written as rollouts come, beside its place, and put there when it has enough examples. What was left
+out, and why, is counted and reported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from runner.agents import OpenAiWholeAgent, Position
+from runner.errors import RunError
+from runner.prompts.chat import ChatMessage
+from runner.records import DECIDED, NO_DECISION, Rollout
+from runner.spec.experiment import FineTune
+
+METHOD = "sft"
+ROLES = ("system", "developer", "user", "assistant")
+
+
+@dataclass(frozen=True)
+class Format:
+    """A consumer's file format: what it calls itself in file names, and its form of one example."""
+
+    suffix: str
+    line: Callable[[Sequence[ChatMessage]], dict[str, Any]]
+
+
+def _openai_line(messages: Sequence[ChatMessage]) -> dict[str, Any]:
+    return {"messages": list(messages)}
+
+
+def _trl_line(messages: Sequence[ChatMessage]) -> dict[str, Any]:
+    """TRL's conversational form. Chat templates know no `name`, so the sender stands in the text."""
+    return {"messages": [_with_sender(message) for message in messages]}
+
+
+def _with_sender(message: ChatMessage) -> dict[str, str]:
+    name = message.get("name")
+    content = f"{name}: {message['content']}" if name else message["content"]
+    return {"role": message["role"], "content": content}
+
+
+FORMATS: Mapping[str, Format] = {
+    "openai": Format("", _openai_line),
+    "trl": Format(".trl", _trl_line),
+}
+
+
+def problem_of(messages: Sequence[ChatMessage]) -> str | None:
+    """Why an example cannot be trained on; None where it can."""
+    if not any(message["role"] == "assistant" for message in messages):
+        return "no assistant message"
+    for message in messages:
+        if message["role"] not in ROLES:
+            return f"unknown role {message['role']}"
+        if not message["content"].strip():
+            return "empty content"
+    return None
+
+
+class _Digests:
+    """A set of 64-bit digests in one flat array: 16 to 32 bytes an entry, where a set of objects takes 100."""
+
+    def __init__(self) -> None:
+        self._slots = array("Q", bytes(8 * 1024))
+        self._count = 0
+
+    def add(self, data: bytes) -> bool:
+        """Whether the data is new."""
+        value = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") or 1
+        if self._count * 2 >= len(self._slots):
+            old = self._slots
+            self._slots = array("Q", bytes(8 * len(old) * 2))
+            for held in old:
+                if held:
+                    self._slots[self._slot(held)] = held
+        slot = self._slot(value)
+        if self._slots[slot]:
+            return False
+        self._slots[slot] = value
+        self._count += 1
+        return True
+
+    def _slot(self, value: int) -> int:
+        size = len(self._slots)
+        slot = value % size
+        while self._slots[slot] not in (0, value):
+            slot = (slot + 1) % size
+        return slot
+
+
+@dataclass
+class _File:
+    """One file that is being written."""
+
+    target: Path
+    handle: IO[bytes]
+    written: int = 0
+    seen: _Digests = field(default_factory=_Digests)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def beside(self) -> Path:
+        return self.target.with_name(self.target.name + ".new")
+
+
+class FineTuneFiles:
+    """The fine-tune files of one run; `add` takes rollouts in the order of the plan."""
+
+    def __init__(self, folder: Path, settings: FineTune, agents: Mapping[str, OpenAiWholeAgent]) -> None:
+        self._settings = settings
+        self._agents = {
+            name: agent for name, agent in agents.items() if settings.agents is None or name in settings.agents
+        }
+        self._folder = folder
+        self._files: dict[tuple[str, str], _File] = {}
+        try:
+            (folder / "agents").mkdir(parents=True, exist_ok=True)
+            for old in (*folder.glob("*.jsonl*"), *folder.glob("agents/*.jsonl*")):
+                old.unlink()
+            for format_ in settings.formats:
+                suffix = f".{METHOD}{FORMATS[format_].suffix}.jsonl"
+                for name, agent in self._agents.items():
+                    group = agent.shared_model_group
+                    for key, target in (
+                        ((format_, name), folder / "agents" / (name + suffix)),
+                        ((format_, "group:" + group), folder / (group + suffix)),
+                    ):
+                        if key not in self._files:
+                            handle = target.with_name(target.name + ".new").open("wb")
+                            self._files[key] = _File(target, handle)
+        except OSError as error:
+            raise RunError(f"cannot write {folder}: {error.strerror}") from error
+
+    def add(self, rollout: Rollout) -> None:
+        """Add each agent's example of one rollout."""
+        reason = self._unusable(rollout)
+        job, rounds = rollout.job, rollout.rounds
+        for name, agent in self._agents.items():
+            example = None
+            if reason is None:
+                position = Position(
+                    min(len(rounds), agent.max_message_rounds - 1), rounds, job.datapoint.columns, job.seed,
+                    rollout.prover_stance, job.datapoint.id, job.repeat,
+                )  # fmt: skip
+                example = agent.fine_tune_example(
+                    position,
+                    job.datapoint.label,
+                    ensure_last_message_is_assistant=self._settings.ensure_last_message_is_assistant,
+                    replace_verifier_guess_with_true_label=(
+                        self._settings.replace_verifier_guess_with_true_label and agent.is_verifier
+                    ),
+                )
+            why = reason or ("the agent said nothing" if example is None else problem_of(example))
+            for format_ in self._settings.formats:
+                for key in ((format_, name), (format_, "group:" + agent.shared_model_group)):
+                    self._write(self._files[key], FORMATS[format_], example, why)
+
+    def _unusable(self, rollout: Rollout) -> str | None:
+        if rollout.outcome not in (DECIDED, NO_DECISION):
+            return f"outcome {rollout.outcome}"
+        if self._settings.only_correct and not rollout.correct:
+            return "wrong verdict"
+        return None
+
+    def _write(self, file: _File, format_: Format, example: Sequence[ChatMessage] | None, why: str | None) -> None:
+        if why is not None or example is None:
+            file.left_out[why or "nothing"] += 1
+            return
+        line = orjson.dumps(format_.line(example), option=orjson.OPT_APPEND_NEWLINE)
+        if not file.seen.add(line):
+            file.left_out["duplicate line"] += 1
+            return
+        try:
+            file.handle.write(line)
+        except OSError as error:
+            raise RunError(f"cannot write {file.target}: {error.strerror}") from error
+        file.written += 1
+
+    def close(self) -> list[dict[str, Any]]:
+        """Put the files with enough examples in their place, and report all of them."""
+        report = []
+        for (format_, name), file in sorted(self._files.items()):
+            enough = file.written >= self._settings.min_examples
+            try:
+                file.handle.flush()
+                os.fsync(file.handle.fileno())
+                file.handle.close()
+                if enough:
+                    os.replace(file.beside, file.target)
+                else:
+                    file.beside.unlink()
+            except OSError as error:
+                raise RunError(f"cannot write {file.target}: {error.strerror}") from error
+            report.append(
+                {
+                    "file": str(file.target.relative_to(self._folder)),
+                    "format": format_,
+                    "for": name.removeprefix("group:"),
+                    "examples": file.written,
+                    "written": enough,
+                    "left_out": dict(sorted(file.left_out.items())),
+                    "why_not_written": None
+                    if enough
+                    else f"{file.written} examples are fewer than fine_tune.min_examples ({self._settings.min_examples})",
+                }
+            )
+        return report
+
+    def discard(self) -> None:
+        """Leave no half-written file."""
+        for file in self._files.values():
+            file.handle.close()
+            file.beside.unlink(missing_ok=True)

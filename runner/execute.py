@@ -1,0 +1,200 @@
+"""Jobs into rollouts: one event loop, games that advance independently, results in the order of the plan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runner.agents import OpenAiWholeAgent, Position
+from runner.errors import (
+    ContentFilterError,
+    ContextExceededError,
+    GenerationError,
+    NipRunError,
+    RefusedError,
+    TransientError,
+)
+from runner.models.base import Complete, Completion, Request
+from runner.plan import Job
+from runner.protocols.game import Reply, Round, Turn, episode_rewards, play
+from runner.protocols.protocol import Decision, Protocol
+from runner.records import (
+    CONTEXT_EXCEEDED,
+    DECIDED,
+    INVALID_RESPONSE,
+    NO_DECISION,
+    REFUSED,
+    TRANSPORT_FAILED,
+    Call,
+    InOrder,
+    Rollout,
+)
+
+AHEAD = 4
+"""How many times the concurrency a game may be ahead of the slowest unfinished one."""
+
+MIN_AHEAD = 1024
+
+_OUTCOMES: tuple[tuple[type[NipRunError], str], ...] = (
+    (ContentFilterError, REFUSED),
+    (RefusedError, REFUSED),
+    (GenerationError, INVALID_RESPONSE),
+    (ContextExceededError, CONTEXT_EXCEEDED),
+    (TransientError, TRANSPORT_FAILED),
+)
+"""What ends one game and not the run, and the outcome it is."""
+
+
+class Stopped(NipRunError):
+    """Somebody asked the run to stop; nothing new is asked."""
+
+
+@dataclass
+class Progress:
+    """What a run has done so far, for whoever watches it."""
+
+    rollouts: int = 0
+    total: int = 0
+    calls: int = 0
+    failures: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = 0.0
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Engine:
+    """Plays games with agents over one way to ask models."""
+
+    protocol: Protocol
+    agents: Mapping[str, OpenAiWholeAgent]
+    complete: Complete
+    model_names: Mapping[str, str]
+    earlier_failures: Callable[[Job], Sequence[Call]] = lambda job: ()
+    stopping: bool = False
+    _failed: dict[tuple[str, int], list[Call]] = field(default_factory=dict)
+
+    def note_failure(self, request: Request, call: Call) -> None:
+        """Keep a failed attempt for its rollout's rows."""
+        self._failed.setdefault((request.sample.datapoint, request.sample.repeat), []).append(call)
+
+    async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
+        """Play every job, `concurrency` at once; each result goes to `results` when its turn comes.
+
+        Raises:
+            ProviderRefusal, RunError, JournalError: what stops the whole run. Calls in flight are given up.
+            Stopped: `stopping` was set; games already begun were left where they are.
+        """
+        moved = asyncio.Event()
+
+        async def worker() -> None:
+            for job in jobs:
+                while not results.has_room(job.index):
+                    moved.clear()
+                    await moved.wait()
+                if self.stopping:
+                    raise Stopped
+                results.put(await self.play(job))
+                moved.set()
+                # A provider that answers at once never waits, and signals need the loop.
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
+        try:
+            await _all_or_first_failure(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def play(self, job: Job) -> Rollout:
+        """Play one game to its end, whatever that is."""
+        point = job.datapoint
+        game = play(self.protocol, seed=job.seed, label=point.label, prover_stance=point.prover_stance)
+        calls: list[Call] = []
+        rounds: Sequence[Round] = ()
+        decision, error = int(Decision.NONE), None
+        try:
+            turn = next(game)
+            while True:
+                rounds = turn.rounds
+                turn = game.send(await self._replies(job, turn, calls))
+        except StopIteration as end:
+            rounds, decision = end.value.rounds, int(end.value.decision)
+            outcome = DECIDED if end.value.decided else NO_DECISION
+        except tuple(kind for kind, _ in _OUTCOMES) as failure:
+            outcome = next(name for kind, name in _OUTCOMES if isinstance(failure, kind))
+            error = f"{type(failure).__name__}: {failure}"
+        finally:
+            game.close()
+        calls.extend(self.earlier_failures(job))
+        calls.extend(self._failed.pop((point.id, job.repeat), ()))
+        # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
+        names = self.protocol.agent_names
+        calls.sort(key=lambda call: (call.round, names.index(call.agent), call.attempt, call.error is None))
+        rewards = episode_rewards(self.protocol, rounds)
+        return Rollout(job, tuple(rounds), decision, outcome, point.prover_stance, rewards, calls, error)
+
+    async def _replies(self, job: Job, turn: Turn, calls: list[Call]) -> dict[str, Reply]:
+        position = Position(
+            turn.round, turn.rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance,
+            job.datapoint.id, job.repeat,
+        )  # fmt: skip
+
+        async def complete(request: Request) -> Completion:
+            if self.stopping:
+                raise Stopped
+            completion = await self.complete(request)
+            calls.extend(_calls(request, completion))
+            return completion
+
+        if len(turn.speakers) == 1:
+            (name,) = turn.speakers
+            return {name: await self.agents[name].respond(position, complete)}
+        speakers = [name for name in self.protocol.agent_names if name in turn.speakers]
+        # All answers are awaited before an error counts: they are paid for, and which error is first is no chance.
+        replies = await asyncio.gather(
+            *(self.agents[name].respond(position, complete) for name in speakers), return_exceptions=True
+        )
+        failures = [reply for reply in replies if isinstance(reply, BaseException)]
+        if failures:
+            raise next((f for f in failures if not isinstance(f, tuple(k for k, _ in _OUTCOMES))), failures[0])
+        return {name: reply for name, reply in zip(speakers, replies, strict=True) if isinstance(reply, Reply)}
+
+
+def _calls(request: Request, completion: Completion) -> Iterator[Call]:
+    """One row for each answer; the tokens of the call stand with the first."""
+    sample, usage = request.sample, completion.usage
+    for index, choice in enumerate(completion.choices):
+        first = index == 0
+        yield Call(
+            sample.round,
+            sample.agent,
+            sample.attempt,
+            completion.model,
+            choice.finish_reason,
+            choice.text,
+            usage.prompt_tokens if first else 0,
+            usage.completion_tokens if first else 0,
+            usage.cached_tokens if first else 0,
+            completion.latency_ms,
+            choice.refusal,
+        )
+
+
+async def _all_or_first_failure(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for all tasks. A failure ends the wait at once, except for `Stopped`, for which all are awaited."""
+    pending: set[asyncio.Task[None]] = set(tasks)
+    stopped: BaseException | None = None
+    while pending:
+        finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+        for task in finished:
+            failure = task.exception()
+            if isinstance(failure, Stopped):
+                stopped = failure
+            elif failure is not None:
+                raise failure
+    if stopped is not None:
+        raise stopped

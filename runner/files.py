@@ -1,0 +1,125 @@
+"""Files that are whole or absent, and locks that name their holder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runner.errors import RunDirectoryError, RunError
+
+
+def write_whole(path: Path, data: bytes | str) -> None:
+    """Write a file beside its place, flush it, and put it there: a reader sees the old or the new one.
+
+    Raises:
+        RunError: it cannot be written; the old file is untouched.
+    """
+    beside = path.with_name(path.name + ".new")
+    try:
+        with beside.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        flush_folder(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+def flush_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of our own making.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    try:
+        data: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+    return data
+
+
+@contextmanager
+def locked(path: Path, what: str, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold an exclusive lock on a side file that says who holds it.
+
+    The lock goes with the process, however that ends; the file stays.
+
+    Raises:
+        RunDirectoryError: another process holds it after `wait_seconds`; the message names the process.
+        RunError: the file cannot be opened.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunError(f"cannot open {path}: {error.strerror}") from error
+    try:
+        _acquire(descriptor, path, what, time.monotonic() + wait_seconds)
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": Path(sys.argv[0]).name or "python"}
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        except OSError:
+            pass  # the name of the holder is a courtesy; on a full disk the lock still holds
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path, what: str, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise RunError(f"cannot lock {path}: {error.strerror}") from error
+            if time.monotonic() >= deadline:
+                raise RunDirectoryError(f"{what} is in use by {_holder(descriptor)}") from error
+            time.sleep(0.02)
+        else:
+            return
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process holds a lock of ours."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        holder = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {holder['pid']} on {holder['host']} ({holder['command']})"
+    except (OSError, ValueError, KeyError):
+        return "another process"

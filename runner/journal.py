@@ -1,0 +1,243 @@
+"""The journal of a run: every completion that was paid for, on disk before anything is derived from it.
+
+One record a line: `crc32hex SP canonical-JSON LF`, each with a sequence number. A line is whole or absent: a torn
+last line is cut off on opening, a bad line with good ones after it is damage and stops. The file is locked while
+it is open. After a failed write the journal takes no more, because nobody knows what the disk holds.
+
+Records that arrive while one write is under way go out together in the next, so that a thousand games share
+one fsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import orjson
+
+from runner.errors import JournalError, RunDirectoryError
+from runner.ids import canonical
+
+
+class Disk(Protocol):
+    """The three calls that a disk can fail at."""
+
+    def write(self, fd: int, data: bytes) -> int: ...
+    def fsync(self, fd: int) -> None: ...
+    def truncate(self, fd: int, length: int) -> None: ...
+
+
+class RealDisk:
+    def write(self, fd: int, data: bytes) -> int:
+        return os.write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What opening found: how many records are whole, and how many torn bytes were cut off."""
+
+    records: int
+    torn_bytes: int
+
+
+def encode(sequence: int, record: dict[str, Any]) -> bytes:
+    """One record as its line."""
+    body = canonical({**record, "seq": sequence})
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+def decode(line: bytes, sequence: int) -> dict[str, Any] | None:
+    """A line as its record; None where it is not whole or not the one that belongs here."""
+    if len(line) < 10 or line[8:9] != b" " or line[-1:] != b"\n":
+        return None
+    body = line[9:-1]
+    if line[:8] != b"%08x" % zlib.crc32(body):
+        return None
+    record = orjson.loads(body)
+    return record if isinstance(record, dict) and record.get("seq") == sequence else None
+
+
+def read_journal(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every whole record of a journal with the offset of its line, without locking it.
+
+    Raises:
+        JournalError: the file is damaged before its last line.
+    """
+    with path.open("rb") as file:
+        for offset, _, record in _scan(file, path):
+            if record is not None:
+                yield offset, record
+
+
+def _scan(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+    offset = sequence = 0
+    torn: tuple[int, bytes] | None = None
+    for line in file:
+        if torn is not None:
+            raise JournalError(
+                f"{path} is damaged at byte {torn[0]}, and records follow; restore it from a backup, or cut it there "
+                f"(truncate -s {torn[0]} {path}) and run the same command again"
+            )
+        record = decode(line, sequence)
+        if record is None:
+            torn = (offset, line)
+        else:
+            yield offset, line, record
+            sequence += 1
+        offset += len(line)
+    if torn is not None:
+        yield *torn, None
+
+
+class Journal:
+    """An open journal: append records, each on disk when `append` returns."""
+
+    def __init__(self, path: Path, *, durable: bool = True, disk: Disk | None = None) -> None:
+        """Open or create; with `durable` false records are written and left to the system to flush.
+
+        Raises:
+            RunDirectoryError: another process has it open.
+            JournalError: it is damaged, or cannot be opened.
+        """
+        self._path = path
+        self._durable = durable
+        self._disk = disk or RealDisk()
+        self._pending: list[bytes] = []
+        self._flushed: asyncio.Future[None] | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise JournalError(f"cannot open {path}: {error.strerror}") from error
+        try:
+            self._lock()
+            self.opened = self._repair()
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._sequence = self.opened.records
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise JournalError(f"cannot lock {self._path}: {error.strerror}") from error
+            raise RunDirectoryError(f"{self._path} is in use by another process") from error
+
+    def _repair(self) -> Opened:
+        records, end, torn = 0, 0, 0
+        with self._path.open("rb") as file:
+            for offset, line, record in _scan(file, self._path):
+                if record is None:
+                    torn = len(line)
+                else:
+                    records += 1
+                    end = offset + len(line)
+        if torn:
+            try:
+                self._disk.truncate(self._fd, end)
+                self._disk.fsync(self._fd)
+            except OSError as error:
+                raise JournalError(f"cannot cut the torn end of {self._path}: {error.strerror}") from error
+        self._end = end
+        return Opened(records, torn)
+
+    async def append(self, record: dict[str, Any]) -> None:
+        """Write one record; it is kept when this returns.
+
+        Raises:
+            JournalError: it could not be written; nor can anything after it.
+        """
+        if self._failure is not None:
+            raise JournalError(f"{self._path} takes no more: {self._failure}") from self._failure
+        self._pending.append(encode(self._sequence, record))
+        self._sequence += 1
+        if not self._durable:
+            self._write(self._pending)
+            self._pending = []
+            return
+        if self._flushed is None:
+            self._flushed = asyncio.get_running_loop().create_future()
+        flushed = self._flushed
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self._flush())
+        await asyncio.shield(flushed)
+
+    async def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._thread = self._thread or ThreadPoolExecutor(1, "journal")
+        while self._pending:
+            batch, flushed = self._pending, self._flushed
+            self._pending, self._flushed = [], None
+            assert flushed is not None
+            try:
+                await loop.run_in_executor(self._thread, self._write, batch)
+            except JournalError as error:
+                flushed.set_exception(error)
+                flushed.exception()
+                if self._flushed is not None:
+                    self._flushed.set_exception(error)
+                    self._flushed.exception()
+                self._pending, self._flushed = [], None
+                return
+            flushed.set_result(None)
+
+    def _write(self, batch: list[bytes]) -> None:
+        """Write whole lines, or none that count: after a failure the file is cut back to what was whole."""
+        data = b"".join(batch)
+        try:
+            written = 0
+            while written < len(data):
+                count = self._disk.write(self._fd, data[written:])
+                if count <= 0:
+                    raise OSError(errno.EIO, "the disk took nothing")
+                written += count
+            if self._durable:
+                self._disk.fsync(self._fd)
+        except OSError as error:
+            self._failure = error
+            try:
+                self._disk.truncate(self._fd, self._end)
+            except OSError:
+                pass  # opening cuts a torn line off; whole lines that were not acknowledged do no harm
+            raise JournalError(
+                f"cannot write {self._path}: {error.strerror}; everything written before is kept. "
+                "Make room, and run the same command again"
+            ) from error
+        self._end += len(data)
+
+    async def close(self) -> None:
+        """Wait for what is being written, and let go of the file."""
+        if self._flushing is not None:
+            await self._flushing
+        if self._thread is not None:
+            self._thread.shutdown()
+        os.close(self._fd)
+
+    def read(self, offset: int) -> bytes:
+        """The line at an offset of this journal, without its line feed."""
+        size = 1 << 14
+        line = os.pread(self._fd, size, offset)
+        while b"\n" not in line:
+            more = os.pread(self._fd, size, offset + len(line))
+            if not more:
+                break
+            line += more
+        return line.partition(b"\n")[0]

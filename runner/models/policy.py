@@ -1,0 +1,48 @@
+"""The `retry` section of a spec: what to do about each class of failure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from runner.documents.fields import key
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvalidResponsePolicy:
+    """What to do about an answer that cannot be parsed or lacks a channel."""
+
+    attempts: int = key("How many answers are asked for in all.", default=3, minimum=1)
+    then: Literal["empty_message", "abort_rollout", "fail_run"] = key(
+        "After the last: go on with an empty message (the original's way), end the rollout with the outcome "
+        "`invalid_response`, or stop the run.",
+        default="empty_message",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedPolicy:
+    """What to do about a refusal or a content filter."""
+
+    attempts: int = key("How many answers are asked for in all; 1: a refusal is the rollout's outcome.", default=1, minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransientPolicy:
+    """What to do about rate limits, time-outs, lost connections and 5xx."""
+
+    attempts: int = key("How many calls in all.", default=8, minimum=1)
+    total_seconds: float = key("No new attempt after this long.", default=900.0, exclusiveMinimum=0)
+    first_wait: float = key("Seconds before the second attempt, where the server says nothing.", default=0.5, minimum=0)
+    factor: float = key("Each wait is this much longer than the one before.", default=2.0, minimum=1)
+    max_wait: float = key("No own wait is longer, in seconds; what the server asks for may be.", default=30.0, minimum=0)
+    jitter: float = key("Up to this share of a wait is taken off at random, so that calls do not come in step.", default=0.5, minimum=0, maximum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """One retry layer, by class of failure. A fatal failure (key, billing, unknown model) always stops the run."""
+
+    invalid_response: InvalidResponsePolicy = key("Answers that do not follow the wire format.", factory=InvalidResponsePolicy)
+    refused: RefusedPolicy = key("Refusals.", factory=RefusedPolicy)
+    transient: TransientPolicy = key("Failures of transport.", factory=TransientPolicy)

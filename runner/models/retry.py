@@ -1,0 +1,54 @@
+"""The one retry layer for failures of transport: bounded attempts, bounded time, the server's wish first."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from runner.errors import TransientError
+from runner.models.base import Complete, Completion, Request
+from runner.models.policy import TransientPolicy
+
+Failed = Callable[[Request, int, TransientError, float], Awaitable[None]]
+"""Told of each failed attempt: the request, how many calls were made for it, why, and the wait before the next."""
+
+
+def with_retries(
+    complete: Complete,
+    policy: TransientPolicy,
+    failed: Failed,
+    *,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    rng: random.Random | None = None,
+) -> Complete:
+    """`complete` with transient failures asked again.
+
+    Jitter draws from a generator of its own: waiting is the one thing that may differ between equal runs.
+    """
+    jitter = rng or random.Random()
+
+    async def retrying(request: Request) -> Completion:
+        started = clock()
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await complete(request)
+            except TransientError as error:
+                wait = error.retry_after if error.retry_after is not None else own_wait(policy, attempt, jitter)
+                last = attempt >= policy.attempts or clock() - started + wait > policy.total_seconds
+                await failed(request, attempt, error, -1.0 if last else wait)
+                if last:
+                    raise
+                await sleep(wait)
+
+    return retrying
+
+
+def own_wait(policy: TransientPolicy, attempt: int, rng: random.Random) -> float:
+    """Seconds before the next call after `attempt` failed ones."""
+    wait = min(policy.first_wait * policy.factor ** (attempt - 1), policy.max_wait)
+    return wait * (1 - policy.jitter * rng.random())

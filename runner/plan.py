@@ -1,0 +1,208 @@
+"""A `Spec` into the jobs of its run, with their identities, and the counts and prices known beforehand.
+
+Nothing here calls a model or writes a file. A rollout's id is the hash of everything its game depends on, so an
+edited prompt is another rollout, and a longer run has the shorter one's rollouts in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from runner.agents import AgentRuntime, OpenAiWholeAgent, Position
+from runner.datasets.load import Datapoint
+from runner.documents.fields import plain
+from runner.ids import derived_seed, tagged_hash
+from runner.models.base import estimated_prompt_tokens
+from runner.models.prices import price_of
+from runner.models.settings import ModelSettings
+from runner.protocols.protocol import Protocol
+from runner.spec.load import Spec
+
+FREE_KEYS = (
+    "description",
+    "sweep",
+    "rollouts.per_datapoint",
+    "rollouts.concurrency",
+    "dataset.limit",
+    "fine_tune",
+    "retry.transient",
+)
+"""Keys that a run may change when it goes on: they decide how much is played and how, not what a rollout is."""
+
+FREE_MODEL_KEYS = ("base_url", "api_key_env", "timeout", "price")
+
+WORDS_TO_TOKENS = 1.4
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One game to play. `index` is its place in the run's tables, nothing more."""
+
+    index: int
+    rollout_id: str
+    datapoint: Datapoint
+    repeat: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one model group will be asked, from the shortest possible games to the longest without retries."""
+
+    group: str
+    model: str
+    calls: tuple[int, int]
+    prompt_tokens: tuple[int, int]
+    completion_tokens: tuple[int, int]
+    cost_usd: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a run that is known before it starts."""
+
+    spec: Spec
+
+    @cached_property
+    def game_hash(self) -> str:
+        """The hash of all that every game of the run shares: rules, prompts, models, the policy for answers."""
+        experiment, protocol = self.spec.experiment, self.spec.protocol
+        groups = {agent.model for agent in experiment.agents.values()}
+        return tagged_hash(
+            "game",
+            {
+                "protocol": protocol_content(protocol),
+                "prompts": dict(self.spec.prompts.sources),
+                "models": {name: model_content(experiment.models[name]) for name in groups},
+                "agents": plain(experiment.agents),
+                "decision_format": plain(experiment.decision_format),
+                "retry": [plain(experiment.retry.invalid_response), plain(experiment.retry.refused)],
+            },
+        )
+
+    @cached_property
+    def identity(self) -> str:
+        """The hash that tells runs apart: two specs with one identity are the same run, longer or shorter."""
+        dataset = plain(self.spec.experiment.dataset)
+        selection = {name: dataset[name] for name in ("columns", "split", "filter", "balance", "shuffle")}
+        return tagged_hash(
+            "run",
+            {
+                "name": self.spec.experiment.name,
+                "benchmark": self.benchmark,
+                "seed": self.spec.experiment.seed,
+                "game": self.game_hash,
+                "dataset": [self.spec.dataset.source_sha256, selection],
+            },
+        )
+
+    @property
+    def run_id(self) -> str:
+        return f"{self.spec.experiment.name}-{self.identity[:10]}"
+
+    @property
+    def benchmark(self) -> str:
+        return self.spec.experiment.benchmark or self.spec.experiment.name
+
+    @property
+    def size(self) -> int:
+        """How many rollouts."""
+        return len(self.spec.dataset.datapoints) * self.spec.experiment.rollouts.per_datapoint
+
+    def jobs(self) -> Iterator[Job]:
+        """Every game, the first repeat of all datapoints first, so that a run cut short covers them evenly."""
+        seed = self.spec.experiment.seed
+        index = 0
+        for repeat in range(self.spec.experiment.rollouts.per_datapoint):
+            for point in self.spec.dataset.datapoints:
+                rollout_id = tagged_hash("rollout", [self.game_hash, point.content_hash, repeat, seed])[:16]
+                # Not from the game's hash: the same datapoint meets the same chance under every model.
+                yield Job(index, rollout_id, point, repeat, derived_seed("rollout", seed, point.id, repeat))
+                index += 1
+
+    def agents(self) -> dict[str, OpenAiWholeAgent]:
+        """The agents that play, one a seat."""
+        runtime = AgentRuntime(self.spec.prompts)
+        protocol = self.spec.protocol
+        return {name: OpenAiWholeAgent(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}
+
+    def estimates(self) -> list[Estimate]:
+        """Calls, tokens and cost by model group. Tokens are rough: four bytes each, answers at their word limit."""
+        shortest, longest = _played_rounds(self.spec.protocol)
+        low, high = _usage(self, shortest), _usage(self, longest)
+        rows = []
+        for group in sorted(low.keys() | high.keys()):
+            settings = self.spec.experiment.models[group]
+            a, b = low.get(group, _Counts()), high.get(group, _Counts())
+            price = price_of(settings)
+            cost = None if price is None else (price.cost(a.prompt, a.completion), price.cost(b.prompt, b.completion))
+            rows.append(
+                Estimate(
+                    group, settings.name, (a.calls, b.calls), (a.prompt, b.prompt), (a.completion, b.completion), cost
+                )
+            )
+        return rows
+
+
+def protocol_content(protocol: Protocol) -> dict[str, Any]:
+    """A protocol's content for hashing: its rules and the parameters in force, without names for people."""
+    file = plain(protocol.file)
+    return {**{name: file[name] for name in ("agents", "channels", "cycle")}, "parameters": plain(protocol.parameters)}
+
+
+def model_content(settings: ModelSettings) -> dict[str, Any]:
+    """What of a model group a game depends on; not where it is served, nor its key, price or patience."""
+    free = (*FREE_MODEL_KEYS, "run")
+    return {f.name: plain(getattr(settings, f.name)) for f in fields(settings) if f.name not in free}
+
+
+@dataclass
+class _Counts:
+    calls: int = 0
+    prompt: int = 0
+    completion: int = 0
+
+
+def _played_rounds(protocol: Protocol) -> tuple[int, int]:
+    """The number of rounds of the shortest and of the longest game."""
+    first = next(
+        i for i in range(protocol.min_message_rounds - 1, protocol.max_message_rounds)
+        if protocol.verifier_name in protocol.can_be_active(i) and protocol.step(i).may_decide
+    )  # fmt: skip
+    return first + 1, protocol.max_message_rounds
+
+
+def _usage(plan: Plan, rounds: int) -> Mapping[str, _Counts]:
+    """Tokens of all games of so many rounds, from each datapoint's rendered system message."""
+    protocol, agents = plan.spec.protocol, plan.agents()
+    repeats = plan.spec.experiment.rollouts.per_datapoint
+    system: dict[str, int] = {}
+    for name, agent in agents.items():
+        first = protocol.first_active_round(name)
+        if first is not None:
+            points = plan.spec.dataset.datapoints
+            system[name] = sum(
+                estimated_prompt_tokens(agent.prompt(Position(first, (), point.columns)))
+                for point in points
+            )
+    count = len(plan.spec.dataset.datapoints)
+    totals: dict[str, _Counts] = {}
+    said = 0
+    for round_ in range(rounds):
+        spoken = 0
+        speakers = protocol.speakers(round_, 0)
+        for name in speakers:
+            agent = agents[name]
+            answer = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
+            row = totals.setdefault(agent.shared_model_group, _Counts())
+            row.calls += count * repeats
+            row.prompt += (system[name] + said * count) * repeats
+            row.completion += answer * count * repeats
+            spoken += answer
+        said += spoken
+    return totals
+
+

@@ -1,0 +1,210 @@
+"""Finished rollouts into rows: `rollouts`, `messages` and `completions`, streamed as they come, sealed as Parquet.
+
+Rows wait for those before them, so that the tables are in the order of the plan whatever finished first. While a
+run goes on they stand in `.parts/` as JSON lines; sealing turns each into one Parquet file, beside and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from runner.errors import RunError
+from runner.plan import Job
+from runner.protocols.game import Round
+
+DECIDED: Final = "decided"
+NO_DECISION: Final = "no_decision"
+INVALID_RESPONSE: Final = "invalid_response"
+REFUSED: Final = "refused"
+CONTEXT_EXCEEDED: Final = "context_exceeded"
+TRANSPORT_FAILED: Final = "transport_failed"
+OUTCOMES: Final = (DECIDED, NO_DECISION, INVALID_RESPONSE, REFUSED, CONTEXT_EXCEEDED, TRANSPORT_FAILED)
+
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "rollouts": {
+        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "datapoint_id": "VARCHAR", "repeat": "INTEGER",
+        "seed": "BIGINT", "y": "TINYINT", "stance": "TINYINT", "decision": "TINYINT", "correct": "BOOLEAN",
+        "outcome": "VARCHAR", "rounds": "INTEGER", "rewards": "JSON", "error": "VARCHAR",
+    },
+    "messages": {
+        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",
+        "content": "VARCHAR",
+    },
+    "completions": {
+        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "agent": "VARCHAR", "attempt": "INTEGER",
+        "model": "VARCHAR", "finish_reason": "VARCHAR", "raw_message": "VARCHAR", "prompt_tokens": "BIGINT",
+        "completion_tokens": "BIGINT", "cached_tokens": "BIGINT", "latency_ms": "DOUBLE", "error": "VARCHAR",
+    },
+}  # fmt: skip
+"""The columns of each table, as the contract has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a rollout: an answer, or why none came."""
+
+    round: int
+    agent: str
+    attempt: int
+    model: str
+    finish_reason: str | None = None
+    raw_message: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    latency_ms: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One finished game as facts: what was said, decided and asked, and how it ended."""
+
+    job: Job
+    rounds: Sequence[Round]
+    decision: int
+    outcome: str
+    prover_stance: int
+    rewards: Mapping[str, float]
+    calls: Sequence[Call] = field(default_factory=tuple)
+    error: str | None = None
+
+    @property
+    def correct(self) -> bool | None:
+        """Whether the verdict is the label; None where transport failed, so that there was no game."""
+        if self.outcome == TRANSPORT_FAILED:
+            return None
+        return self.outcome == DECIDED and self.decision == self.job.datapoint.label
+
+
+def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
+    """A rollout's rows of each table."""
+    job = rollout.job
+    head = {"run_id": run_id, "rollout_id": job.rollout_id}
+    return {
+        "rollouts": [
+            {
+                **head,
+                "datapoint_id": job.datapoint.id,
+                "repeat": job.repeat,
+                "seed": job.seed,
+                "y": job.datapoint.label,
+                "stance": rollout.prover_stance,
+                "decision": int(rollout.decision),
+                "correct": rollout.correct,
+                "outcome": rollout.outcome,
+                "rounds": len(rollout.rounds),
+                "rewards": orjson.dumps(dict(rollout.rewards)).decode(),
+                "error": rollout.error,
+            }
+        ],
+        "messages": [
+            {**head, "round": index, "channel": m.channel, "agent": m.agent, "content": m.text}
+            for index, played in enumerate(rollout.rounds)
+            for m in played.messages
+        ],
+        "completions": [
+            {**head, **{name: getattr(call, name) for name in Call.__slots__}} for call in rollout.calls
+        ],
+    }
+
+
+class PartFiles:
+    """The unsealed tables of a run that is going on."""
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self._folder = folder
+        self._parts = folder / ".parts"
+        self._run_id = run_id
+        self._files: dict[str, IO[bytes]] = {}
+        try:
+            self._parts.mkdir(exist_ok=True)
+            for name in COLUMNS:
+                self._files[name] = (self._parts / f"{name}.jsonl").open("wb")
+        except OSError as error:
+            raise _disk_error(self._parts, error) from error
+
+    def write(self, rollout: Rollout) -> None:
+        """Add a rollout's rows; rollouts come in the order of the plan."""
+        try:
+            for name, rows in rows_of(self._run_id, rollout).items():
+                self._files[name].write(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+        except OSError as error:
+            raise _disk_error(self._parts, error) from error
+
+    def close(self) -> None:
+        for file in self._files.values():
+            try:
+                file.close()
+            except OSError as error:
+                raise _disk_error(self._parts, error) from error
+
+    def seal(self) -> None:
+        """Turn the parts into Parquet files, each whole or absent."""
+        import duckdb
+
+        self.close()
+        connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
+        try:
+            for name, columns in COLUMNS.items():
+                part, target = self._parts / f"{name}.jsonl", self._folder / f"{name}.parquet"
+                beside = target.with_suffix(".parquet.new")
+                connection.execute(
+                    "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?)) TO "
+                    f"'{_quoted(beside)}' (FORMAT parquet, COMPRESSION zstd)",
+                    [str(part), {column: kind for column, kind in columns.items()}],
+                )
+                _flush(beside)
+                os.replace(beside, target)
+        except (duckdb.Error, OSError) as error:
+            raise RunError(f"cannot write the tables in {self._folder}: {error}") from error
+        finally:
+            connection.close()
+        for name in COLUMNS:
+            (self._parts / f"{name}.jsonl").unlink(missing_ok=True)
+        self._parts.rmdir()
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _disk_error(path: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {path}: {error.strerror}; what was paid for is in the journal")
+
+
+class InOrder:
+    """Passes rollouts on in the order of the plan. Holds at most `window` that came too early."""
+
+    def __init__(self, sink: Callable[[Rollout], None], window: int) -> None:
+        self._sink = sink
+        self._window = window
+        self._next = 0
+        self._early: dict[int, Rollout] = {}
+
+    def has_room(self, index: int) -> bool:
+        """Whether the game with this index may start: it is not too far ahead of the slowest."""
+        return index < self._next + self._window
+
+    def put(self, rollout: Rollout) -> None:
+        self._early[rollout.job.index] = rollout
+        while self._next in self._early:
+            self._sink(self._early.pop(self._next))
+            self._next += 1
+
+    @property
+    def written(self) -> int:
+        return self._next
+
+

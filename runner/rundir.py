@@ -1,0 +1,250 @@
+"""A run's folder: what it holds, and a plan into a new one that is complete in itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from runner.documents.fields import plain
+from runner.documents.layers import dump
+from runner.errors import RunDirectoryError, RunError
+from runner.files import is_locked, read_json, write_whole
+from runner.ids import tagged_hash
+from runner.plan import FREE_KEYS, FREE_MODEL_KEYS, Plan
+from runner.prompts.templates import SUFFIX
+from runner.version import __version__
+
+RUNNING, DONE, FAILED, INTERRUPTED = "running", "done", "failed", "interrupted"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.yaml"
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def fine_tune(self) -> Path:
+        return self.path / "fine_tune"
+
+    def table(self, name: str) -> Path:
+        return self.path / f"{name}.parquet"
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest. A run that says it is running and that no process holds was interrupted."""
+        manifest = read_json(self.manifest_path)
+        if manifest["status"] == RUNNING and not is_locked(self.lock):
+            manifest["status"] = INTERRUPTED
+        return manifest
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        write_whole(self.manifest_path, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+
+
+def run_folders(results: Path) -> Iterator[RunFolder]:
+    """Every run below a results folder, by name."""
+    runs = results / "runs"
+    for path in sorted(runs.iterdir()) if runs.is_dir() else ():
+        if (path / "manifest.json").is_file():
+            yield RunFolder(path)
+
+
+def find_run(results: Path, name: str) -> RunFolder:
+    """A run by its id, by the start of it where that is one run's alone, or by its folder.
+
+    Raises:
+        RunError: there is none, or there are several.
+    """
+    direct = Path(name)
+    if (direct / "manifest.json").is_file():
+        return RunFolder(direct)
+    exact = results / "runs" / name
+    if (exact / "manifest.json").is_file() and name:
+        return RunFolder(exact)
+    found = [folder for folder in run_folders(results) if folder.run_id.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RunError(f"{name!r} is the start of {len(found)} runs: {', '.join(f.run_id for f in found[:5])}")
+    raise RunError(f"no run {name!r} in {results}; `nip-run runs` lists them")
+
+
+def now() -> str:
+    """The time in UTC, to the second, as the tables have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def open_folder(plan: Plan, results: Path, run_id: str) -> tuple[RunFolder, dict[str, Any]]:
+    """The folder of a run: a new one, or the one that was begun, with its manifest.
+
+    Raises:
+        RunDirectoryError: the folder belongs to another spec.
+        RunError: it cannot be written.
+    """
+    folder = RunFolder(results / "runs" / run_id)
+    if folder.manifest_path.is_file():
+        manifest = folder.manifest()
+        if manifest["identity"] != plan.identity:
+            raise RunDirectoryError(
+                f"{folder.path} holds another spec's run; these keys differ: "
+                f"{', '.join(_differing(folder, plan)) or 'the contents of its files'}. Choose another --run-id"
+            )
+        return folder, manifest
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make {folder.path}: {error.strerror}") from error
+    return folder, new_manifest(plan, run_id)
+
+
+def write_inputs(plan: Plan, folder: RunFolder) -> None:
+    """Save the resolved spec and every file it needs, so that the folder can be played again by itself."""
+    inputs = folder.path / "inputs"
+    try:
+        (inputs / "prompts").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make {inputs}: {error.strerror}") from error
+    for name, source in plan.spec.prompts.sources.items():
+        write_whole(inputs / "prompts" / (name + SUFFIX), source)
+    protocol = plain(plan.spec.protocol.file)
+    write_whole(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
+    rows = (
+        orjson.dumps({"id": p.id, "label": p.label, **p.columns}, option=orjson.OPT_APPEND_NEWLINE)
+        for p in plan.spec.dataset.datapoints
+    )
+    write_whole(inputs / "dataset.jsonl", b"".join(rows))
+    write_whole(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(resolved(plan)))
+
+
+def resolved(plan: Plan) -> dict[str, Any]:
+    """The resolved spec as data: a valid spec that names the files saved with the run."""
+    data: dict[str, Any] = plain(plan.spec.experiment)
+    parameters = plain(plan.spec.protocol.parameters)
+    chosen = {"columns": {}, "split": None, "filter": None, "balance": "none", "shuffle": False, "revision": None}
+    return {
+        **data,
+        "benchmark": plan.benchmark,
+        "dataset": {**data["dataset"], **chosen, "path": "inputs/dataset.jsonl"},
+        "protocol": {"use": "inputs/protocol.yaml", **parameters},
+        "prompts": "inputs/prompts",
+        "sweep": {},
+    }
+
+
+def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
+    """What is known when a run starts: hashes of all it is made of, and by which code."""
+    spec = plan.spec
+    commit, dirty = git_state()
+    return {
+        "run_id": run_id,
+        "name": spec.experiment.name,
+        "kind": spec.experiment.kind,
+        "benchmark": plan.benchmark,
+        "protocol": spec.protocol.name,
+        "status": RUNNING,
+        "seed": spec.experiment.seed,
+        "identity": plan.identity,
+        "game_sha256": plan.game_hash,
+        "spec_sha256": tagged_hash("spec", resolved(plan)),
+        "prompts_sha256": {name: tagged_hash("prompt", text) for name, text in sorted(spec.prompts.sources.items())},
+        "protocol_sha256": tagged_hash("protocol", plain(spec.protocol.file)),
+        "dataset_sha256": spec.dataset.sha256,
+        "dataset_source_sha256": spec.dataset.source_sha256,
+        "dataset_selection": {k: v for k, v in plain(spec.experiment.dataset).items() if k != "path"},
+        "version": __version__,
+        "python": platform.python_version(),
+        "git_commit": commit,
+        "git_dirty": dirty,
+        "parent_run_id": None,
+        "iteration": None,
+        "started_at": now(),
+        "finished_at": None,
+    }
+
+
+def refreshed(manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """The manifest of a run that goes on, perhaps with more to play; what began it stays."""
+    fresh = new_manifest(plan, manifest["run_id"])
+    kept = ("started_at", "git_commit", "git_dirty", "version", "python", "parent_run_id", "iteration")
+    return {**fresh, **{name: manifest[name] for name in kept}}
+
+
+def _differing(folder: RunFolder, plan: Plan) -> list[str]:
+    """The keys in which a saved spec is not this one, those that a run may change left out."""
+    import yaml
+
+    try:
+        saved = yaml.safe_load(folder.spec.read_text("utf-8"))
+    except (OSError, yaml.YAMLError):
+        return ["spec.yaml cannot be read"]
+    ours, theirs = dict(_leaves(resolved(plan))), dict(_leaves(saved))
+    free = tuple(FREE_KEYS)
+    return sorted(
+        key
+        for key in ours.keys() | theirs.keys()
+        if ours.get(key) != theirs.get(key)
+        and not key.startswith(free)
+        and not (key.startswith("models.") and key.rsplit(".", 1)[-1] in FREE_MODEL_KEYS)
+    )
+
+
+def _leaves(data: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(data, dict) and data:
+        for name, value in data.items():
+            yield from _leaves(value, f"{at}.{name}" if at else str(name))
+    else:
+        yield at, data
+
+
+def git_state() -> tuple[str | None, bool | None]:
+    """The commit of the working folder and whether it has uncommitted changes; (None, None) outside git."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ("git", *arguments), capture_output=True, text=True, timeout=5, check=False,
+                env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return None, None
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return commit, None if changes is None else bool(changes)
+
+

@@ -1,0 +1,220 @@
+"""A spec file and overrides into a `Spec`: everything resolved, checked and read, or every problem at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from runner import builtin
+from runner.datasets.load import HUB, Dataset, Where, load_dataset
+from runner.datasets.settings import DatasetSettings
+from runner.documents.check import check
+from runner.documents.fields import build, plain
+from runner.documents.layers import Layered, Override, load_layers
+from runner.errors import Place, Problem, SpecError
+from runner.ids import tagged_hash
+from runner.prompts.templates import PromptSet, load_prompts
+from runner.protocols.load import load_protocol, unplayable
+from runner.protocols.protocol import Protocol
+from runner.protocols.table import Parameters
+from runner.spec.experiment import Experiment, experiment_schema
+from runner.text import listed, nearest
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One point of a spec: its keys, and the protocol, prompts and datapoints they name."""
+
+    experiment: Experiment
+    protocol: Protocol
+    prompts: PromptSet
+    dataset: Dataset
+    replays: Mapping[str, Path]
+    """For each model group that replays a run: that run's folder."""
+
+
+def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
+    """Load a spec without a sweep.
+
+    Raises:
+        SpecError: with everything that is wrong, in all files; also where the spec sweeps (see `load_specs`).
+    """
+    specs = load_specs(path, overrides)
+    if len(specs) > 1:
+        raise SpecError([Problem(Place(str(path)), "sweep", f"the spec sweeps over {len(specs)} points; use load_specs")])
+    return specs[0]
+
+
+def load_specs(path: str | Path, overrides: Sequence[str] = ()) -> list[Spec]:
+    """Load every point of a spec's sweep, in order: the first key varies slowest.
+
+    Raises:
+        SpecError: with everything that is wrong, in all files and all points.
+    """
+    found = builtin.find(str(path), Path())
+    if found is None or not found.is_file():
+        beside = Path(path).parent
+        there = [p.name for folder in (beside, builtin.root() / "specs") if folder.is_dir() for p in folder.glob("*.yaml")]
+        hint = nearest(Path(path).name, there)
+        raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
+    given = [Override(text) for text in overrides]
+    layered = load_layers(found, str(path), given, builtin.find)
+    if layered.problems:
+        raise SpecError(layered.problems)
+    readers = _Readers({})
+    points = list(_points(layered))
+    if not points:
+        return [_assemble(layered, readers)]
+    problems = [problem for problem in check(layered, experiment_schema()) if problem.key.startswith("sweep")]
+    specs = []
+    for point in points:
+        try:
+            swept = load_layers(found, str(path), [*given, Override("sweep={}"), *point], builtin.find)
+            if swept.problems:
+                raise SpecError(swept.problems)
+            specs.append(_assemble(swept, readers))
+        except SpecError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise SpecError(problems)
+    return specs
+
+
+def _points(layered: Layered) -> Iterator[list[Override]]:
+    sweep = layered.data.get("sweep")
+    if not isinstance(sweep, dict) or not all(isinstance(values, list) and values for values in sweep.values()):
+        return
+    columns = [
+        [Override(f"{key}={json.dumps(value)}", layered.place(("sweep", key, index))) for index, value in enumerate(values)]
+        for key, values in sweep.items()
+    ]
+    if columns:
+        yield from map(list, product(*columns))
+
+
+@dataclass(frozen=True)
+class _Readers:
+    """Datasets that were read already, so that a sweep reads each once."""
+
+    datasets: dict[str, Dataset | SpecError]
+
+    def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: Where) -> Dataset:
+        name = tagged_hash("read", [plain(settings), str(path), seed])
+        if name not in self.datasets:
+            try:
+                self.datasets[name] = load_dataset(settings, path, seed, where)
+            except SpecError as error:
+                self.datasets[name] = error
+        found = self.datasets[name]
+        if isinstance(found, SpecError):
+            raise found
+        return found
+
+
+def _assemble(layered: Layered, readers: _Readers) -> Spec:
+    """Check and read each section that its own errors allow, so that one mistake does not hide the next."""
+    problems = check(layered, experiment_schema())
+    broken = {problem.key.split(".")[0] for problem in problems}
+    data = layered.data
+
+    def usable(*sections: str) -> bool:
+        return all(name in data and name not in broken for name in sections)
+
+    seed = data.get("seed", 0) if "seed" not in broken else 0
+    dataset = protocol = prompts = None
+    try:
+        if usable("dataset"):
+            dataset = _dataset(layered, readers, seed)
+    except SpecError as error:
+        problems.extend(error.problems)
+    try:
+        if usable("protocol"):
+            protocol = _protocol(layered)
+            problems.extend(unplayable(protocol, layered.place(("protocol",))))
+    except SpecError as error:
+        problems.extend(error.problems)
+    if protocol is not None and usable("agents"):
+        problems.extend(_agent_problems(layered, protocol))
+    if usable("models"):
+        problems.extend(_model_problems(layered))
+    try:
+        if protocol is not None and usable("prompts"):
+            place = layered.place(("prompts",))
+            folder = builtin.find(data["prompts"], layered.folder(("prompts",))) or Path(data["prompts"])
+            prompts = load_prompts(folder, protocol, dataset.columns if dataset else None, place)
+    except SpecError as error:
+        problems.extend(error.problems)
+    if problems or dataset is None or protocol is None or prompts is None:
+        raise SpecError(problems)
+    return Spec(build(Experiment, data), protocol, prompts, dataset, dict(_replays(layered)))
+
+
+def _dataset(layered: Layered, readers: _Readers, seed: int) -> Dataset:
+    settings = build(DatasetSettings, layered.data["dataset"])
+    at = ("dataset", "path")
+    path = None if settings.path.startswith(HUB) else builtin.find(settings.path, layered.folder(at))
+    return readers.dataset(settings, path, seed, lambda key: layered.place(tuple(key.split("."))))
+
+
+def _protocol(layered: Layered) -> Protocol:
+    section = layered.data["protocol"]
+    known = {field.name for field in fields(Parameters)}
+    parameters = {name: value for name, value in section.items() if name in known}
+    at = ("protocol", "use")
+    return load_protocol(section["use"], parameters, folder=layered.folder(at), place=layered.place(at))
+
+
+def _agent_problems(layered: Layered, protocol: Protocol) -> Iterator[Problem]:
+    data = layered.data
+    agents, models = data["agents"], data.get("models")
+    missing = [name for name in protocol.agent_names if name not in agents]
+    if missing:
+        yield Problem(layered.place(("agents",)), "agents", f"{protocol.name} has a seat that nobody fills: {listed(missing)}")
+    for name, settings in agents.items():
+        if name not in protocol.agent_names:
+            hint = nearest(name, protocol.agent_names) or f"; its seats are {listed(protocol.agent_names)}"
+            yield Problem(layered.place(("agents", name)), f"agents.{name}", f"{protocol.name} has no such agent{hint}")
+        if isinstance(models, dict) and settings["model"] not in models:
+            hint = nearest(settings["model"], models) or f"; there are {listed(models)}"
+            at = ("agents", name, "model")
+            yield Problem(layered.place(at), ".".join(at), f"no model group {settings['model']!r}{hint}")
+    fine_tune = data.get("fine_tune")
+    if isinstance(fine_tune, dict):
+        for index, name in enumerate(fine_tune.get("agents") or ()):
+            if name not in protocol.agent_names:
+                place = layered.place(("fine_tune", "agents", index))
+                yield Problem(place, "fine_tune.agents", f"{protocol.name} has no agent {name!r}{nearest(name, protocol.agent_names)}")
+        if fine_tune.get("replace_verifier_guess_with_true_label") and not fine_tune.get("ensure_last_message_is_assistant", True):
+            place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
+            yield Problem(place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true")
+
+
+def _model_problems(layered: Layered) -> Iterator[Problem]:
+    for name, settings in layered.data["models"].items():
+        at: tuple[str, ...] = ("models", name)
+        key = ".".join(at)
+        provider = settings.get("provider", "openai")
+        if provider == "openai" and settings.get("model") is None:
+            yield Problem(layered.place(at), key, "missing key: model (the name the server knows)")
+        if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
+            place = layered.place((*at, "max_tokens"))
+            yield Problem(place, f"{key}.max_tokens", "set max_tokens or max_completion_tokens, not both")
+        if provider == "replay":
+            if settings.get("run") is None:
+                yield Problem(layered.place(at), key, "missing key: run (the folder of the run to replay)")
+            elif not _replay_folder(layered, name).is_dir():
+                yield Problem(layered.place((*at, "run")), f"{key}.run", f"no run folder {settings['run']!r}")
+
+
+def _replay_folder(layered: Layered, group: str) -> Path:
+    return layered.folder(("models", group, "run")) / str(layered.data["models"][group]["run"])
+
+
+def _replays(layered: Layered) -> Iterator[tuple[str, Path]]:
+    for group, settings in layered.data["models"].items():
+        if settings.get("provider") == "replay":
+            yield group, _replay_folder(layered, group)
