@@ -29,8 +29,8 @@ from runner.models.base import (
     estimated_prompt_tokens,
     estimated_tokens,
 )
+from runner.models.openai_body import request_body
 from runner.models.settings import ModelSettings
-from runner.prompts.chat import ChatMessage
 from runner.text import clean
 
 BASE_URL = "https://api.openai.com/v1"
@@ -61,7 +61,6 @@ class OpenAiModel:
     def __init__(self, settings: ModelSettings, group: str, connections: int) -> None:
         self._settings = settings
         self._group = group
-        self._parameters = {"model": settings.model, **settings.sampling()}
         self._client = openai.AsyncOpenAI(
             api_key=_key(settings, group),
             base_url=settings.base_url or BASE_URL,
@@ -77,21 +76,6 @@ class OpenAiModel:
     async def close(self) -> None:
         await self._client.close()
 
-    def body(self, messages: Sequence[ChatMessage]) -> bytes:
-        """The exact bytes of a request's body."""
-        return orjson.dumps({**self._parameters, "messages": [self._wire(message) for message in messages]})
-
-    def _wire(self, message: ChatMessage) -> Mapping[str, Any]:
-        settings = self._settings
-        if settings.send_name and (settings.system_role == "system" or message["role"] != "system"):
-            return message
-        wire = {"role": message["role"], "content": message["content"]}
-        if message["role"] == "system":
-            wire["role"] = settings.system_role
-        elif settings.send_name and "name" in message:
-            wire["name"] = message["name"]
-        return wire
-
     async def complete(self, request: Request) -> Completion:
         """Ask once.
 
@@ -103,7 +87,7 @@ class OpenAiModel:
         started = time.perf_counter()
         try:
             response = await self._client.post(
-                "/chat/completions", content=self.body(request.messages), cast_to=httpx2.Response
+                "/chat/completions", content=request_body(self._settings, request.messages), cast_to=httpx2.Response
             )
         except openai.APITimeoutError as error:
             raise TransientError(f"no answer from {self._where()}: {error.__cause__ or error}") from error

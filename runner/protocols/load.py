@@ -9,7 +9,7 @@ from typing import Any
 
 from runner import builtin
 from runner.documents.check import check
-from runner.documents.fields import build, schema
+from runner.documents.fields import build, for_editors, schema
 from runner.documents.layers import Layered, load_layers
 from runner.errors import Place, Problem, SpecError
 from runner.protocols.protocol import Protocol
@@ -20,6 +20,11 @@ from runner.text import listed, nearest
 def protocol_schema() -> dict[str, Any]:
     """The JSON Schema of a protocol file."""
     return schema(ProtocolFile, "nip-run protocol")
+
+
+def protocol_editor_schema() -> dict[str, Any]:
+    """The schema for editors, of a file as it is written: the base that it extends may hold what it leaves out."""
+    return for_editors(protocol_schema(), "debate")
 
 
 def builtin_names() -> list[str]:

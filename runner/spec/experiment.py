@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
-from runner.documents.fields import key, schema
+from runner.documents.fields import for_editors, key, schema
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
 from runner.protocols.parse import DecisionFormat
@@ -101,22 +101,5 @@ def experiment_schema() -> dict[str, Any]:
 
 
 def editor_schema() -> dict[str, Any]:
-    """The schema for editors: of a file as it is written, whose base files may hold what it leaves out."""
-    result = experiment_schema()
-    properties = {
-        "extends": {
-            "description": "One file or an ordered list; later ones win, and this file over all.",
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-            "examples": ["base/offline.yaml"],
-        },
-        **result["properties"],
-    }
-    return _without_required({**result, "properties": properties})
-
-
-def _without_required(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {name: _without_required(value) for name, value in node.items() if not (name == "required" and isinstance(value, list))}
-    return node
-
-
+    """The schema for editors, of a file as it is written: the bases that it extends may hold what it leaves out."""
+    return for_editors(experiment_schema(), "base/offline.yaml")

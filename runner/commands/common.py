@@ -1,0 +1,107 @@
+"""What several commands share: spec arguments, tables, JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.errors import UsageError
+from runner.text import clean
+
+if TYPE_CHECKING:
+    from runner.spec.load import Spec
+
+WIDE = 160
+"""Columns of a table where there is no terminal to measure."""
+
+
+def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar="SPEC... [KEY=VALUE...]",
+        help="spec files, then overrides: KEY=VALUE sets, +KEY=VALUE adds, ~KEY deletes; keys are dotted",
+    )
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Spec files and overrides. A word with `=`, or that starts with `+` or `~`, is an override, unless it is a file."""
+    specs, overrides = [], []
+    for word in words:
+        is_override = ("=" in word or word[:1] in "+~") and not Path(word).is_file()
+        (overrides if is_override else specs).append(word)
+    if not specs:
+        raise UsageError(f"which spec? {' '.join(words)!r} holds overrides only")
+    return specs, overrides
+
+
+def load_all(words: Sequence[str]) -> list[tuple[str, Spec]]:
+    """Every point of every spec with its file; all errors of all of them at once."""
+    from runner.errors import Problem, SpecError
+    from runner.spec.load import load_specs
+
+    specs, overrides = split_words(words)
+    loaded: list[tuple[str, Spec]] = []
+    problems: list[Problem] = []
+    for path in specs:
+        try:
+            loaded.extend((path, spec) for spec in load_specs(path, overrides))
+        except SpecError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise SpecError(problems)
+    return loaded
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=str, ensure_ascii=True))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+    """A table on stdout; what came from models or datasets is made safe first."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
+        table.add_column(Text(clean(column)), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    terminal = sys.stdout.isatty()
+    console = Console(
+        file=sys.stdout,
+        width=None if terminal else WIDE,
+        no_color="NO_COLOR" in os.environ or not terminal,
+        highlight=False,
+    )
+    console.print(table)
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return clean(str(value))
+
+
+def with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """`0.71 [0.62, 0.79]`."""
+    if value is None:
+        return "-"
+    return f"{value:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
+
+
+def note(text: str) -> None:
+    """A line for a person, on stderr."""
+    print(clean(text), file=sys.stderr)

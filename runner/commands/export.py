@@ -1,0 +1,56 @@
+"""`nip-run export`: fine-tune files from records that are paid for."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from runner.commands.common import print_json, print_table
+from runner.datasets.files import FORMATS, FineTuneFiles
+from runner.rederive import Rederiver, saved_plan
+from runner.rundir import find_run
+from runner.spec.experiment import FineTune
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+    parser.add_argument("--format", required=True, choices=sorted(FORMATS), help="whose file format")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT")
+    parser.add_argument("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
+    parser.add_argument("--only-correct", action="store_true", help="only rollouts with a right verdict")
+    parser.add_argument("--true-labels", action="store_true", help="put the label in the place of the verifier's last message")
+
+
+def execute(args: argparse.Namespace) -> int:
+    folder = find_run(args.results, args.run)
+    plan = saved_plan(folder)
+    settings = replace(
+        plan.spec.experiment.fine_tune or FineTune(),
+        agents=tuple(args.agent) if args.agent else None,
+        formats=(args.format,),
+        only_correct=args.only_correct,
+        replace_verifier_guess_with_true_label=args.true_labels,
+    )
+    target = args.out or folder.fine_tune / f"export-{args.format}"
+    files = FineTuneFiles(target, settings, plan.agents())
+    rederiver = Rederiver(folder, plan)
+    try:
+        for rollout in rederiver.rollouts():
+            files.add(rollout)
+        report = files.close()
+    except BaseException:
+        files.discard()
+        raise
+    finally:
+        rederiver.close()
+    if args.json:
+        print_json({"folder": str(target), "files": report})
+        return 0
+    rows = [
+        (r["file"], r["examples"], r["why_not_written"] or "written",
+         ", ".join(f"{count} {why}" for why, count in r["left_out"].items()))
+        for r in report
+    ]  # fmt: skip
+    print_table(("file", "examples", "result", "left out"), rows, title=str(target))
+    return 0

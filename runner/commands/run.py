@@ -1,0 +1,96 @@
+"""`nip-run run`: play specs."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+from runner.commands.common import (
+    add_spec_arguments,
+    load_all,
+    note,
+    print_json,
+    print_table,
+    with_interval,
+)
+from runner.commands.progress import watching
+from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_spec_arguments(parser)
+    parser.add_argument("--again", action="store_true", help="play a finished run anew, as a run of its own")
+    parser.add_argument("--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from runner.run import Interrupted, run
+
+    specs = load_all(args.words)
+    if args.run_id and len(specs) > 1:
+        raise UsageError(f"--run-id names one run; these specs make {len(specs)}")
+    results = []
+    for path, spec in specs:
+        try:
+            with watching(spec.experiment.name, quiet=args.quiet) as watch:
+                result = run(spec, args.results, run_id=args.run_id, again=args.again, watch=watch)
+        except (Interrupted, BudgetExhausted, ProviderRefusal, NipRunError) as error:
+            raise type(error)(f"{error}\nGo on with: {_same_command(args)}") from error
+        results.append(result)
+        if not args.json:
+            _show(result, path, quiet=args.quiet)
+    if args.json:
+        print_json([as_json(result) for result in results])
+    return 0
+
+
+def _same_command(args: argparse.Namespace) -> str:
+    words = ["nip-run", "run", *args.words]
+    if args.results.as_posix() != "results":
+        words += ["--results", str(args.results)]
+    if args.run_id:
+        words += ["--run-id", args.run_id]
+    if args.again:
+        words.append("--again")
+    return shlex.join(words)
+
+
+def as_json(result: Any) -> dict[str, Any]:
+    """A run's result for machines."""
+    return {
+        "run_id": result.folder.run_id,
+        "folder": str(result.folder.path),
+        "was_finished": result.was_finished,
+        "status": result.manifest["status"],
+        "rollouts": result.manifest["rollouts"],
+        "completions": result.manifest["completions"],
+        "cost_usd": result.manifest["cost_usd"],
+        "outcomes": result.metrics["outcomes"],
+        "metrics": result.metrics["metrics"],
+        "notes": list(result.notes),
+    }
+
+
+def _show(result: Any, path: str, *, quiet: bool) -> None:
+    rows = [
+        (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
+        for m in result.metrics["metrics"]
+        if m["n"]
+    ]
+    print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows, title=result.folder.run_id)
+    outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
+    cost = result.manifest["cost_usd"]
+    print(f"\noutcomes: {outcomes}")
+    print(f"calls: {result.manifest['completions']}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}")
+    print(f"folder: {result.folder.path}")
+    if quiet:
+        return
+    if result.was_finished:
+        note(f"{path} was played already; --again plays it anew")
+    for line in result.notes:
+        note(f"note: {line}")
+    results = result.folder.path.parents[1]
+    where = "" if results.as_posix() == "results" else f" --results {shlex.quote(str(results))}"
+    note(f"transcripts: nip-run show {result.folder.run_id}{where}")
+    note(f"leaderboard: nip-run leaderboard{where}   (file: {results / 'leaderboard.duckdb'})")

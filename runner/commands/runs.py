@@ -1,0 +1,31 @@
+"""`nip-run runs`: the runs there are."""
+
+from __future__ import annotations
+
+import argparse
+
+from runner.commands.common import print_json, print_table
+from runner.rundir import run_folders
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--status", choices=("running", "done", "failed", "interrupted"), help="only these")
+
+
+def execute(args: argparse.Namespace) -> int:
+    manifests = [folder.manifest() for folder in run_folders(args.results)]
+    chosen = [m for m in manifests if args.status in (None, m["status"])]
+    chosen.sort(key=lambda m: (m["started_at"], m["run_id"]), reverse=True)
+    if args.json:
+        print_json(chosen)
+        return 0
+    if not chosen:
+        print(f"no runs in {args.results}; start with: nip-run specs/quickstart.yaml")
+        return 0
+    columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started")
+    rows = [
+        (m["run_id"], m["status"], m["benchmark"], m["protocol"], m.get("rollouts"), m.get("cost_usd"), m["started_at"])
+        for m in chosen
+    ]
+    print_table(columns, rows)
+    return 0

@@ -1,0 +1,21 @@
+"""`nip-run schema`: the JSON Schemas, for editors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="?", default="experiment", choices=("experiment", "protocol"), help="default: experiment"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.name == "protocol":
+        from runner.protocols.load import protocol_editor_schema as made
+    else:
+        from runner.spec.experiment import editor_schema as made
+    print(json.dumps(made(), indent=2, ensure_ascii=False))
+    return 0

@@ -1,0 +1,116 @@
+"""`nip-run show`: one run's summary, or one rollout's transcript."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from runner.commands.common import note, print_json, print_table, with_interval
+from runner.errors import RunError
+from runner.files import read_json
+from runner.plan import Plan
+from runner.protocols.protocol import Decision, stance_word
+from runner.records import Rollout
+from runner.rederive import Rederiver, saved_plan
+from runner.rundir import RunFolder, find_run
+from runner.text import clean
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+    parser.add_argument("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
+
+
+def execute(args: argparse.Namespace) -> int:
+    folder = find_run(args.results, args.run)
+    if args.rollout is None:
+        return _show_run(folder, as_json=args.json)
+    plan = saved_plan(folder)
+    rollout = _rollout(folder, plan, args.rollout)
+    if args.json:
+        print_json(_as_json(rollout))
+    else:
+        _print_transcript(rollout)
+    return 0
+
+
+def _show_run(folder: RunFolder, *, as_json: bool) -> int:
+    manifest = folder.manifest()
+    metrics = read_json(folder.metrics) if folder.metrics.is_file() else None
+    if as_json:
+        print_json({"manifest": manifest, "metrics": metrics})
+        return 0
+    for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
+                 "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
+        print(f"{name:<15} {manifest.get(name, '-')}")
+    if metrics is None:
+        note("no results yet; run the same command again to go on")
+        return 0
+    rows = [
+        (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
+        for m in metrics["metrics"]
+    ]
+    print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows)
+    print("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
+    return 0
+
+
+def _rollout(folder: RunFolder, plan: Plan, wanted: str) -> Rollout:
+    jobs = [job for job in plan.jobs() if job.rollout_id.startswith(wanted) or job.datapoint.id == wanted]
+    if not jobs:
+        first = next(plan.jobs())
+        raise RunError(f"run {folder.run_id} has no rollout {wanted!r}; its first is {first.rollout_id} ({first.datapoint.id})")
+    rederiver = Rederiver(folder, plan)
+    try:
+        rollout = rederiver.rollout(jobs[0])
+    finally:
+        rederiver.close()
+    if rollout is None:
+        raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to go on")
+    return rollout
+
+
+def _as_json(rollout: Rollout) -> dict[str, Any]:
+    job = rollout.job
+    return {
+        "rollout_id": job.rollout_id,
+        "datapoint": {"id": job.datapoint.id, "label": job.datapoint.label, **job.datapoint.columns},
+        "repeat": job.repeat,
+        "outcome": rollout.outcome,
+        "decision": int(rollout.decision),
+        "correct": rollout.correct,
+        "rewards": dict(rollout.rewards),
+        "error": rollout.error,
+        "transcript": [
+            {
+                "round": index,
+                "raw": dict(played.raw),
+                "messages": [{"channel": m.channel, "agent": m.agent, "content": m.text} for m in played.messages],
+                "decision": int(played.decision),
+                "rewards": dict(played.rewards),
+            }
+            for index, played in enumerate(rollout.rounds)
+        ],
+    }
+
+
+def _print_transcript(rollout: Rollout) -> None:
+    job = rollout.job
+    print(f"rollout {job.rollout_id}  datapoint {clean(job.datapoint.id)}  repeat {job.repeat}")
+    for name, value in job.datapoint.columns.items():
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        print(f"\n{clean(name)}:\n{_indented(text)}" if "\n" in text or len(text) > 80 else f"{clean(name)}: {clean(text)}")
+    for index, played in enumerate(rollout.rounds):
+        for agent, raw in played.raw.items():
+            channels = ", ".join(m.channel for m in played.messages if m.agent == agent) or "decision"
+            print(f"\n[round {index}] {agent} ({channels})\n{_indented(raw)}")
+    verdict = "none" if rollout.decision == Decision.NONE else stance_word(rollout.decision)
+    print(f"\noutcome: {rollout.outcome}, verdict: {verdict}, label: {stance_word(job.datapoint.label)}")
+    print("rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in rollout.rewards.items()))
+    if rollout.error:
+        print(f"error: {clean(rollout.error)}")
+
+
+def _indented(text: str) -> str:
+    return "\n".join("  " + line for line in clean(text).split("\n"))

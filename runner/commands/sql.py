@@ -1,0 +1,23 @@
+"""`nip-run sql`: one read-only question to the leaderboard and all runs' records."""
+
+from __future__ import annotations
+
+import argparse
+
+from runner import leaderboard
+from runner.commands.common import print_json, print_table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sql", help="over the tables runs, agents, metrics, rollouts, messages, completions and the view leaderboard"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    columns, rows = leaderboard.query(args.results, args.sql)
+    if args.json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        print_table(columns, rows)
+    return 0

@@ -1,0 +1,70 @@
+"""A run's journal into its rollouts again: free, offline, and whole for every game that was finished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from runner.errors import NipRunError, RunError
+from runner.execute import Engine
+from runner.journal import read_journal
+from runner.models.base import Completion, Request
+from runner.models.recorded import Recorded, from_record
+from runner.plan import Job, Plan
+from runner.records import Rollout
+from runner.rundir import RunFolder
+from runner.spec.load import load_spec
+
+
+class _NotRecorded(NipRunError):
+    """The journal lacks an answer that a game needs: the game was not finished."""
+
+
+def saved_plan(folder: RunFolder) -> Plan:
+    """The plan of a run, from the resolved spec and the inputs saved with it."""
+    return Plan(load_spec(folder.spec))
+
+
+class Rederiver:
+    """Plays games from one run's journal."""
+
+    def __init__(self, folder: RunFolder, plan: Plan) -> None:
+        if not folder.journal.is_file():
+            raise RunError(f"{folder.path} holds no journal")
+        self.plan = plan
+        self._file = folder.journal.open("rb")
+        self._recorded = Recorded(self._read, read_journal(folder.journal))
+        names = {name: agent.model_name for name, agent in plan.agents().items()}
+        self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, names)
+
+    def _read(self, offset: int) -> bytes:
+        self._file.seek(offset)
+        return self._file.readline()
+
+    async def _complete(self, request: Request) -> Completion:
+        record = self._recorded.get(request.sample)
+        if record is None:
+            raise _NotRecorded
+        return from_record(record)
+
+    def rollout(self, job: Job) -> Rollout | None:
+        """One game again; None where the journal does not hold all of it."""
+        return asyncio.run(self._rollout(job))
+
+    def rollouts(self) -> Iterator[Rollout]:
+        """Every finished game, in the order of the plan."""
+        with asyncio.Runner() as runner:
+            for job in self.plan.jobs():
+                rollout = runner.run(self._rollout(job))
+                if rollout is not None:
+                    yield rollout
+
+    async def _rollout(self, job: Job) -> Rollout | None:
+        try:
+            return await self._engine.play(job)
+        except _NotRecorded:
+            return None
+
+    def close(self) -> None:
+        self._file.close()
+
