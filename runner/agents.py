@@ -1,4 +1,4 @@
-"""An agent: what it may see into chat messages, a model's answer into a reply. The class of the contract's section 6."""
+"""An agent: what it may see into chat messages, a model's answer into a reply."""
 
 from __future__ import annotations
 
@@ -243,7 +243,9 @@ class OpenAiWholeAgent:
         error.num_retries = bad
         policy = retry.invalid_response.then
         if policy == "fail_run" and not isinstance(error, ContentFilterError):
-            raise RunError(f"{self.agent_name} gave {bad} bad answers ({error}); retry.invalid_response.then is fail_run")
+            raise RunError(
+                f"{self.agent_name} gave {bad} bad answers ({error}); retry.invalid_response.then is fail_run"
+            )
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, False)
         raise error
@@ -253,7 +255,7 @@ class OpenAiWholeAgent:
     def __call__(self, data: NestedArrayDict, environment: Any = None) -> NestedArrayDict:
         return self.forward(data, environment)
 
-    def forward(self, data: NestedArrayDict, environment: Any = None) -> NestedArrayDict:
+    def forward(self, data: NestedArrayDict, environment: Any = None) -> NestedArrayDict:  # noqa: ARG002 - the surface
         """Answer for a batch of games at once.
 
         In: `round`, `seed`, `prover_stance` and the datapoint's columns (...), `message_history` and
@@ -289,7 +291,7 @@ class OpenAiWholeAgent:
         known = {"round", "seed", "prover_stance", "y", *histories}
         columns = {
             name: _scalar(flat[name][index])
-            for name in flat.keys()
+            for name in flat
             if name not in known and name not in FORBIDDEN and not isinstance(flat[name], NestedArrayDict)
         }
         rounds = rounds_from_arrays(self.protocol_handler, *(flat[name][index] for name in histories))

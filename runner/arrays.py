@@ -93,12 +93,13 @@ class NestedArrayDict:
     def reshape(self, *shape: int) -> NestedArrayDict:
         """The same leaves under another batch shape of the same size."""
         size = len(self.batch_size)
-        result = self._map(lambda array: array.reshape(*shape, *array.shape[size:]))
-        return result
+        return self._map(lambda array: array.reshape(*shape, *array.shape[size:]))
 
     def _map(self, function: Any) -> NestedArrayDict:
         mapped = {
-            key: value._map(function) if isinstance(value, NestedArrayDict) else function(value)
+            key: value._map(function)  # noqa: SLF001 - of its own class
+            if isinstance(value, NestedArrayDict)
+            else function(value)
             for key, value in self._data.items()
         }
         probe = function(np.empty(self.batch_size, dtype=bool))
@@ -151,9 +152,7 @@ def rounds_from_arrays(
             if sender is None or int(sender) < 0:
                 raise ValueError(f"the message {str(text)[:40]!r} in {channel!r} has no sender")
             messages.append(Message(channel, protocol.agent_names[int(sender)], text))
-        raw = {
-            agent: text for agent, text in zip(protocol.agent_names, raws, strict=True) if not is_missing(text)
-        }
+        raw = {agent: text for agent, text in zip(protocol.agent_names, raws, strict=True) if not is_missing(text)}
         rounds.append(Round(raw=raw, messages=messages))
     return rounds
 
@@ -194,7 +193,12 @@ def timesteps(protocol: Protocol, rounds: Sequence[Round]) -> NestedArrayDict:
     """
     length, agents, channels = protocol.max_message_rounds, protocol.agent_names, protocol.channel_names
     played = len(rounds)
-    decided = bool(rounds) and rounds[-1].decision != Decision.NONE and played <= length and _ended_by_decision(protocol, rounds)
+    decided = (
+        bool(rounds)
+        and rounds[-1].decision != Decision.NONE
+        and played <= length
+        and _ended_by_decision(protocol, rounds)
+    )
     full = arrays_from_rounds(protocol, rounds)
     padding = np.arange(length) >= played
     shape = (length, len(agents))
@@ -230,7 +234,11 @@ def timesteps(protocol: Protocol, rounds: Sequence[Round]) -> NestedArrayDict:
                 "retry_count": retries,
                 "token_limit": limits,
             },
-            "next": {"done": next_done, "terminated": next_terminated, "round": np.minimum(np.arange(length) + 1, played)},
+            "next": {
+                "done": next_done,
+                "terminated": next_terminated,
+                "round": np.minimum(np.arange(length) + 1, played),
+            },
         },
         (length,),
     )

@@ -72,7 +72,7 @@ class Engine:
     agents: Mapping[str, OpenAiWholeAgent]
     complete: Complete
     model_names: Mapping[str, str]
-    earlier_failures: Callable[[Job], Sequence[Call]] = lambda job: ()
+    earlier_failures: Callable[[Job], Sequence[Call]] = lambda _: ()
     stopping: bool = False
     _failed: dict[tuple[str, int], list[Call]] = field(default_factory=dict)
 

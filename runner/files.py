@@ -29,7 +29,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        beside.replace(path)
         flush_folder(path.parent)
     except OSError as error:
         beside.unlink(missing_ok=True)

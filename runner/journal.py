@@ -17,6 +17,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -184,17 +185,16 @@ class Journal:
         loop = asyncio.get_running_loop()
         self._thread = self._thread or ThreadPoolExecutor(1, "journal")
         while self._pending:
-            batch, flushed = self._pending, self._flushed
-            self._pending, self._flushed = [], None
+            batch, self._pending = self._pending, []
+            flushed, self._flushed = self._flushed, None
             assert flushed is not None
             try:
                 await loop.run_in_executor(self._thread, self._write, batch)
             except JournalError as error:
-                flushed.set_exception(error)
-                flushed.exception()
-                if self._flushed is not None:
-                    self._flushed.set_exception(error)
-                    self._flushed.exception()
+                for waiting in (flushed, self._flushed):
+                    if waiting is not None:
+                        waiting.set_exception(error)
+                        waiting.exception()  # seen: those who wait may have been cancelled
                 self._pending, self._flushed = [], None
                 return
             flushed.set_result(None)
@@ -213,10 +213,9 @@ class Journal:
                 self._disk.fsync(self._fd)
         except OSError as error:
             self._failure = error
-            try:
+            with suppress(OSError):
+                # Where this fails too, opening cuts the torn line off; whole unacknowledged lines do no harm.
                 self._disk.truncate(self._fd, self._end)
-            except OSError:
-                pass  # opening cuts a torn line off; whole lines that were not acknowledged do no harm
             raise JournalError(
                 f"cannot write {self._path}: {error.strerror}; everything written before is kept. "
                 "Make room, and run the same command again"

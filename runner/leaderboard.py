@@ -115,7 +115,7 @@ def _replacing(
                 connection.close()
             with copy.open("rb") as file:
                 os.fsync(file.fileno())
-            os.replace(copy, path)
+            copy.replace(path)
             flush_folder(results)
     except RunDirectoryError as error:
         raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
@@ -149,9 +149,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
         connection.execute(
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
         )
-    connection.execute(
-        "INSERT INTO rollouts BY NAME SELECT * FROM read_parquet(?)", [str(folder.table("rollouts"))]
-    )
+    connection.execute("INSERT INTO rollouts BY NAME SELECT * FROM read_parquet(?)", [str(folder.table("rollouts"))])
 
 
 def _spec_as_json(folder: RunFolder) -> str:

@@ -215,10 +215,7 @@ def interval(
 
 def _wilson(p: float, stderr: float | None, n: int, clusters: int) -> tuple[float, float]:
     z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    if stderr:
-        size = min(float(n), p * (1 - p) / stderr**2) * (z / _student(clusters)) ** 2
-    else:
-        size = float(clusters)
+    size = min(float(n), p * (1 - p) / stderr**2) * (z / _student(clusters)) ** 2 if stderr else float(clusters)
     centre = (p + z * z / (2 * size)) / (1 + z * z / size)
     half = z / (1 + z * z / size) * math.sqrt(p * (1 - p) / size + z * z / (4 * size * size))
     # Bounds of one and nought are exact where they are reached, not off by the last bit.

@@ -185,8 +185,7 @@ def _usage(plan: Plan, rounds: int) -> Mapping[str, _Counts]:
         if first is not None:
             points = plan.spec.dataset.datapoints
             system[name] = sum(
-                estimated_prompt_tokens(agent.prompt(Position(first, (), point.columns)))
-                for point in points
+                estimated_prompt_tokens(agent.prompt(Position(first, (), point.columns))) for point in points
             )
     count = len(plan.spec.dataset.datapoints)
     totals: dict[str, _Counts] = {}
@@ -204,5 +203,3 @@ def _usage(plan: Plan, rounds: int) -> Mapping[str, _Counts]:
             spoken += answer
         said += spoken
     return totals
-
-

@@ -109,9 +109,7 @@ def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
             for index, played in enumerate(rollout.rounds)
             for m in played.messages
         ],
-        "completions": [
-            {**head, **{name: getattr(call, name) for name in Call.__slots__}} for call in rollout.calls
-        ],
+        "completions": [{**head, **{name: getattr(call, name) for name in Call.__slots__}} for call in rollout.calls],
     }
 
 
@@ -158,10 +156,10 @@ class PartFiles:
                 connection.execute(
                     "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?)) TO "
                     f"'{_quoted(beside)}' (FORMAT parquet, COMPRESSION zstd)",
-                    [str(part), {column: kind for column, kind in columns.items()}],
+                    [str(part), dict(columns.items())],
                 )
                 _flush(beside)
-                os.replace(beside, target)
+                beside.replace(target)
         except (duckdb.Error, OSError) as error:
             raise RunError(f"cannot write the tables in {self._folder}: {error}") from error
         finally:
@@ -206,5 +204,3 @@ class InOrder:
     @property
     def written(self) -> int:
         return self._next
-
-

@@ -67,4 +67,3 @@ class Rederiver:
 
     def close(self) -> None:
         self._file.close()
-

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ class _Session:
         self.metrics = Metrics(plan.spec.protocol)
         self.notes: list[str] = []
         self.progress = Progress(total=plan.size)
-        self._watch = watch or (lambda progress: None)
+        self._watch = watch or (lambda _: None)
         self._prices = {name: price_of(settings) for name, settings in plan.spec.experiment.models.items()}
         self._usage = {"completions": 0, "prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0}
         agents = plan.spec.experiment.agents
@@ -173,9 +173,7 @@ class _Session:
                 model = used[request.group].name
                 self.progress.failures += 1
                 self._watch(self.progress)
-                engine.note_failure(
-                    request, Call(sample.round, sample.agent, sample.attempt, model, error=str(error))
-                )
+                engine.note_failure(request, Call(sample.round, sample.agent, sample.attempt, model, error=str(error)))
                 await journal.append(failure_record(sample, attempt, str(error), wait))
 
             connection = connect(
@@ -332,7 +330,5 @@ class _signals:  # noqa: N801 - used like a function
 
     def __exit__(self, *_: object) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            try:
+            with suppress(ValueError, RuntimeError):
                 self._loop.remove_signal_handler(number)
-            except (ValueError, RuntimeError):
-                pass

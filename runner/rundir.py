@@ -145,14 +145,23 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
         for p in plan.spec.dataset.datapoints
     )
     write_whole(inputs / "dataset.jsonl", b"".join(rows))
-    write_whole(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(resolved(plan)))
+    write_whole(
+        folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(resolved(plan))
+    )
 
 
 def resolved(plan: Plan) -> dict[str, Any]:
     """The resolved spec as data: a valid spec that names the files saved with the run."""
     data: dict[str, Any] = plain(plan.spec.experiment)
     parameters = plain(plan.spec.protocol.parameters)
-    chosen = {"columns": {}, "split": None, "filter": None, "balance": "none", "shuffle": False, "revision": None}
+    chosen: dict[str, Any] = {
+        "columns": {},
+        "split": None,
+        "filter": None,
+        "balance": "none",
+        "shuffle": False,
+        "revision": None,
+    }
     return {
         **data,
         "benchmark": plan.benchmark,
@@ -246,5 +255,3 @@ def git_state() -> tuple[str | None, bool | None]:
         return None, None
     changes = git("status", "--porcelain", "--untracked-files=no")
     return commit, None if changes is None else bool(changes)
-
-

@@ -30,8 +30,14 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _row(estimate: Estimate) -> tuple[str, ...]:
-    low_high = [f"{low:,} to {high:,}" for low, high in (estimate.calls, estimate.prompt_tokens, estimate.completion_tokens)]
-    cost = "unknown (no price)" if estimate.cost_usd is None else f"${estimate.cost_usd[0]:.2f} to ${estimate.cost_usd[1]:.2f}"
+    low_high = [
+        f"{low:,} to {high:,}" for low, high in (estimate.calls, estimate.prompt_tokens, estimate.completion_tokens)
+    ]
+    cost = (
+        "unknown (no price)"
+        if estimate.cost_usd is None
+        else f"${estimate.cost_usd[0]:.2f} to ${estimate.cost_usd[1]:.2f}"
+    )
     return (estimate.group, estimate.model, *low_high, cost)
 
 

@@ -30,8 +30,9 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Spec files and overrides. A word with `=`, or that starts with `+` or `~`, is an override, unless it is a file."""
-    specs, overrides = [], []
+    """Spec files and overrides: a word with `=`, `+` or `~` is an override, unless there is such a file."""
+    specs: list[str] = []
+    overrides: list[str] = []
     for word in words:
         is_override = ("=" in word or word[:1] in "+~") and not Path(word).is_file()
         (overrides if is_override else specs).append(word)

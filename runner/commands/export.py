@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT")
     parser.add_argument("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
     parser.add_argument("--only-correct", action="store_true", help="only rollouts with a right verdict")
-    parser.add_argument("--true-labels", action="store_true", help="put the label in the place of the verifier's last message")
+    parser.add_argument(
+        "--true-labels", action="store_true", help="put the label in the place of the verifier's last message"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -39,5 +39,7 @@ def execute(args: argparse.Namespace) -> int:
             for r in records
             if r["benchmark"] == board
         ]  # fmt: skip
-        print_table(("accuracy [95%]", "n", "datapoints", "run", "protocol", "models", "cost", "finished"), shown, title=board)
+        print_table(
+            ("accuracy [95%]", "n", "datapoints", "run", "protocol", "models", "cost", "finished"), shown, title=board
+        )
     return 0

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from runner.agents import OpenAiWholeAgent, Position
 from runner.commands.common import note, split_words
 from runner.errors import UsageError
 from runner.models.base import Completion, Request, Wanted
@@ -15,16 +16,20 @@ from runner.models.dummy import complete
 from runner.models.openai_body import request_body
 from runner.plan import Job, Plan
 from runner.protocols.game import Reply, Round, play
-from runner.agents import OpenAiWholeAgent, Position
 from runner.spec.load import Spec, load_specs
 from runner.text import clean, listed, nearest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="+", metavar="SPEC AGENT [KEY=VALUE...]", help="a spec, an agent of it, and overrides")
+    parser.add_argument(
+        "words", nargs="+", metavar="SPEC AGENT [KEY=VALUE...]", help="a spec, an agent of it, and overrides"
+    )
     parser.add_argument("--datapoint", metavar="ID", help="default: the first")
     parser.add_argument(
-        "--round", type=int, metavar="N", help="default: the first in which the agent speaks; earlier rounds are filled by the dummy provider"
+        "--round",
+        type=int,
+        metavar="N",
+        help="default: the first in which the agent speaks; earlier rounds are filled by the dummy provider",
     )
 
 

@@ -21,7 +21,9 @@ from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, UsageEr
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_spec_arguments(parser)
     parser.add_argument("--again", action="store_true", help="play a finished run anew, as a run of its own")
-    parser.add_argument("--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content")
+    parser.add_argument(
+        "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

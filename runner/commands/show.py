@@ -19,7 +19,9 @@ from runner.text import clean
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
-    parser.add_argument("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
+    parser.add_argument(
+        "rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -60,7 +62,9 @@ def _rollout(folder: RunFolder, plan: Plan, wanted: str) -> Rollout:
     jobs = [job for job in plan.jobs() if job.rollout_id.startswith(wanted) or job.datapoint.id == wanted]
     if not jobs:
         first = next(plan.jobs())
-        raise RunError(f"run {folder.run_id} has no rollout {wanted!r}; its first is {first.rollout_id} ({first.datapoint.id})")
+        raise RunError(
+            f"run {folder.run_id} has no rollout {wanted!r}; its first is {first.rollout_id} ({first.datapoint.id})"
+        )
     rederiver = Rederiver(folder, plan)
     try:
         rollout = rederiver.rollout(jobs[0])
@@ -100,7 +104,11 @@ def _print_transcript(rollout: Rollout) -> None:
     print(f"rollout {job.rollout_id}  datapoint {clean(job.datapoint.id)}  repeat {job.repeat}")
     for name, value in job.datapoint.columns.items():
         text = value if isinstance(value, str) else json.dumps(value, default=str)
-        print(f"\n{clean(name)}:\n{_indented(text)}" if "\n" in text or len(text) > 80 else f"{clean(name)}: {clean(text)}")
+        print(
+            f"\n{clean(name)}:\n{_indented(text)}"
+            if "\n" in text or len(text) > 80
+            else f"{clean(name)}: {clean(text)}"
+        )
     for index, played in enumerate(rollout.rounds):
         for agent, raw in played.raw.items():
             channels = ", ".join(m.channel for m in played.messages if m.agent == agent) or "decision"

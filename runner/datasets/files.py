@@ -190,14 +190,15 @@ class FineTuneFiles:
     def close(self) -> list[dict[str, Any]]:
         """Put the files with enough examples in their place, and report all of them."""
         report = []
+        fewest = self._settings.min_examples
         for (format_, name), file in sorted(self._files.items()):
-            enough = file.written >= self._settings.min_examples
+            enough = file.written >= fewest
             try:
                 file.handle.flush()
                 os.fsync(file.handle.fileno())
                 file.handle.close()
                 if enough:
-                    os.replace(file.beside, file.target)
+                    file.beside.replace(file.target)
                 else:
                     file.beside.unlink()
             except OSError as error:
@@ -212,7 +213,7 @@ class FineTuneFiles:
                     "left_out": dict(sorted(file.left_out.items())),
                     "why_not_written": None
                     if enough
-                    else f"{file.written} examples are fewer than fine_tune.min_examples ({self._settings.min_examples})",
+                    else f"{file.written} examples, fewer than min_examples ({fewest})",
                 }
             )
         return report

@@ -93,9 +93,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     problems = list(_row_problems(rows, where("dataset.path")))
     if problems:
         raise SpecError(problems)
-    points = [
-        Datapoint(str(row["id"]), int(row["label"]), {name: row[name] for name in columns}) for row in rows
-    ]
+    points = [Datapoint(str(row["id"]), int(row["label"]), {name: row[name] for name in columns}) for row in rows]
     chosen = tuple(_ordered_and_cut(points, settings, seed))
     if not chosen:
         raise failed("no datapoint is left" + (f" after balancing {len(points)} rows" if points else ""))
@@ -108,31 +106,34 @@ def _read_file(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     if reader is None:
         connection.execute("CREATE TABLE source AS SELECT * FROM read_parquet(?)", [name])
         return
-    options = ", format='newline_delimited', sample_size=-1" if reader == "read_json" and path.suffix != ".json" else ", sample_size=-1"
+    options = (
+        ", format='newline_delimited', sample_size=-1"
+        if reader == "read_json" and path.suffix != ".json"
+        else ", sample_size=-1"
+    )
     described = connection.execute(f"DESCRIBE SELECT * FROM {reader}(?{options})", [name]).fetchall()
     # DuckDB guesses dates and UUIDs from text; a datapoint's text must stay what it is.
-    types = {
-        column: "VARCHAR" if kind.startswith(_GUESSED_FROM_TEXT) else kind for column, kind, *_ in described
-    }
+    types = {column: "VARCHAR" if kind.startswith(_GUESSED_FROM_TEXT) else kind for column, kind, *_ in described}
     parameter = "columns" if reader == "read_json" else "types"
     connection.execute(f"CREATE TABLE source AS SELECT * FROM {reader}(?{options}, {parameter}=?)", [name, types])
 
 
 def _read_hub(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, failed: Any) -> str:
     try:
-        import datasets  # type: ignore[import-not-found, unused-ignore] - an optional extra
+        import datasets
     except ImportError as error:
         raise failed("a dataset on the Hub needs an extra: pip install 'nip-run[hf]'", "dataset.path") from error
     name = settings.path.removeprefix(HUB)
     try:
         table = datasets.load_dataset(name, split=settings.split or "train", revision=settings.revision)
-    except Exception as error:  # noqa: BLE001 - the library raises its own, requests' and the hub's errors
+    except Exception as error:
         raise failed(f"cannot load {name!r}: {error}", "dataset.path") from error
-    arrow = table.data.table
-    connection.register("hub_rows", arrow)
+    connection.register("hub_rows", table.data.table)
     connection.execute("CREATE TABLE source AS SELECT * FROM hub_rows")
     connection.unregister("hub_rows")
-    return tagged_hash("hub", [name, settings.split, settings.revision, table._fingerprint])  # noqa: SLF001
+    rows = "SELECT sha256(string_agg(sha256(CAST(source AS VARCHAR)), '' ORDER BY rowid)) FROM source"
+    (content,) = connection.execute(rows).fetchone() or (None,)
+    return tagged_hash("hub", [name, settings.split, settings.revision, content])
 
 
 def _select(
@@ -143,14 +144,17 @@ def _select(
     for ours, theirs in settings.columns.items():
         if theirs not in there:
             raise failed(f"the file has no column {theirs!r}{nearest(theirs, there)}", f"dataset.columns.{ours}")
-    names = [renamed.get(name, name) for name in there if renamed.get(name, name) not in settings.columns or name in renamed]
+    names = [
+        renamed.get(name, name) for name in there if renamed.get(name, name) not in settings.columns or name in renamed
+    ]
     for needed in ("id", "label"):
         if needed not in names:
             hint = nearest(needed, there) or f"; the file has {listed(there)}"
             raise failed(f"the file has no column {needed!r}{hint}; map it with dataset.columns.{needed}=...")
     picked = ", ".join(
-        f'{_quoted(name)} AS {_quoted(renamed.get(name, name))}' for name in there if renamed.get(name, name) in names
-        and (name in renamed or name not in settings.columns)
+        f"{_quoted(name)} AS {_quoted(renamed.get(name, name))}"
+        for name in there
+        if renamed.get(name, name) in names and (name in renamed or name not in settings.columns)
     )
     connection.execute(f"CREATE TABLE data AS SELECT {picked} FROM source ORDER BY rowid")
     conditions, values = [], []
@@ -171,7 +175,9 @@ def _select(
         raise failed(str(error).splitlines()[0], "dataset.filter" if settings.filter else "dataset") from error
     if not found:
         if settings.filter is not None:
-            raise failed("no row passes the filter" + (" and has the split" if len(conditions) > 1 else ""), "dataset.filter")
+            raise failed(
+                "no row passes the filter" + (" and has the split" if len(conditions) > 1 else ""), "dataset.filter"
+            )
         if conditions:
             splits = [row[0] for row in connection.execute('SELECT DISTINCT "split" FROM data ORDER BY 1').fetchall()]
             raise failed(f"no row has this split; the file has {listed(splits)}", "dataset.split")
@@ -192,10 +198,16 @@ def _row_problems(rows: list[dict[str, Any]], place: Place) -> Iterator[Problem]
     missing = [i + 1 for i, row in enumerate(rows) if row["id"] is None or row["id"] == ""]
     if missing:
         yield Problem(place, "dataset", f"rows without an id: {some(missing)}")
-    doubled = [name for name, count in Counter(str(row["id"]) for row in rows if row["id"] is not None).items() if count > 1]
+    doubled = [
+        name for name, count in Counter(str(row["id"]) for row in rows if row["id"] is not None).items() if count > 1
+    ]
     if doubled:
         yield Problem(place, "dataset", f"ids that stand twice: {some(doubled)}")
-    wrong = [f"{row['id']} has {row['label']!r}" for row in rows if row["label"] not in (0, 1) or isinstance(row["label"], (str, float))]
+    wrong = [
+        f"{row['id']} has {row['label']!r}"
+        for row in rows
+        if row["label"] not in (0, 1) or isinstance(row["label"], (str, float))
+    ]
     if wrong:
         yield Problem(place, "dataset", f"a label is 0 or 1: {some(wrong)}")
     for name in rows[0] if rows else ():

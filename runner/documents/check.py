@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator, ValidationError
 
@@ -36,7 +36,7 @@ def _problems(error: ValidationError, layered: Layered, validator: Draft202012Va
         yield from _of_likeliest_arm(error, layered, validator)
         return
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        known = error.schema.get("properties", {})
+        known = cast("dict[str, Any]", error.schema).get("properties", {})
         for name in error.instance:
             if name not in known:
                 yield Problem(
@@ -49,17 +49,13 @@ def _problems(error: ValidationError, layered: Layered, validator: Draft202012Va
     yield Problem(layered.place(at), key or "(root)", _message(error))
 
 
-def _of_likeliest_arm(
-    error: ValidationError, layered: Layered, validator: Draft202012Validator
-) -> Iterator[Problem]:
+def _of_likeliest_arm(error: ValidationError, layered: Layered, validator: Draft202012Validator) -> Iterator[Problem]:
     """Of `A or nothing`, report what is wrong as an A, unless the value is of no arm's type at all."""
     arms: dict[int, list[ValidationError]] = {}
     for inner in error.context or ():
         arms.setdefault(int(inner.relative_schema_path[0]), []).append(inner)
     fitting = [
-        errors
-        for errors in arms.values()
-        if not any(e.validator == "type" and not e.relative_path for e in errors)
+        errors for errors in arms.values() if not any(e.validator == "type" and not e.relative_path for e in errors)
     ]
     if fitting:
         for inner in min(fitting, key=len):
@@ -71,13 +67,15 @@ def _of_likeliest_arm(
 
 
 def _kinds(error: ValidationError) -> list[str]:
-    value = error.validator_value
+    value: Any = error.validator_value
     return [value] if isinstance(value, str) else list(value)
 
 
 def _expected(kinds: list[str], value: Any) -> str:
     wanted = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
-    quotes = "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
+    quotes = (
+        "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
+    )
     return f"{wanted} belongs here, not {_shown(value)}{quotes}"
 
 
@@ -91,7 +89,8 @@ def _shown(value: Any) -> str:
 
 
 def _message(error: ValidationError) -> str:
-    rule, value = error.validator_value, error.instance
+    rule: Any = error.validator_value
+    value: Any = error.instance
     match error.validator:
         case "type":
             return _expected(_kinds(error), value)
@@ -106,7 +105,7 @@ def _message(error: ValidationError) -> str:
         case "maximum" | "exclusiveMaximum":
             return f"{_shown(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
         case "minLength" | "minItems" | "minProperties":
-            return f"must not be empty" if rule == 1 else f"needs at least {rule} entries"
+            return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
         case "pattern":
             return f"{_shown(value)} does not have the form {rule}"
         case _:

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 T = TypeVar("T")
 
@@ -104,7 +104,9 @@ def _type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         if "enum" in result:
             result["enum"] = [*result["enum"], None]
         return result
-    return {"anyOf": [*result["anyOf"], {"type": "null"}]} if "anyOf" in result else {"anyOf": [result, {"type": "null"}]}
+    return (
+        {"anyOf": [*result["anyOf"], {"type": "null"}]} if "anyOf" in result else {"anyOf": [result, {"type": "null"}]}
+    )
 
 
 def _bare_type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _bare_type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 def build(cls: type[T], data: Mapping[str, Any]) -> T:
     """A frozen `cls` from data that its schema has accepted."""
-    hints = _types(cls)
+    hints = _types(cast("type", cls))
     return cls(**{name: _value(hints[name], value) for name, value in data.items()})
 
 

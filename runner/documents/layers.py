@@ -20,6 +20,7 @@ from runner.text import nearest
 EXTENDS = "extends"
 MAX_EXTENDS = 16
 
+
 @dataclass(frozen=True)
 class Override:
     """One change to what the files say: `KEY=VALUE`, `+KEY=VALUE` or `~KEY`, and where it was written."""
@@ -77,19 +78,19 @@ def _add_file(path: Path, shown: str, find: Find, layered: Layered, chain: tuple
         found = find(base, document.folder)
         if found is None:
             layered.problems.append(
-                Problem(place, EXTENDS, f"no file {base!r} in {document.folder or '.'}, nor among the built-in ones")
+                Problem(place, EXTENDS, f"no file {base!r} in {str(document.folder)!r}, nor among the built-in ones")
             )
         elif found.resolve() in (*chain, path.resolve()):
             layered.problems.append(Problem(place, EXTENDS, f"{base!r} extends itself, by way of this file"))
         elif len(chain) >= MAX_EXTENDS:
             layered.problems.append(Problem(place, EXTENDS, f"more than {MAX_EXTENDS} files extend each other"))
         else:
-            _add_file(found, _shown_beside(found, shown), find, layered, (*chain, path.resolve()))
+            _add_file(found, _shown(found), find, layered, (*chain, path.resolve()))
     document.data.pop(EXTENDS, None)
     _merge(document, layered)
 
 
-def _shown_beside(found: Path, shown: str) -> str:
+def _shown(found: Path) -> str:
     """How messages name a base file: relative to the working folder where that is shorter."""
     try:
         return str(found.resolve().relative_to(Path.cwd()))

@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from omegaconf import OmegaConf
@@ -86,7 +86,7 @@ def parse(text: str, document: Document) -> Document:
         return _failed(document, f"OmegaConf cannot read the file: {str(error).splitlines()[0]}")
     data = OmegaConf.to_container(config, resolve=False)
     assert isinstance(data, dict)
-    document.data = data  # type: ignore[assignment] - _walk has refused every key that is no string
+    document.data = cast("dict[str, Any]", data)  # _walk has refused every key that is no text
     return document
 
 
@@ -97,7 +97,8 @@ def _failed(document: Document, message: str, line: int = 1, column: int = 1) ->
 
 def _refusals(text: str) -> Iterator[tuple[str, int, int]]:
     depth = documents = 0
-    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+    events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
+    for count, event in enumerate(events):
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         if count > MAX_NODES:
             yield f"more than {MAX_NODES} nodes", line, column

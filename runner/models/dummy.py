@@ -11,8 +11,20 @@ DECIDES = 0.3
 """How often a verifier that may go on decides all the same."""
 
 _OPENINGS = ("Look at", "Take", "Consider", "Trace", "Compare", "Check")
-_OBJECTS = ("the empty input", "the loop bound", "the first iteration", "equal keys", "the initial value", "the last branch")
-_CLAIMS = ("it returns what the statement asks for", "the result is off by one", "the state is carried over", "the order is kept")
+_OBJECTS = (
+    "the empty input",
+    "the loop bound",
+    "the first iteration",
+    "equal keys",
+    "the initial value",
+    "the last branch",
+)
+_CLAIMS = (
+    "it returns what the statement asks for",
+    "the result is off by one",
+    "the state is carried over",
+    "the order is kept",
+)
 
 
 async def complete(request: Request) -> Completion:

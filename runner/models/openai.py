@@ -50,7 +50,9 @@ BILLING = frozenset(
 )
 POLICY = frozenset(("content_policy_violation", "content_filter", "invalid_prompt", "cyber_policy", "bio_policy"))
 CONTEXT = frozenset(("context_length_exceeded", "string_above_max_length"))
-_CONTEXT_WORDS = re.compile(r"maximum context length|context window|too many tokens|longer than the model", re.IGNORECASE)
+_CONTEXT_WORDS = re.compile(
+    r"maximum context length|context window|too many tokens|longer than the model", re.IGNORECASE
+)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -141,7 +143,9 @@ class OpenAiModel:
         if code in POLICY:
             return RefusedError(said, status=status)
         if status == 429 and (code in BILLING or kind in BILLING):
-            return ProviderRefusal(f"{said}\nThe account has no money or quota left; top it up and run the same command again.")
+            return ProviderRefusal(
+                f"{said}\nThe account has no money or quota left; top it up and run the same command again."
+            )
         if status in (408, 409, 425, 429) or status >= 500:
             return TransientError(said, retry_after=retry_after(headers), status=status)
         return ProviderRefusal(f"{said}\n{self._advice(status, detail)}")
@@ -149,7 +153,9 @@ class OpenAiModel:
     def _advice(self, status: int, detail: Mapping[str, Any]) -> str:
         settings = self._settings
         if status == 401:
-            return f"The key in ${_key_variable(settings) or 'nothing (models.' + self._group + '.api_key_env is null)'} is not accepted."
+            variable = _key_variable(settings)
+            held = f"The key in ${variable}" if variable else f"No key (models.{self._group}.api_key_env is null)"
+            return f"{held} is not accepted."
         if status == 403:
             return "The key may not use this model, or not from here."
         if status == 404:
@@ -229,5 +235,3 @@ def duration(text: str) -> float | None:
         return float(text)
     parts = _DURATION.findall(text)
     return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else None
-
-

@@ -24,7 +24,9 @@ class InvalidResponsePolicy:
 class RefusedPolicy:
     """What to do about a refusal or a content filter."""
 
-    attempts: int = key("How many answers are asked for in all; 1: a refusal is the rollout's outcome.", default=1, minimum=1)
+    attempts: int = key(
+        "How many answers are asked for in all; 1: a refusal is the rollout's outcome.", default=1, minimum=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +37,23 @@ class TransientPolicy:
     total_seconds: float = key("No new attempt after this long.", default=900.0, exclusiveMinimum=0)
     first_wait: float = key("Seconds before the second attempt, where the server says nothing.", default=0.5, minimum=0)
     factor: float = key("Each wait is this much longer than the one before.", default=2.0, minimum=1)
-    max_wait: float = key("No own wait is longer, in seconds; what the server asks for may be.", default=30.0, minimum=0)
-    jitter: float = key("Up to this share of a wait is taken off at random, so that calls do not come in step.", default=0.5, minimum=0, maximum=1)
+    max_wait: float = key(
+        "No own wait is longer, in seconds; what the server asks for may be.", default=30.0, minimum=0
+    )
+    jitter: float = key(
+        "Up to this share of a wait is taken off at random, so that calls do not come in step.",
+        default=0.5,
+        minimum=0,
+        maximum=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
     """One retry layer, by class of failure. A fatal failure (key, billing, unknown model) always stops the run."""
 
-    invalid_response: InvalidResponsePolicy = key("Answers that do not follow the wire format.", factory=InvalidResponsePolicy)
+    invalid_response: InvalidResponsePolicy = key(
+        "Answers that do not follow the wire format.", factory=InvalidResponsePolicy
+    )
     refused: RefusedPolicy = key("Refusals.", factory=RefusedPolicy)
     transient: TransientPolicy = key("Failures of transport.", factory=TransientPolicy)

@@ -15,7 +15,9 @@ class Price:
 
     input: float = key("Prompt tokens.", example=0.15, minimum=0)
     output: float = key("Answer tokens, reasoning included.", example=0.6, minimum=0)
-    cached_input: float | None = key("Prompt tokens that the server had cached; null: as `input`.", default=None, example=0.075, minimum=0)
+    cached_input: float | None = key(
+        "Prompt tokens that the server had cached; null: as `input`.", default=None, example=0.075, minimum=0
+    )
 
     def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
         """US dollars of one call. `prompt_tokens` includes the cached ones."""
@@ -40,7 +42,9 @@ class ModelSettings:
         minLength=1,
     )
     base_model: str | None = key(
-        "The model it was fine-tuned from, for the tables; null: itself.", default=None, example="gpt-4o-mini-2024-07-18"
+        "The model it was fine-tuned from, for the tables; null: itself.",
+        default=None,
+        example="gpt-4o-mini-2024-07-18",
     )
     base_url: str | None = key(
         "The server; null: OpenAI's.", default=None, example="http://127.0.0.1:8000/v1", pattern="^https?://[^@\\s]+$"
@@ -61,19 +65,31 @@ class ModelSettings:
     max_completion_tokens: int | None = key(
         "The limit of an answer, reasoning included, for OpenAI.", default=None, example=400, minimum=1
     )
-    max_tokens: int | None = key("The limit of an answer, for servers that lack the newer name.", default=None, example=400, minimum=1)
+    max_tokens: int | None = key(
+        "The limit of an answer, for servers that lack the newer name.", default=None, example=400, minimum=1
+    )
     n: int | None = key(
         "Answers asked for in one call; the first valid one is used.", default=None, example=1, minimum=1, maximum=128
     )
     seed: int | None = key("The server's sampling seed (deprecated by OpenAI; no promise).", default=None, example=0)
-    stop: tuple[str, ...] | None = key("Texts that end an answer, at most 4.", default=None, example=["</answer>"], maxItems=4)
-    reasoning_effort: str | None = key("For reasoning models: low, medium, high and others.", default=None, example="low")
+    stop: tuple[str, ...] | None = key(
+        "Texts that end an answer, at most 4.", default=None, example=["</answer>"], maxItems=4
+    )
+    reasoning_effort: str | None = key(
+        "For reasoning models: low, medium, high and others.", default=None, example="low"
+    )
     extra_body: Mapping[str, Any] | None = key(
-        "Anything else for the request's body.", default=None, example={"chat_template_kwargs": {"enable_thinking": False}}
+        "Anything else for the request's body.",
+        default=None,
+        example={"chat_template_kwargs": {"enable_thinking": False}},
     )
     timeout: float = key("Seconds until a call without an answer is given up.", default=600.0, exclusiveMinimum=0)
     run: str | None = key("For `replay`: the run's folder.", default=None, example="../results/runs/my-run")
-    price: Price | None = key("What it costs; null: as in the price list that comes with nip-run.", default=None, example={"input": 0.15, "output": 0.6})
+    price: Price | None = key(
+        "What it costs; null: as in the price list that comes with nip-run.",
+        default=None,
+        example={"input": 0.15, "output": 0.6},
+    )
 
     @property
     def name(self) -> str:

@@ -44,7 +44,20 @@ VARIABLES: Mapping[str, str] = {
 FORBIDDEN = ("label", "y")
 """Column names that never reach a template: the answer the verifier must find."""
 
-_FILTERS = ("capitalize", "default", "first", "indent", "join", "last", "length", "lower", "title", "trim", "upper", "wordcount")
+_FILTERS = (
+    "capitalize",
+    "default",
+    "first",
+    "indent",
+    "join",
+    "last",
+    "length",
+    "lower",
+    "title",
+    "trim",
+    "upper",
+    "wordcount",
+)
 _TESTS = ("defined", "undefined", "none", "string", "number", "eq", "ne", "lt", "gt", "le", "ge", "in")
 _NODES: tuple[type[nodes.Node], ...] = (
     nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.If, nodes.For,
@@ -175,10 +188,8 @@ def _template_problems(source: str, path: Path, columns: Iterable[str] | None) -
 
 
 def _forbidden(tree: nodes.Template) -> Iterable[tuple[int, str]]:
-    count = 0
-    for node in _descendants(tree):
-        count += 1
-        if count > MAX_NODES:
+    for count, node in enumerate(_descendants(tree)):
+        if count >= MAX_NODES:
             yield 1, f"a template has at most {MAX_NODES} nodes"
             return
         if not isinstance(node, _NODES):

@@ -79,12 +79,8 @@ def play(
         speakers = protocol.speakers(round_, seed)
         replies = (yield Turn(round_, speakers, played)) if speakers else {}
         verifier = replies.get(protocol.verifier_name)
-        decision = effective_decision(
-            protocol, round_, seed, verifier.decision if verifier else Decision.NONE, label
-        )
-        pay = payoff(
-            protocol, round_=round_, seed=seed, label=label, prover_stance=prover_stance, decision=decision
-        )
+        decision = effective_decision(protocol, round_, seed, verifier.decision if verifier else Decision.NONE, label)
+        pay = payoff(protocol, round_=round_, seed=seed, label=label, prover_stance=prover_stance, decision=decision)
         played.append(_round(replies, decision, pay.rewards))
         if pay.decided:
             return Played(played, decision, terminated=False)

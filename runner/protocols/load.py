@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -80,52 +80,64 @@ def load_protocol(
 
 
 def _static_problems(file: ProtocolFile, layered: Layered) -> Iterator[Problem]:
-    def problem(at: tuple[str | int, ...], message: str) -> Problem:
-        return Problem(layered.place(at), ".".join(map(str, at)), message)
-
     verifiers = [name for name, seat in file.agents.items() if seat.role == "verifier"]
     if len(verifiers) != 1:
-        yield problem(("agents",), f"exactly one agent must be the verifier; here {listed(verifiers) or 'none'} is")
+        yield _at(layered, "agents")(f"exactly one agent must be the verifier; here {listed(verifiers) or 'none'} is")
     for name, channel in file.channels.items():
         for index, member in enumerate(channel.members):
             if member not in file.agents:
-                yield problem(("channels", name, "members", index), f"no agent {member!r}{nearest(member, file.agents)}")
+                message = f"no agent {member!r}{nearest(member, file.agents)}"
+                yield _at(layered, "channels", name, "members", index)(message)
     for index, step in enumerate(file.cycle):
         for speaker, channels in step.speak.items():
-            at = ("cycle", index, "speak", speaker)
-            if speaker not in file.agents:
-                yield problem(at, f"no agent {speaker!r}{nearest(speaker, file.agents)}")
-                continue
-            if not channels:
-                yield problem(at, "a speaker needs at least one channel")
-            headers = file.agents[speaker].headers
-            for channel in channels:
-                if channel not in file.channels:
-                    yield problem(at, f"no channel {channel!r}{nearest(channel, file.channels)}")
-                elif speaker not in file.channels[channel].members:
-                    yield problem(at, f"{speaker} speaks in {channel!r}, where it is no member")
-                if len(channels) > 1 and not headers.get(channel):
-                    yield problem(
-                        ("agents", speaker, "headers"),
-                        f"{speaker} speaks in {len(channels)} channels at once and has no header for {channel!r}",
-                    )
-    for name, seat in file.agents.items():
-        texts = [text.lower() for text in seat.headers.values()]
-        if len(set(texts)) < len(texts):
-            yield problem(("agents", name, "headers"), "two channels have the same header")
-        for channel in seat.headers:
-            if channel not in file.channels:
-                yield problem(("agents", name, "headers"), f"no channel {channel!r}{nearest(channel, file.channels)}")
-        order = [c for entry in seat.channel_order or () for c in ([entry] if isinstance(entry, str) else entry)]
-        for channel in order:
-            if channel not in file.channels:
-                yield problem(("agents", name, "channel_order"), f"no channel {channel!r}{nearest(channel, file.channels)}")
-        if len(set(order)) < len(order):
-            yield problem(("agents", name, "channel_order"), "a channel is named twice")
+            yield from _speaker_problems(file, layered, index, speaker, channels)
+    for name in file.agents:
+        yield from _seat_problems(file, layered, name)
     known = [field.name for field in fields(Parameters)]
     for index, name in enumerate(file.fixed):
         if name not in known:
-            yield problem(("fixed", index), f"no parameter {name!r}{nearest(name, known)}")
+            yield _at(layered, "fixed", index)(f"no parameter {name!r}{nearest(name, known)}")
+
+
+def _at(layered: Layered, *at: str | int) -> Callable[[str], Problem]:
+    return lambda message: Problem(layered.place(at), ".".join(map(str, at)), message)
+
+
+def _speaker_problems(
+    file: ProtocolFile, layered: Layered, index: int, speaker: str, channels: Sequence[str]
+) -> Iterator[Problem]:
+    problem = _at(layered, "cycle", index, "speak", speaker)
+    if speaker not in file.agents:
+        yield problem(f"no agent {speaker!r}{nearest(speaker, file.agents)}")
+        return
+    if not channels:
+        yield problem("a speaker needs at least one channel")
+    for channel in channels:
+        if channel not in file.channels:
+            yield problem(f"no channel {channel!r}{nearest(channel, file.channels)}")
+        elif speaker not in file.channels[channel].members:
+            yield problem(f"{speaker} speaks in {channel!r}, where it is no member")
+        if len(channels) > 1 and not file.agents[speaker].headers.get(channel):
+            message = f"{speaker} speaks in {len(channels)} channels at once and has no header for {channel!r}"
+            yield _at(layered, "agents", speaker, "headers")(message)
+
+
+def _seat_problems(file: ProtocolFile, layered: Layered, name: str) -> Iterator[Problem]:
+    seat = file.agents[name]
+    headers = _at(layered, "agents", name, "headers")
+    order = _at(layered, "agents", name, "channel_order")
+    texts = [text.lower() for text in seat.headers.values()]
+    if len(set(texts)) < len(texts):
+        yield headers("two channels have the same header")
+    for channel in seat.headers:
+        if channel not in file.channels:
+            yield headers(f"no channel {channel!r}{nearest(channel, file.channels)}")
+    named = [c for entry in seat.channel_order or () for c in ([entry] if isinstance(entry, str) else entry)]
+    for channel in named:
+        if channel not in file.channels:
+            yield order(f"no channel {channel!r}{nearest(channel, file.channels)}")
+    if len(set(named)) < len(named):
+        yield order("a channel is named twice")
 
 
 def _parameter_problems(file: ProtocolFile, given: Mapping[str, Any], place: Place) -> Iterator[Problem]:
@@ -133,7 +145,9 @@ def _parameter_problems(file: ProtocolFile, given: Mapping[str, Any], place: Pla
     for name, value in given.items():
         if name in file.fixed and value != getattr(file.parameters, name):
             yield Problem(
-                place, f"protocol.{name}", f"{file.name} fixes {name} at {getattr(file.parameters, name)!r}; leave it out"
+                place,
+                f"protocol.{name}",
+                f"{file.name} fixes {name} at {getattr(file.parameters, name)!r}; leave it out",
             )
         elif name not in file.fixed and name not in known:
             yield Problem(place, f"protocol.{name}", f"no such parameter{nearest(name, known)}")

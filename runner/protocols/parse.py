@@ -16,7 +16,9 @@ from runner.protocols.protocol import Decision, Protocol
 class DecisionFormat:
     """How a verifier writes a decision. The default is the paper's."""
 
-    marker: str = key("An answer that holds this text, in any case, announces a decision.", default="decision:", minLength=1)
+    marker: str = key(
+        "An answer that holds this text, in any case, announces a decision.", default="decision:", minLength=1
+    )
     accept: str = key("The text that accepts.", default="Decision: accept", minLength=1)
     reject: str = key("The text that rejects.", default="Decision: reject", minLength=1)
     lenient: bool = key(
@@ -67,7 +69,9 @@ def _decision(text: str, format_: DecisionFormat) -> Decision:
         return Decision.ACCEPT
     if format_.reject.lower() in lowered:
         return Decision.REJECT
-    raise InvalidDecisionError(f"the answer holds {format_.marker!r} and neither {format_.accept!r} nor {format_.reject!r}")
+    raise InvalidDecisionError(
+        f"the answer holds {format_.marker!r} and neither {format_.accept!r} nor {format_.reject!r}"
+    )
 
 
 def _lenient_decision(text: str, format_: DecisionFormat) -> Decision:

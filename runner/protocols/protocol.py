@@ -78,7 +78,8 @@ class Protocol:
         """The cycle as it is played: rotated to its first step and split where speakers take turns."""
         cycle = self.file.cycle
         first = next(
-            (i for i, step in enumerate(cycle) if (self.verifier_name in step.speak) == self.parameters.verifier_first), 0
+            (i for i, step in enumerate(cycle) if (self.verifier_name in step.speak) == self.parameters.verifier_first),
+            0,
         )
         rotated = cycle[first:] + cycle[:first]
         if not self.parameters.sequential:
@@ -88,7 +89,7 @@ class Protocol:
     def _split(self, step: Step) -> Sequence[Step]:
         if step.draw == "one" or len(step.speak) < 2:
             return (step,)
-        speakers = list(step.speak) if self.parameters.prover0_first else list(reversed(step.speak))
+        speakers = list(step.speak) if self.parameters.prover0_first else list(step.speak)[::-1]
         return [replace(step, speak={name: step.speak[name]}) for name in speakers]
 
     def step(self, round_: int) -> Step:

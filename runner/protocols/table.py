@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from runner.documents.fields import key
 
@@ -132,5 +132,3 @@ class ProtocolFile:
 def parameter_names() -> tuple[str, ...]:
     """The names of all parameters, in their order."""
     return tuple(Parameters.__dataclass_fields__)
-
-

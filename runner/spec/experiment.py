@@ -64,25 +64,37 @@ class ProtocolUse(Parameters):
 class Experiment:
     """A nip-run spec: a protocol, prompts, models and a dataset."""
 
-    name: str = key("The run's name; run ids start with it.", example="nip-code-validation", pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
+    name: str = key(
+        "The run's name; run ids start with it.",
+        example="nip-code-validation",
+        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$",
+    )
     description: str = key("For people.", default="", example="A weak verifier questions a strong prover.")
     seed: int = key("Everything that is not a model's answer or the clock follows from it.", default=0, minimum=0)
     kind: Literal["benchmark"] = key("A benchmark measures and changes nothing.", default="benchmark")
-    benchmark: str | None = key("The leaderboard that the rows belong to; null: the name.", default=None, example="code-validation/v1")
+    benchmark: str | None = key(
+        "The leaderboard that the rows belong to; null: the name.", default=None, example="code-validation/v1"
+    )
     dataset: DatasetSettings = key("What is played.", example={"path": "data/code_validation.jsonl"})
     protocol: ProtocolUse = key("By which rules.", example={"use": "nip", "max_message_rounds": 8})
-    prompts: str = key("The folder of Jinja2 templates, one for each agent.", example="prompts/code_validation/nip", path=True)
+    prompts: str = key(
+        "The folder of Jinja2 templates, one for each agent.", example="prompts/code_validation/nip", path=True
+    )
     models: Mapping[str, ModelSettings] = key(
         "The model groups.",
         example={"small": {"model": "gpt-4o-mini-2024-07-18"}},
         minProperties=1,
         propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
     )
-    agents: Mapping[str, AgentSettings] = key("Who plays which seat of the protocol.", example={"verifier": {"model": "small"}})
+    agents: Mapping[str, AgentSettings] = key(
+        "Who plays which seat of the protocol.", example={"verifier": {"model": "small"}}
+    )
     decision_format: DecisionFormat = key("How a verifier writes a decision.", factory=DecisionFormat)
     retry: Retry = key("What to do about each class of failure.", factory=Retry)
     rollouts: Rollouts = key("How many games.", factory=Rollouts)
-    fine_tune: FineTune | None = key("Which fine-tune files to build; null: none.", default=None, example={"agents": ["verifier"]})
+    fine_tune: FineTune | None = key(
+        "Which fine-tune files to build; null: none.", default=None, example={"agents": ["verifier"]}
+    )
     sweep: Mapping[str, tuple[Any, ...]] = key(
         "Dotted keys, each with a list of values; every combination is a run of its own.",
         factory=dict,

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from runner import builtin
 from runner.datasets.load import HUB, Dataset, Where, load_dataset
@@ -45,7 +44,9 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     """
     specs = load_specs(path, overrides)
     if len(specs) > 1:
-        raise SpecError([Problem(Place(str(path)), "sweep", f"the spec sweeps over {len(specs)} points; use load_specs")])
+        raise SpecError(
+            [Problem(Place(str(path)), "sweep", f"the spec sweeps over {len(specs)} points; use load_specs")]
+        )
     return specs[0]
 
 
@@ -58,7 +59,9 @@ def load_specs(path: str | Path, overrides: Sequence[str] = ()) -> list[Spec]:
     found = builtin.find(str(path), Path())
     if found is None or not found.is_file():
         beside = Path(path).parent
-        there = [p.name for folder in (beside, builtin.root() / "specs") if folder.is_dir() for p in folder.glob("*.yaml")]
+        there = [
+            p.name for folder in (beside, builtin.root() / "specs") if folder.is_dir() for p in folder.glob("*.yaml")
+        ]
         hint = nearest(Path(path).name, there)
         raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
     given = [Override(text) for text in overrides]
@@ -89,7 +92,10 @@ def _points(layered: Layered) -> Iterator[list[Override]]:
     if not isinstance(sweep, dict) or not all(isinstance(values, list) and values for values in sweep.values()):
         return
     columns = [
-        [Override(f"{key}={json.dumps(value)}", layered.place(("sweep", key, index))) for index, value in enumerate(values)]
+        [
+            Override(f"{key}={json.dumps(value)}", layered.place(("sweep", key, index)))
+            for index, value in enumerate(values)
+        ]
         for key, values in sweep.items()
     ]
     if columns:
@@ -173,7 +179,9 @@ def _agent_problems(layered: Layered, protocol: Protocol) -> Iterator[Problem]:
     agents, models = data["agents"], data.get("models")
     missing = [name for name in protocol.agent_names if name not in agents]
     if missing:
-        yield Problem(layered.place(("agents",)), "agents", f"{protocol.name} has a seat that nobody fills: {listed(missing)}")
+        yield Problem(
+            layered.place(("agents",)), "agents", f"{protocol.name} has a seat that nobody fills: {listed(missing)}"
+        )
     for name, settings in agents.items():
         if name not in protocol.agent_names:
             hint = nearest(name, protocol.agent_names) or f"; its seats are {listed(protocol.agent_names)}"
@@ -187,10 +195,18 @@ def _agent_problems(layered: Layered, protocol: Protocol) -> Iterator[Problem]:
         for index, name in enumerate(fine_tune.get("agents") or ()):
             if name not in protocol.agent_names:
                 place = layered.place(("fine_tune", "agents", index))
-                yield Problem(place, "fine_tune.agents", f"{protocol.name} has no agent {name!r}{nearest(name, protocol.agent_names)}")
-        if fine_tune.get("replace_verifier_guess_with_true_label") and not fine_tune.get("ensure_last_message_is_assistant", True):
+                yield Problem(
+                    place,
+                    "fine_tune.agents",
+                    f"{protocol.name} has no agent {name!r}{nearest(name, protocol.agent_names)}",
+                )
+        if fine_tune.get("replace_verifier_guess_with_true_label") and not fine_tune.get(
+            "ensure_last_message_is_assistant", True
+        ):
             place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
-            yield Problem(place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true")
+            yield Problem(
+                place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true"
+            )
 
 
 def _model_problems(layered: Layered) -> Iterator[Problem]:

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from runner.arrays import NestedArrayDict, arrays_from_rounds, timesteps
+from runner.datasets.load import Datapoint
 from runner.errors import NipRunError
 from runner.ids import hash_parity
-from runner.protocols.game import episode_rewards
+from runner.metrics import Metrics
+from runner.plan import Job
+from runner.protocols.game import Message, Round, episode_rewards
 from runner.protocols.rewards import payoff
+from runner.records import DECIDED, NO_DECISION, Rollout
 from tests.reference.adapter import agents_of, cases, named, protocol_of, scripted_game
 
 
@@ -168,7 +172,9 @@ def test_scripted_games_go_as_in_the_original(case: dict[str, Any]) -> None:
         )  # fmt: skip
         for key in ("raw_message", "decision", "retry_count", "token_limit"):
             assert dict(zip(names, step["agents", key].tolist(), strict=True)) == row[key], key
-        assert dict(zip(names, step["agents", "reward"].tolist(), strict=True)) == pytest.approx(row["reward"], abs=1e-5)
+        assert dict(zip(names, step["agents", "reward"].tolist(), strict=True)) == pytest.approx(
+            row["reward"], abs=1e-5
+        )
         sent = {a: dict(zip(channels, step["agents", "message"][i].tolist(), strict=True)) for i, a in enumerate(names)}
         assert sent == row["message"]
     assert played.decided == want["done"]
@@ -216,9 +222,45 @@ def test_supervised_datasets_are_the_originals(case: dict[str, Any]) -> None:
     assert agent.build_fine_tune_dataset(data, *flags) == want["dataset"]
 
 
+@each("stats")
+def test_statistics_are_the_originals(case: dict[str, Any]) -> None:
+    protocol = protocol_of(case["config"])
+    for naming, prefix in (("train", ""), ("test", "test_")):
+        metrics = Metrics(protocol)
+        for index, row in enumerate(case["rollouts"]):
+            rounds = _rounds_of_arrays(protocol, row["rollout"])
+            point = row["datapoint"]
+            datapoint = Datapoint(str(point["id"]), point["y"], {"solution": point["solution"]})
+            outcome = DECIDED if row["rollout"]["done"] else NO_DECISION
+            job = Job(index, str(index), datapoint, 0, row["seed"])
+            rewards = episode_rewards(protocol, rounds)
+            metrics.add(Rollout(job, rounds, rounds[-1].decision, outcome, point["prover_stance"], rewards))
+        got, want = metrics.original_statistics(prefix), case["expected"][naming]
+        assert got.keys() == want.keys()
+        wrong = {name: (got[name], want[name]) for name in want if not nan_equal(got[name], want[name])}
+        assert not wrong
+
+
+def _rounds_of_arrays(protocol: Any, rollout: dict[str, Any]) -> list[Round]:
+    """The rounds as the statistics' own arrays have them: their scripts hold answers that we read otherwise."""
+    return [
+        Round(
+            messages=[
+                Message(channel, protocol.verifier_name, text)
+                for channel, text in zip(protocol.channel_names, texts, strict=True)
+                if text is not None
+            ],
+            decision=step["decision"][protocol.verifier_name],
+            rewards=step["reward"],
+            retry_counts=step["retry_count"],
+            token_limits=step["token_limit"],
+        )
+        for step, texts in zip(rollout["timesteps"], rollout["message_history"], strict=True)
+        if not step["padding"]
+    ]
+
+
 def nan_equal(got: float | None, want: float | None) -> bool:
     if want is None:
         return got is None or math.isnan(got)
     return got is not None and math.isclose(got, want, rel_tol=1e-5, abs_tol=1e-5)
-
-
