@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.agents import OpenAiWholeAgent, Position
 from runner.errors import (
+    BudgetExhausted,
     ContentFilterError,
     ContextExceededError,
     GenerationError,
@@ -71,9 +72,13 @@ class Engine:
     protocol: Protocol
     agents: Mapping[str, OpenAiWholeAgent]
     complete: Complete
-    model_names: Mapping[str, str]
     earlier_failures: Callable[[Job], Sequence[Call]] = lambda _: ()
+    kin: Callable[[Job, str], Sequence[int]] | None = None
+    """The other repeats of a job in which an agent opens as it does in this one; None: nobody asks."""
+    sharing: frozenset[str] = frozenset()
+    """The model groups that ask for the answers of kin in one call."""
     stopping: bool = False
+    exhausted: BudgetExhausted | None = None
     _failed: dict[tuple[str, int], list[Call]] = field(default_factory=dict)
 
     def note_failure(self, request: Request, call: Call) -> None:
@@ -86,6 +91,7 @@ class Engine:
         Raises:
             ProviderRefusal, RunError, JournalError: what stops the whole run. Calls in flight are given up.
             Stopped: `stopping` was set; games already begun were left where they are.
+            BudgetExhausted: the budget does not allow the rest; games that it allowed were played to their end.
         """
         moved = asyncio.Event()
 
@@ -96,7 +102,14 @@ class Engine:
                     await moved.wait()
                 if self.stopping:
                     raise Stopped
-                results.put(await self.play(job))
+                if self.exhausted is not None:
+                    raise self.exhausted
+                try:
+                    results.put(await self.play(job))
+                except BudgetExhausted as error:
+                    # Games that were begun may still fit what is reserved for others now; new ones may not.
+                    self.exhausted = error
+                    raise
                 moved.set()
                 # A provider that answers at once never waits, and signals need the loop.
                 await asyncio.sleep(0)
@@ -143,9 +156,15 @@ class Engine:
             job.datapoint.id, job.repeat,
         )  # fmt: skip
 
+        opening = self.kin is not None and not any(played.raw for played in turn.rounds)
+
         async def complete(request: Request) -> Completion:
             if self.stopping:
                 raise Stopped
+            if opening and self.kin is not None and request.group in self.sharing and request.sample.attempt == 0:
+                kin = self.kin(job, request.sample.agent)
+                siblings = tuple(request.sample._replace(repeat=repeat) for repeat in kin)
+                request = replace(request, siblings=siblings)
             completion = await self.complete(request)
             calls.extend(_calls(request, completion))
             return completion
@@ -181,18 +200,19 @@ def _calls(request: Request, completion: Completion) -> Iterator[Call]:
             usage.cached_tokens if first else 0,
             completion.latency_ms,
             choice.refusal,
+            paid=not completion.from_cache,
         )
 
 
 async def _all_or_first_failure(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for all tasks. A failure ends the wait at once, except for `Stopped`, for which all are awaited."""
+    """Wait for all tasks. A failure ends the wait at once, except one for which all are awaited."""
     pending: set[asyncio.Task[None]] = set(tasks)
     stopped: BaseException | None = None
     while pending:
         finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
         for task in finished:
             failure = task.exception()
-            if isinstance(failure, Stopped):
+            if isinstance(failure, (Stopped, BudgetExhausted)):
                 stopped = failure
             elif failure is not None:
                 raise failure

@@ -27,6 +27,7 @@ COMMANDS = {
     "show": "show a run, or the transcript of one of its rollouts",
     "leaderboard": "show the ranked rows, or make the leaderboard file again",
     "sql": "ask the leaderboard and all runs' records in SQL",
+    "why-miss": "say why a run's requests were not in the cache",
     "export": "write fine-tune files from a run that is paid for",
 }
 """Every command: the module `runner.commands.<name>` has its arguments and does it."""
@@ -61,7 +62,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     rest = list(arguments)
     if first in COMMANDS:
         rest.remove(first)
-    module = importlib.import_module(f"runner.commands.{name}")
+    module = importlib.import_module(f"runner.commands.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(
         prog=f"nip-run {name}",
         description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".",
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else USAGE
     try:
-        code: int = importlib.import_module(f"runner.commands.{name}").execute(parsed)
+        code: int = importlib.import_module(f"runner.commands.{name.replace('-', '_')}").execute(parsed)
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

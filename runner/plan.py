@@ -29,10 +29,15 @@ FREE_KEYS = (
     "dataset.limit",
     "fine_tune",
     "retry.transient",
+    "budget",
+    "cache",
 )
 """Keys that a run may change when it goes on: they decide how much is played and how, not what a rollout is."""
 
-FREE_MODEL_KEYS = ("base_url", "api_key_env", "timeout", "price")
+FREE_MODEL_KEYS = (
+    "base_url", "api_key_env", "timeout", "price", "requests_per_minute", "tokens_per_minute", "share_prompts",
+    "batch", "batch_wait", "batch_poll",
+)  # fmt: skip
 
 WORDS_TO_TOKENS = 1.4
 
@@ -122,6 +127,16 @@ class Plan:
                 # Not from the game's hash: the same datapoint meets the same chance under every model.
                 yield Job(index, rollout_id, point, repeat, derived_seed("rollout", seed, point.id, repeat))
                 index += 1
+
+    def kin(self, job: Job, agent: str) -> list[int]:
+        """The other repeats of a job's datapoint in which this agent speaks first too: they ask the same first."""
+        seed, point = self.spec.experiment.seed, job.datapoint
+        return [
+            repeat
+            for repeat in range(self.spec.experiment.rollouts.per_datapoint)
+            if repeat != job.repeat
+            and agent in self.spec.protocol.speakers(0, derived_seed("rollout", seed, point.id, repeat))
+        ]
 
     def agents(self) -> dict[str, OpenAiWholeAgent]:
         """The agents that play, one a seat."""

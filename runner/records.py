@@ -60,6 +60,8 @@ class Call:
     cached_tokens: int = 0
     latency_ms: float | None = None
     error: str | None = None
+    paid: bool = True
+    """False for an answer that was paid for by another run; in no table, so that a replay's tables are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,9 @@ class Rollout:
         if self.outcome == TRANSPORT_FAILED:
             return None
         return self.outcome == DECIDED and self.decision == self.job.datapoint.label
+
+
+_CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
 
 
 def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
@@ -109,7 +114,7 @@ def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
             for index, played in enumerate(rollout.rounds)
             for m in played.messages
         ],
-        "completions": [{**head, **{name: getattr(call, name) for name in Call.__slots__}} for call in rollout.calls],
+        "completions": [{**head, **{name: getattr(call, name) for name in _CALL_COLUMNS}} for call in rollout.calls],
     }
 
 

@@ -9,7 +9,7 @@ from runner.errors import NipRunError, RunError
 from runner.execute import Engine
 from runner.journal import read_journal
 from runner.models.base import Completion, Request
-from runner.models.recorded import Recorded, from_record
+from runner.models.recorded import Recorded, completion_from_fields
 from runner.plan import Job, Plan
 from runner.records import Rollout
 from runner.rundir import RunFolder
@@ -32,10 +32,10 @@ class Rederiver:
         if not folder.journal.is_file():
             raise RunError(f"{folder.path} holds no journal")
         self.plan = plan
+        self._asked: list[Request] = []
         self._file = folder.journal.open("rb")
         self._recorded = Recorded(self._read, read_journal(folder.journal))
-        names = {name: agent.model_name for name, agent in plan.agents().items()}
-        self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, names)
+        self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete)
 
     def _read(self, offset: int) -> bytes:
         self._file.seek(offset)
@@ -45,7 +45,8 @@ class Rederiver:
         record = self._recorded.get(request.sample)
         if record is None:
             raise _NotRecorded
-        return from_record(record)
+        self._asked.append(request)
+        return completion_from_fields(record)
 
     def rollout(self, job: Job) -> Rollout | None:
         """One game again; None where the journal does not hold all of it."""
@@ -55,6 +56,7 @@ class Rederiver:
         """Every finished game, in the order of the plan."""
         with asyncio.Runner() as runner:
             for job in self.plan.jobs():
+                self._asked = []
                 rollout = runner.run(self._rollout(job))
                 if rollout is not None:
                     yield rollout
@@ -64,6 +66,12 @@ class Rederiver:
             return await self._engine.play(job)
         except _NotRecorded:
             return None
+
+    def requests(self) -> Iterator[Request]:
+        """Every request of the finished games, in the order of the plan."""
+        for _ in self.rollouts():
+            asked, self._asked = self._asked, []
+            yield from asked
 
     def close(self) -> None:
         self._file.close()

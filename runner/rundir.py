@@ -48,6 +48,10 @@ class RunFolder:
         return self.path / "journal.jsonl"
 
     @property
+    def log(self) -> Path:
+        return self.path / "run.log"
+
+    @property
     def lock(self) -> Path:
         return self.path / ".lock"
 
@@ -169,6 +173,7 @@ def resolved(plan: Plan) -> dict[str, Any]:
         "protocol": {"use": "inputs/protocol.yaml", **parameters},
         "prompts": "inputs/prompts",
         "sweep": {},
+        "cache": None,
     }
 
 

@@ -12,7 +12,7 @@ from runner.agents import OpenAiWholeAgent, Position
 from runner.commands.common import note, split_words
 from runner.errors import UsageError
 from runner.models.base import Completion, Request, Wanted
-from runner.models.dummy import complete
+from runner.models.dummy import DummyModel
 from runner.models.openai_body import request_body
 from runner.plan import Job, Plan
 from runner.protocols.game import Reply, Round, play
@@ -88,7 +88,7 @@ async def _filled(spec: Spec, agents: dict[str, OpenAiWholeAgent], job: Job, unt
     """Rounds up to `until`, with dummy answers that never decide."""
 
     async def undecided(request: Request) -> Completion:
-        return await complete(replace(request, wanted=Wanted(request.wanted.headers)))
+        return await DummyModel().complete(replace(request, wanted=Wanted(request.wanted.headers)))
 
     point = job.datapoint
     game = play(spec.protocol, seed=job.seed, label=point.label, prover_stance=point.prover_stance)

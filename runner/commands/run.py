@@ -15,11 +15,24 @@ from runner.commands.common import (
     with_interval,
 )
 from runner.commands.progress import watching
-from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, UsageError
+from runner.errors import NipRunError, UsageError
+from runner.models.budget import Budget
+from runner.plan import Plan
+from runner.run import RunResult, run, run_name
+from runner.rundir import RunFolder, find_run
+from runner.session import ReplayOf, spending
+from runner.spec.load import Spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_spec_arguments(parser)
+    parser.add_argument("--replay", metavar="RUN", help="play with the answers of this run: no network, no cost")
+    parser.add_argument(
+        "--until-round",
+        type=int,
+        metavar="N",
+        help="with --replay: rounds before N are replayed, the rest is asked live",
+    )
     parser.add_argument("--again", action="store_true", help="play a finished run anew, as a run of its own")
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
@@ -27,17 +40,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.run import Interrupted, run
-
     specs = load_all(args.words)
     if args.run_id and len(specs) > 1:
         raise UsageError(f"--run-id names one run; these specs make {len(specs)}")
+    if args.until_round is not None and args.replay is None:
+        raise UsageError("--until-round needs --replay RUN")
+    replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
+    budgets = _shared_budgets(args, specs)
     results = []
     for path, spec in specs:
         try:
             with watching(spec.experiment.name, quiet=args.quiet) as watch:
-                result = run(spec, args.results, run_id=args.run_id, again=args.again, watch=watch)
-        except (Interrupted, BudgetExhausted, ProviderRefusal, NipRunError) as error:
+                result = run(
+                    spec,
+                    args.results,
+                    run_id=args.run_id,
+                    again=args.again,
+                    replay=replay,
+                    budget=budgets.get(path),
+                    watch=watch,
+                )
+        except NipRunError as error:
             raise type(error)(f"{error}\nGo on with: {_same_command(args)}") from error
         results.append(result)
         if not args.json:
@@ -45,6 +68,20 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json([as_json(result) for result in results])
     return 0
+
+
+def _shared_budgets(args: argparse.Namespace, specs: list[tuple[str, Spec]]) -> dict[str, Budget]:
+    """One budget for all points of a spec's sweep, with what their journals hold counted in."""
+    budgets: dict[str, Budget] = {}
+    for path, spec in specs:
+        settings = spec.experiment.budget
+        if not settings.limited:
+            continue
+        budget = budgets.setdefault(path, Budget(settings))
+        plan = Plan(spec)
+        name = args.run_id or run_name(plan, args.results, again=args.again, replay=args.replay is not None)
+        budget.add_spent(spending(plan, RunFolder(args.results / "runs" / name)))
+    return budgets
 
 
 def _same_command(args: argparse.Namespace) -> str:
@@ -55,10 +92,14 @@ def _same_command(args: argparse.Namespace) -> str:
         words += ["--run-id", args.run_id]
     if args.again:
         words.append("--again")
+    if args.replay:
+        words += ["--replay", args.replay]
+    if args.until_round is not None:
+        words += ["--until-round", str(args.until_round)]
     return shlex.join(words)
 
 
-def as_json(result: Any) -> dict[str, Any]:
+def as_json(result: RunResult) -> dict[str, Any]:
     """A run's result for machines."""
     return {
         "run_id": result.folder.run_id,
@@ -74,7 +115,7 @@ def as_json(result: Any) -> dict[str, Any]:
     }
 
 
-def _show(result: Any, path: str, *, quiet: bool) -> None:
+def _show(result: RunResult, path: str, *, quiet: bool) -> None:
     rows = [
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
         for m in result.metrics["metrics"]

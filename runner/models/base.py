@@ -38,6 +38,10 @@ class Request:
     sample: Sample
     seed: int = 0
     wanted: Wanted = Wanted()
+    siblings: tuple[Sample, ...] = ()
+    """Other samples that will ask exactly this: their answers may be asked for in the same call."""
+    n: int = 1
+    """How many answers are asked for, where more than one sample's are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class Completion:
     model: str
     usage: Usage = Usage()
     latency_ms: float = 0.0
+    from_cache: bool = False
     other: dict[str, Any] = field(default_factory=dict)
 
 

@@ -1,20 +1,35 @@
-"""Model groups into one way to ask any of them: provider, then limit, then retries."""
+"""Model groups into one way to ask any of them.
+
+The layers, from the outside in: cache, retries, budget, limits, provider. The journal goes around all of them.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from runner.errors import TransientError
-from runner.models import dummy
 from runner.models.base import Complete, Completion, Request
+from runner.models.budget import Budget, within_budget, worst_case
+from runner.models.cache import Cache, through_cache
+from runner.models.dummy import DummyModel
+from runner.models.limits import Gate, GroupLimit, within_limits
 from runner.models.policy import TransientPolicy
+from runner.models.prices import price_of
 from runner.models.retry import Failed, with_retries
 from runner.models.settings import ModelSettings
 
 Close = Callable[[], Awaitable[None]]
+
+
+class Provider(Protocol):
+    """What every provider is: openai, dummy and replay are equals."""
+
+    async def complete(self, request: Request) -> Completion: ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -23,6 +38,7 @@ class Connection:
 
     complete: Complete
     closers: tuple[Close, ...] = ()
+    limits: Mapping[str, GroupLimit] | None = None
 
     async def close(self) -> None:
         for close in self.closers:
@@ -40,35 +56,62 @@ def connect(
     concurrency: int = 64,
     replays: Mapping[str, Path] | None = None,
     failed: Failed = _ignore,
+    budget: Budget | None = None,
+    cache: Cache | None = None,
+    providers: Mapping[str, Provider] | None = None,
 ) -> Connection:
-    """Connect every group. At most `concurrency` calls are in flight; one that waits to retry is not.
+    """Connect every group; `providers` are groups that somebody has connected already.
 
     Raises:
         ProviderRefusal: a group's key is missing.
         RunError: a run to replay has no journal.
     """
-    providers: dict[str, Complete] = {}
-    closers: list[Close] = []
-    for group, settings in groups.items():
-        if settings.provider == "dummy":
-            providers[group] = dummy.complete
-        elif settings.provider == "replay":
-            from runner.models.replay import ReplayModel
+    limits = {
+        group: GroupLimit(
+            group,
+            concurrency,
+            requests_per_minute=settings.requests_per_minute,
+            tokens_per_minute=settings.tokens_per_minute,
+        )
+        for group, settings in groups.items()
+        if settings.provider == "openai" and not settings.batch
+    }
+    connected = {
+        group: (providers or {}).get(group) or _provider(group, settings, concurrency, replays or {}, limits)
+        for group, settings in groups.items()
+    }
+    prices = {group: price_of(settings) for group, settings in groups.items()}
 
-            replayed = ReplayModel((replays or {})[group])
-            providers[group] = replayed.complete
-            closers.append(replayed.close)
-        else:
-            # Here and not above: the client takes 0.4 s to import, and most commands call no model.
-            from runner.models.openai import OpenAiModel
+    async def ask(request: Request) -> Completion:
+        return await connected[request.group].complete(request)
 
-            model = OpenAiModel(settings, group, concurrency)
-            providers[group] = model.complete
-            closers.append(model.close)
-    in_flight = asyncio.Semaphore(concurrency)
+    def most_tokens(request: Request) -> int:
+        return worst_case(request, groups[request.group], None).tokens
 
-    async def limited(request: Request) -> Completion:
-        async with in_flight:
-            return await providers[request.group](request)
+    complete = within_limits(ask, Gate(concurrency), limits, most_tokens)
+    if budget is not None:
+        complete = within_budget(complete, budget, groups, prices)
+    complete = with_retries(complete, policy, failed)
+    if cache is not None:
+        complete = through_cache(complete, cache, groups)
+    return Connection(complete, tuple(provider.close for provider in connected.values()), limits)
 
-    return Connection(with_retries(limited, policy, failed), tuple(closers))
+
+def _provider(
+    group: str,
+    settings: ModelSettings,
+    concurrency: int,
+    replays: Mapping[str, Path],
+    limits: Mapping[str, GroupLimit],
+) -> Provider:
+    if settings.provider == "dummy":
+        return DummyModel()
+    if settings.provider == "replay":
+        from runner.models.replay import ReplayModel
+
+        return ReplayModel(replays[group])
+    # Here and not above: the client takes 0.4 s to import, and most commands call no model.
+    from runner.models.openai import OpenAiModel
+
+    limit = limits.get(group)
+    return OpenAiModel(settings, group, concurrency, learn=limit.learn if limit else None)

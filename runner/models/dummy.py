@@ -27,13 +27,18 @@ _CLAIMS = (
 )
 
 
-async def complete(request: Request) -> Completion:
-    """Answer at once. The same sample of the same rollout always gets the same answer."""
-    sample = request.sample
-    rng = random.Random(derived_seed("dummy", request.seed, sample.round, sample.agent, sample.attempt))
-    text = _answer(request, rng)
-    usage = Usage(estimated_prompt_tokens(request.messages), estimated_tokens(text), estimated=True)
-    return Completion((Choice(text, "stop"),), "dummy", usage)
+class DummyModel:
+    """Answers at once. The same sample of the same rollout always gets the same answer."""
+
+    async def complete(self, request: Request) -> Completion:
+        sample = request.sample
+        rng = random.Random(derived_seed("dummy", request.seed, sample.round, sample.agent, sample.attempt))
+        text = _answer(request, rng)
+        usage = Usage(estimated_prompt_tokens(request.messages), estimated_tokens(text), estimated=True)
+        return Completion((Choice(text, "stop"),), "dummy", usage)
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 def _answer(request: Request, rng: random.Random) -> str:

@@ -11,10 +11,14 @@ from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
 
 
-def request_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
-    """The exact bytes of a request's body: the model, what the spec sets, and the messages."""
+def request_body(settings: ModelSettings, messages: Sequence[ChatMessage], n: int | None = None) -> bytes:
+    """The exact bytes of a request's body: the model, what the spec sets, and the messages.
+
+    `n` is the number of answers, where one call is to give those of several samples.
+    """
+    more = {} if n is None else {"n": n}
     chat = messages if _is_plain(settings) else [_wire(message, settings) for message in messages]
-    return orjson.dumps({"model": settings.model, **settings.sampling(), "messages": chat})
+    return orjson.dumps({"model": settings.model, **settings.sampling(), **more, "messages": chat})
 
 
 def _is_plain(settings: ModelSettings) -> bool:

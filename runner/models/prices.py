@@ -29,4 +29,11 @@ def price_of(settings: ModelSettings) -> Price | None:
         return FREE
     if settings.base_url is not None or settings.model is None:
         return None
-    return _listed().get(_DATED.sub("", settings.model))
+    listed = _listed().get(_DATED.sub("", settings.model))
+    return halved(listed) if listed is not None and settings.batch else listed
+
+
+def halved(price: Price) -> Price:
+    """The Batch API's price."""
+    cached = None if price.cached_input is None else price.cached_input / 2
+    return Price(input=price.input / 2, output=price.output / 2, cached_input=cached)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from runner.errors import JournalError
+from runner.errors import CallError, JournalError
 from runner.ids import canonical
 from runner.journal import Journal
 from runner.models.base import Choice, Complete, Completion, Request, Sample, Usage
@@ -16,6 +18,7 @@ from runner.prompts.chat import ChatMessage
 
 CALL = "call"
 FAILURE = "failure"
+BATCH = "batch"
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:
@@ -23,35 +26,51 @@ def messages_hash(messages: Sequence[ChatMessage]) -> str:
     return hashlib.sha256(b"messages\0" + canonical(list(messages))).hexdigest()[:32]
 
 
-def to_record(sample: Sample, completion: Completion, parameters: str, messages: str) -> dict[str, Any]:
-    """A completion as its journal record, with the hashes of what was asked."""
+def completion_fields(completion: Completion) -> dict[str, Any]:
+    """A completion as plain fields."""
     usage = completion.usage
     return {
-        "kind": CALL,
-        "sample": list(sample),
-        "asked": [parameters, messages],
         "choices": [[choice.text, choice.finish_reason, choice.refusal] for choice in completion.choices],
         "model": completion.model,
         "usage": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.estimated],
         "ms": round(completion.latency_ms, 3),
+        "cache": completion.from_cache,
         "other": completion.other,
     }
 
 
-def from_record(record: dict[str, Any]) -> Completion:
-    """A journal record as the completion it holds."""
+def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None = None) -> Completion:
+    """Plain fields as the completion they were."""
     return Completion(
-        tuple(Choice(*choice) for choice in record["choices"]),
-        record["model"],
-        Usage(*record["usage"]),
-        record["ms"],
-        record["other"],
+        tuple(Choice(*choice) for choice in fields["choices"]),
+        fields["model"],
+        Usage(*fields["usage"]),
+        fields["ms"],
+        fields["cache"] if from_cache is None else from_cache,
+        fields["other"],
     )
 
 
-def failure_record(sample: Sample, attempt: int, error: str, wait: float) -> dict[str, Any]:
-    """A failed attempt as its journal record."""
-    return {"kind": FAILURE, "sample": list(sample), "attempt": attempt, "error": error, "wait": wait}
+def to_record(sample: Sample, completion: Completion, parameters: str, messages: str) -> dict[str, Any]:
+    """A completion as its journal record, with the hashes of what was asked."""
+    return {
+        "kind": CALL,
+        "sample": list(sample),
+        "asked": [parameters, messages],
+        **completion_fields(completion),
+    }
+
+
+def failure_record(sample: Sample, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
+    """A failed attempt as its journal record; `charged` is what a budget counts for it."""
+    return {
+        "kind": FAILURE,
+        "sample": list(sample),
+        "attempt": attempt,
+        "error": str(error),
+        "wait": wait,
+        "charged": error.charged,
+    }
 
 
 class Recorded:
@@ -61,11 +80,14 @@ class Recorded:
         self._read = read
         self._offsets: dict[Sample, int] = {}
         self._failures: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self.batches: list[dict[str, Any]] = []
         for offset, record in records:
             if record["kind"] == CALL:
                 self._offsets[Sample(*record["sample"])] = offset
             elif record["kind"] == FAILURE:
                 self._failures.setdefault((record["sample"][0], record["sample"][1]), []).append(record)
+            elif record["kind"] == BATCH:
+                self.batches.append(record)
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -83,26 +105,86 @@ class Recorded:
         return self._failures.get((datapoint, repeat), ())
 
 
-def through_journal(
-    complete: Complete, journal: Journal, recorded: Recorded, parameters: Mapping[str, str]
-) -> Complete:
+class ThroughJournal:
     """`complete` that answers from the journal what it holds, and writes what it does not before going on.
 
-    `parameters` is each model group's hash of what it sends besides the messages.
+    `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
+    ask for the answers of sibling samples in one call.
     """
 
-    async def journalled(request: Request) -> Completion:
+    def __init__(
+        self,
+        complete: Complete,
+        journal: Journal,
+        recorded: Recorded,
+        parameters: Mapping[str, str],
+        sharing: frozenset[str] = frozenset(),
+    ) -> None:
+        self._complete = complete
+        self._journal = journal
+        self._recorded = recorded
+        self._parameters = parameters
+        self._sharing = sharing
+        self._ready: dict[Sample, Completion] = {}
+        self._asking: dict[Sample, asyncio.Lock] = {}
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer once; the answer is on disk when this returns.
+
+        Raises:
+            JournalError: the journal holds an answer to another request for this sample.
+        """
         messages = messages_hash(request.messages)
-        record = recorded.get(request.sample)
-        if record is not None:
-            if record["asked"] != [parameters[request.group], messages]:
-                raise JournalError(
-                    f"the journal's answer for {request.sample} is to another request than this run makes; was a file "
-                    "in the run folder edited? Play the spec anew with --again"
-                )
-            return from_record(record)
-        completion = await complete(request)
-        await journal.append(to_record(request.sample, completion, parameters[request.group], messages))
+        recorded = self._from_journal(request, messages)
+        if recorded is not None:
+            return recorded
+        if request.group in self._sharing and request.siblings:
+            return await self._shared(request, messages)
+        completion = await self._complete(request)
+        await self._write(request.sample, completion, request.group, messages)
         return completion
 
-    return journalled
+    def _from_journal(self, request: Request, messages: str) -> Completion | None:
+        record = self._recorded.get(request.sample)
+        if record is None:
+            return None
+        if record["asked"] != [self._parameters[request.group], messages]:
+            raise JournalError(
+                f"the journal's answer for {request.sample} is to another request than this run makes; was a file "
+                "in the run folder edited? Play the spec anew with --again"
+            )
+        return completion_from_fields(record)
+
+    async def _write(self, sample: Sample, completion: Completion, group: str, messages: str) -> None:
+        await self._journal.append(to_record(sample, completion, self._parameters[group], messages))
+
+    async def _shared(self, request: Request, messages: str) -> Completion:
+        """One call for this sample and all its siblings that have no answer yet."""
+        family = sorted((request.sample, *request.siblings))
+        lock = self._asking.setdefault(family[0], asyncio.Lock())
+        async with lock:
+            if request.sample in self._ready:
+                return self._ready.pop(request.sample)
+            wanted = [
+                sample
+                for sample in family
+                if sample not in self._ready and (sample == request.sample or self._recorded.get(sample) is None)
+            ]
+            # Our own sample first: a server that gives fewer answers than asked must still answer us.
+            wanted.sort(key=lambda sample: sample != request.sample)
+            completion = await self._complete(replace(request, n=len(wanted)))
+            parts = list(zip(wanted, _split(completion), strict=False))
+            for sample, part in parts:
+                await self._write(sample, part, request.group, messages)
+                self._ready[sample] = part
+            return self._ready.pop(request.sample)
+
+
+def _split(completion: Completion) -> list[Completion]:
+    """A completion of many choices as one for each; the first carries the usage of the whole call."""
+    first, *rest = completion.choices
+    nothing = Usage(estimated=completion.usage.estimated)
+    return [
+        replace(completion, choices=(first,)),
+        *(replace(completion, choices=(choice,), usage=nothing) for choice in rest),
+    ]

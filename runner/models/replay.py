@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from runner.errors import RunError
 from runner.journal import read_journal
-from runner.models.base import Completion, Request
-from runner.models.recorded import Recorded, from_record, messages_hash
+from runner.models.base import Complete, Completion, Request
+from runner.models.recorded import Recorded, completion_from_fields, messages_hash
 
 
 class ReplayModel:
@@ -38,7 +39,32 @@ class ReplayModel:
             raise RunError(f"{self._run} has no answer number {sample.attempt} of {where} to replay")
         if record["asked"][1] != messages_hash(request.messages):
             raise RunError(f"{self._run} asked {where} with other messages; a replay needs the same prompts")
-        return from_record(record)
+        return completion_from_fields(record, from_cache=True)
 
     async def close(self) -> None:
         self._file.close()
+
+
+class Asks(Protocol):
+    """Whatever can be asked and closed."""
+
+    @property
+    def complete(self) -> Complete: ...
+
+    async def close(self) -> None: ...
+
+
+class ReplayThenLive:
+    """Replays the rounds before `until_round`, and asks a live model from there on."""
+
+    def __init__(self, replayed: ReplayModel, live: Asks, until_round: int) -> None:
+        self._replayed, self._live, self._until = replayed, live, until_round
+
+    async def complete(self, request: Request) -> Completion:
+        if request.sample.round < self._until:
+            return await self._replayed.complete(request)
+        return await self._live.complete(request)
+
+    async def close(self) -> None:
+        await self._replayed.close()
+        await self._live.close()

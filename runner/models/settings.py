@@ -83,10 +83,29 @@ class ModelSettings:
         default=None,
         example={"chat_template_kwargs": {"enable_thinking": False}},
     )
+    requests_per_minute: int | None = key(
+        "The server's limit; null: as its headers say.", default=None, example=500, minimum=1
+    )
+    tokens_per_minute: int | None = key(
+        "The server's limit, prompts and answers together; null: as its headers say.",
+        default=None,
+        example=200_000,
+        minimum=1,
+    )
+    share_prompts: bool = key(
+        "Ask once for the answers of all samples of the same request (`n`), so that the prompt is paid once. "
+        "A server that refuses `n` is asked one by one.",
+        default=False,
+    )
+    batch: bool = key("Ask through the provider's Batch API: half the price, up to 24 hours a step.", default=False)
+    batch_wait: float = key(
+        "For `batch`: send what has gathered after this many seconds without another call.", default=5.0, minimum=0
+    )
+    batch_poll: float = key("For `batch`: seconds between two looks at a batch.", default=30.0, exclusiveMinimum=0)
     timeout: float = key("Seconds until a call without an answer is given up.", default=600.0, exclusiveMinimum=0)
     run: str | None = key("For `replay`: the run's folder.", default=None, example="../results/runs/my-run")
     price: Price | None = key(
-        "What it costs; null: as in the price list that comes with nip-run.",
+        "What it costs, by batch if it is asked by batch; null: as in the price list that comes with nip-run.",
         default=None,
         example={"input": 0.15, "output": 0.6},
     )

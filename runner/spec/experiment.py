@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
 from runner.documents.fields import for_editors, key, schema
+from runner.models.budget import BudgetSettings
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
 from runner.protocols.parse import DecisionFormat
@@ -92,6 +93,13 @@ class Experiment:
     decision_format: DecisionFormat = key("How a verifier writes a decision.", factory=DecisionFormat)
     retry: Retry = key("What to do about each class of failure.", factory=Retry)
     rollouts: Rollouts = key("How many games.", factory=Rollouts)
+    budget: BudgetSettings = key("The most the run may spend, its sweep included.", factory=BudgetSettings)
+    cache: str | None = key(
+        "A file of completions shared between runs; null: none.",
+        default=None,
+        example="../results/cache.sqlite",
+        path=True,
+    )
     fine_tune: FineTune | None = key(
         "Which fine-tune files to build; null: none.", default=None, example={"agents": ["verifier"]}
     )

@@ -16,6 +16,9 @@ from runner.documents.fields import build, plain
 from runner.documents.layers import Layered, Override, load_layers
 from runner.errors import Place, Problem, SpecError
 from runner.ids import tagged_hash
+from runner.models.budget import BudgetSettings, answer_limit
+from runner.models.prices import price_of
+from runner.models.settings import ModelSettings
 from runner.prompts.templates import PromptSet, load_prompts
 from runner.protocols.load import load_protocol, unplayable
 from runner.protocols.protocol import Protocol
@@ -34,6 +37,7 @@ class Spec:
     dataset: Dataset
     replays: Mapping[str, Path]
     """For each model group that replays a run: that run's folder."""
+    cache: Path | None = None
 
 
 def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
@@ -147,6 +151,8 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
         problems.extend(_agent_problems(layered, protocol))
     if usable("models"):
         problems.extend(_model_problems(layered))
+    if usable("models", "budget"):
+        problems.extend(_budget_problems(layered))
     try:
         if protocol is not None and usable("prompts"):
             place = layered.place(("prompts",))
@@ -156,7 +162,9 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
         problems.extend(error.problems)
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems)
-    return Spec(build(Experiment, data), protocol, prompts, dataset, dict(_replays(layered)))
+    experiment = build(Experiment, data)
+    cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
+    return Spec(experiment, protocol, prompts, dataset, dict(_replays(layered)), cache)
 
 
 def _dataset(layered: Layered, readers: _Readers, seed: int) -> Dataset:
@@ -219,11 +227,30 @@ def _model_problems(layered: Layered) -> Iterator[Problem]:
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
             place = layered.place((*at, "max_tokens"))
             yield Problem(place, f"{key}.max_tokens", "set max_tokens or max_completion_tokens, not both")
+        if settings.get("share_prompts") and (settings.get("n") or 1) > 1:
+            place = layered.place((*at, "share_prompts"))
+            yield Problem(place, f"{key}.share_prompts", "share_prompts sets n itself; leave n out")
         if provider == "replay":
             if settings.get("run") is None:
                 yield Problem(layered.place(at), key, "missing key: run (the folder of the run to replay)")
             elif not _replay_folder(layered, name).is_dir():
                 yield Problem(layered.place((*at, "run")), f"{key}.run", f"no run folder {settings['run']!r}")
+
+
+def _budget_problems(layered: Layered) -> Iterator[Problem]:
+    """What keeps the worst case of a call from being known before it is made."""
+    budget = build(BudgetSettings, layered.data["budget"])
+    for name, data in layered.data["models"].items():
+        settings, at = build(ModelSettings, data), ("models", name)
+        if settings.provider != "openai":
+            continue
+        key = ".".join(at)
+        if budget.usd is not None and price_of(settings) is None:
+            message = f"nobody knows the price of {settings.model!r}, and there is a budget.usd; set {key}.price"
+            yield Problem(layered.place(at), key, message)
+        if (budget.usd is not None or budget.tokens is not None) and answer_limit(settings) is None:
+            message = f"with a budget, each answer needs a limit; set {key}.max_completion_tokens (or max_tokens)"
+            yield Problem(layered.place(at), key, message)
 
 
 def _replay_folder(layered: Layered, group: str) -> Path:

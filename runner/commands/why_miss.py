@@ -1,0 +1,75 @@
+"""`nip-run why-miss`: for requests that the cache could not answer, the fields that differ from the nearest entry."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from runner.commands.common import note, print_json, print_table
+from runner.errors import UsageError
+from runner.models.base import Request
+from runner.models.cache import Cache, asked_fields, differences
+from runner.rederive import Rederiver, saved_plan
+from runner.rundir import find_run
+
+SHOWN_CHARACTERS = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+    parser.add_argument("--cache", type=Path, required=True, metavar="FILE", help="the cache that the run used")
+    parser.add_argument("--most", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
+
+
+def execute(args: argparse.Namespace) -> int:
+    if not args.cache.is_file():
+        raise UsageError(f"no cache file {str(args.cache)!r}")
+    folder = find_run(args.results, args.run)
+    plan = saved_plan(folder)
+    rederiver = Rederiver(folder, plan)
+    cache = Cache(args.cache, folder.run_id)
+    models = plan.spec.experiment.models
+    explained: list[dict[str, Any]] = []
+    misses = requests = 0
+    try:
+        for request in rederiver.requests():
+            requests += 1
+            asked = asked_fields(request, models[request.group])
+            if cache.has_other(asked):
+                continue
+            misses += 1
+            if len(explained) < args.most:
+                explained.append(_explained(cache, request, asked))
+    finally:
+        cache.close()
+        rederiver.close()
+    if args.json:
+        print_json({"requests": requests, "misses": misses, "explained": explained})
+        return 0
+    print(f"{misses} of {requests} requests had no entry of another run")
+    for miss in explained:
+        rows = [(d["field"], _short(d["asked"]), _short(d["nearest"])) for d in miss["differences"]]
+        title = f"\n{miss['agent']}, round {miss['round']}, {miss['datapoint']}, repeat {miss['repeat']}"
+        if rows:
+            print_table(("field", "asked", "nearest entry"), rows, title=title)
+        else:
+            note(f"{title}: the cache has nothing of this agent")
+    return 0
+
+
+def _explained(cache: Cache, request: Request, asked: dict[str, Any]) -> dict[str, Any]:
+    nearest = min((differences(asked, other) for other in cache.others(request)), key=len, default=[])
+    sample = request.sample
+    return {
+        "agent": sample.agent,
+        "round": sample.round,
+        "datapoint": sample.datapoint,
+        "repeat": sample.repeat,
+        "differences": [{"field": name, "asked": ours, "nearest": theirs} for name, ours, theirs in nearest],
+    }
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."

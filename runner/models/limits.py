@@ -1,0 +1,209 @@
+"""How much may be in flight: one gate for a run, one adaptive limit and two rate buckets for each model group.
+
+A group's limit starts at a quarter of the concurrency, doubles with each round trip until the server first says
+429, then grows by one a round trip and shrinks by a fifth at each further 429 (at most once in a cool-down). Only
+successes while the limit was full make it grow: an idle group learns nothing. A 429 also holds back the whole
+group for as long as the server asks, so that a thousand calls do not each find out for themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from runner.errors import TransientError
+from runner.models.base import Complete, Completion, Request
+
+START_SHARE = 4
+SHRINK = 0.8
+COOL_DOWN_SECONDS = 15.0
+MINUTE = 60.0
+
+log = logging.getLogger("nip_run.limits")
+
+Clock = Callable[[], float]
+Sleep = Callable[[float], Awaitable[object]]
+
+
+class Gate:
+    """At most `size` calls at once; groups that wait are let in by turns, so that none starves another."""
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def enter(self, group: str) -> None:
+        """Wait for a place."""
+        if self._free > 0 and not self._waiting:
+            self._free -= 1
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(group, deque()).append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Give the place to whoever waits in the next group."""
+        while self._waiting:
+            group = next(iter(self._waiting))
+            queue = self._waiting.pop(group)
+            place = queue.popleft()
+            if queue:
+                self._waiting[group] = queue  # at the end: the other groups come first
+            if not place.cancelled():
+                place.set_result(None)
+                return
+        self._free += 1
+
+
+@dataclass
+class Bucket:
+    """A rate: so many units a minute, spread evenly, with a burst of a tenth of a minute."""
+
+    per_minute: float
+    clock: Clock
+    _level: float = 0.0
+    _at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._at = self.clock()
+
+    def wait_for(self, amount: float) -> float:
+        """Take `amount` and say how long to wait before using it."""
+        now = self.clock()
+        self._level = max(self._level - (now - self._at) * self.per_minute / MINUTE, 0.0)
+        self._at = now
+        burst = self.per_minute / 10
+        # What is more than a burst at once could never pass: it waits for an empty bucket instead.
+        wait = max(self._level + min(amount, burst) - burst, 0.0) * MINUTE / self.per_minute
+        self._level += amount
+        return wait
+
+
+class GroupLimit:
+    """The adaptive limit and the rates of one model group."""
+
+    def __init__(
+        self,
+        group: str,
+        most: int,
+        *,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.group = group
+        self.limit = float(max(most // START_SHARE, min(most, 8)))
+        self._most = most
+        self._clock, self._sleep = clock, sleep
+        self._given = {"requests": requests_per_minute, "tokens": tokens_per_minute}
+        self._buckets = {kind: Bucket(rate, clock) for kind, rate in self._given.items() if rate is not None}
+        self._in_flight = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._slow_start = True
+        self._cool_until = 0.0
+        self._not_before = 0.0
+
+    def learn(self, headers: Mapping[str, str]) -> None:
+        """Take the rates that the server says it allows, where the spec gives none."""
+        for kind in ("requests", "tokens"):
+            text = headers.get(f"x-ratelimit-limit-{kind}", "")
+            if self._given[kind] is None and text.isdigit() and int(text) > 0:
+                bucket = self._buckets.get(kind)
+                if bucket is None or bucket.per_minute != int(text):
+                    self._buckets[kind] = Bucket(float(text), self._clock)
+                    log.info("%s: the server allows %s %s a minute", self.group, text, kind)
+
+    async def enter(self, tokens: int) -> None:
+        """Wait for the rates and for a place; `tokens` is what the call may use."""
+        while self._in_flight >= int(self.limit):
+            place = asyncio.get_running_loop().create_future()
+            self._waiting.append(place)
+            try:
+                await place
+            except asyncio.CancelledError:
+                self._wake()
+                raise
+        self._in_flight += 1
+        try:
+            await self._pause(tokens)
+        except BaseException:
+            self._leave()
+            raise
+
+    async def _pause(self, tokens: int) -> None:
+        waits = [bucket.wait_for(1 if kind == "requests" else tokens) for kind, bucket in self._buckets.items()]
+        wait = max(waits, default=0.0)
+        if wait > 0:
+            await self._sleep(wait)
+        while (held := self._not_before - self._clock()) > 0:
+            await self._sleep(held)
+
+    def _leave(self) -> None:
+        self._in_flight -= 1
+        self._wake()
+
+    def _wake(self) -> None:
+        free = int(self.limit) - self._in_flight
+        while free > 0 and self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                free -= 1
+
+    def succeeded(self) -> None:
+        """A call came back with an answer."""
+        full = self._in_flight >= int(self.limit)
+        if full and self.limit < self._most and self._clock() >= self._cool_until:
+            before = int(self.limit)
+            self.limit = min(self.limit + (1 if self._slow_start else 1 / self.limit), float(self._most))
+            if int(self.limit) == self._most > before:
+                log.info("%s: %d calls at once, all that rollouts.concurrency allows", self.group, self._most)
+        self._leave()
+
+    def failed(self, error: BaseException) -> None:
+        """A call failed; a 429 shrinks the limit and holds the group back."""
+        if isinstance(error, TransientError) and error.status == 429:
+            now = self._clock()
+            if error.retry_after:
+                self._not_before = max(self._not_before, now + error.retry_after)
+            if now >= self._cool_until:
+                self._slow_start = False
+                self.limit = max(self.limit * SHRINK, 1.0)
+                self._cool_until = now + max(COOL_DOWN_SECONDS, error.retry_after or 0.0)
+                log.info("%s: 429, down to %d calls at once", self.group, int(self.limit))
+        self._leave()
+
+
+def within_limits(
+    complete: Complete, gate: Gate, limits: Mapping[str, GroupLimit], tokens: Callable[[Request], int]
+) -> Complete:
+    """`complete` that waits for the group's limit and rates, then for the run's gate."""
+
+    async def limited(request: Request) -> Completion:
+        limit = limits.get(request.group)
+        if limit is None:
+            return await complete(request)
+        await limit.enter(tokens(request))
+        try:
+            await gate.enter(request.group)
+            try:
+                completion = await complete(request)
+            finally:
+                gate.leave()
+        except BaseException as error:
+            limit.failed(error)
+            raise
+        limit.succeeded()
+        return completion
+
+    return limited

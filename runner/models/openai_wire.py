@@ -1,0 +1,192 @@
+"""The wire format without the client: answers and errors of any OpenAI-compatible server into ours."""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from runner.errors import ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
+from runner.models.base import Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
+from runner.models.settings import ModelSettings
+from runner.text import clean
+
+BASE_URL = "https://api.openai.com/v1"
+MAX_ANSWER_BYTES = 32 << 20
+
+BILLING = frozenset(
+    (
+        "insufficient_quota",
+        "credit_balance_exhausted",
+        "organization_spend_limit_exceeded",
+        "project_spend_limit_exceeded",
+        "organization_usage_limit_exceeded",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+    )
+)
+POLICY = frozenset(("content_policy_violation", "content_filter", "invalid_prompt", "cyber_policy", "bio_policy"))
+CONTEXT = frozenset(("context_length_exceeded", "string_above_max_length"))
+_CONTEXT_WORDS = re.compile(
+    r"maximum context length|context window|too many tokens|longer than the model", re.IGNORECASE
+)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def where(settings: ModelSettings, group: str) -> str:
+    """A server and model group, for messages."""
+    return f"{settings.base_url or BASE_URL} ({group})"
+
+
+def key_variable(settings: ModelSettings) -> str | None:
+    """The environment variable of a group's key; OpenAI's own key is for OpenAI's own server only."""
+    return settings.api_key_env or ("OPENAI_API_KEY" if settings.base_url is None else None)
+
+
+def read_completion(
+    content: bytes,
+    headers: Mapping[str, str],
+    request: Request,
+    settings: ModelSettings,
+    *,
+    latency_ms: float,
+) -> Completion:
+    """The body of an answer with status 200 as a completion.
+
+    Raises:
+        TransientError: it is no completion.
+        NipRunError: it is an error all the same, classified as one.
+    """
+    group = request.group
+    here = where(settings, group)
+    if len(content) > MAX_ANSWER_BYTES:
+        raise TransientError(f"{here} sent {len(content)} bytes")
+    try:
+        data = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        start = clean(content[:60].decode("utf-8", "replace"))
+        raise TransientError(f"{here} sent no JSON ({error}): {start!r}") from error
+    if not isinstance(data, dict):
+        raise TransientError(f"{here} sent JSON that is no completion")
+    if data.get("error"):
+        code = data["error"].get("code") if isinstance(data["error"], dict) else None
+        raise classified(code if isinstance(code, int) else 500, data["error"], headers, settings, group)
+    choices = tuple(_choices(data.get("choices")))
+    if not choices:
+        raise TransientError(f"{here} sent a completion without choices")
+    other = {name: value for name, value in data.items() if name not in ("choices", "model", "usage", "object")}
+    model = data.get("model")
+    return Completion(
+        choices,
+        model if isinstance(model, str) else settings.name,
+        _usage(data.get("usage"), request, choices),
+        latency_ms,
+        other=other,
+    )
+
+
+def error_detail(body: object) -> dict[str, Any]:
+    """The `error` object of an error's body."""
+    detail = body.get("error", body) if isinstance(body, dict) else {}
+    return detail if isinstance(detail, dict) else {}
+
+
+def refuses_n(status: int, body: object) -> bool:
+    """Whether a server refuses to give several answers to one request."""
+    detail = error_detail(body)
+    return status in (400, 422) and (detail.get("param") == "n" or "'n'" in str(detail.get("message", "")))
+
+
+def classified(
+    status: int, body: object, headers: Mapping[str, str], settings: ModelSettings, group: str
+) -> NipRunError:
+    """One answer that is an error, as the class of failure that decides what happens next."""
+    detail = error_detail(body)
+    code, kind = str(detail.get("code") or ""), str(detail.get("type") or "")
+    message = clean(str(detail.get("message") or body or ""))[:500]
+    said = f"{where(settings, group)} answered {status}{f' {code}' if code else ''}: {message}"
+    if code in CONTEXT or status == 413 or (status in (400, 422) and _CONTEXT_WORDS.search(message)):
+        return ContextExceededError(said, status=status)
+    if code in POLICY:
+        return RefusedError(said, status=status)
+    if status == 429 and (code in BILLING or kind in BILLING):
+        return ProviderRefusal(
+            f"{said}\nThe account has no money or quota left; top it up and run the same command again."
+        )
+    if status in (408, 409, 425, 429) or status >= 500:
+        return TransientError(said, retry_after=retry_after(headers), status=status)
+    return ProviderRefusal(f"{said}\n{_advice(status, detail, settings, group)}")
+
+
+def _advice(status: int, detail: Mapping[str, Any], settings: ModelSettings, group: str) -> str:
+    if status == 401:
+        variable = key_variable(settings)
+        held = f"The key in ${variable}" if variable else f"No key (models.{group}.api_key_env is null)"
+        return f"{held} is not accepted."
+    if status == 403:
+        return "The key may not use this model, or not from here."
+    if status == 404:
+        return f"Check models.{group}.model ({settings.model!r}) and models.{group}.base_url."
+    if detail.get("param"):
+        return f"Change models.{group}.{detail['param']} in the spec."
+    if 300 <= status < 400:
+        return f"The server redirects, and a key is never sent on; correct models.{group}.base_url."
+    return f"The server refuses the request as models.{group} makes it."
+
+
+def _choices(raw: object) -> list[Choice]:
+    choices = []
+    for item in raw if isinstance(raw, list) else ():
+        message = item.get("message") if isinstance(item, dict) else None
+        if isinstance(message, dict):
+            text, refusal = message.get("content"), message.get("refusal")
+            choices.append(
+                Choice(
+                    text if isinstance(text, str) else None,
+                    item.get("finish_reason"),
+                    refusal if isinstance(refusal, str) and refusal else None,
+                )
+            )
+    return choices
+
+
+def _usage(raw: object, request: Request, choices: Sequence[Choice]) -> Usage:
+    if isinstance(raw, dict) and isinstance(raw.get("prompt_tokens"), int):
+        details = raw.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+        return Usage(raw["prompt_tokens"], int(raw.get("completion_tokens") or 0), int(cached or 0))
+    answer = sum(estimated_tokens(choice.text or "") for choice in choices)
+    return Usage(estimated_prompt_tokens(request.messages), answer, estimated=True)
+
+
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """How long the server asks to wait, in seconds, from its headers; None where it does not say."""
+    try:
+        if "retry-after-ms" in headers:
+            return max(float(headers["retry-after-ms"]) / 1000, 0.0)
+        if "retry-after" in headers:
+            return max(float(headers["retry-after"]), 0.0)
+    except ValueError:
+        date = email.utils.parsedate_to_datetime(headers["retry-after"]) if "retry-after" in headers else None
+        return max(date.timestamp() - (time.time() if now is None else now), 0.0) if date else None
+    # The reset headers say when a bucket is full again, which is longer than needed: only an empty one counts.
+    waits = [
+        duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
+        for kind in ("requests", "tokens")
+        if headers.get(f"x-ratelimit-remaining-{kind}") == "0"
+    ]
+    known = [wait for wait in waits if wait is not None]
+    return max(known) if known else None
+
+
+def duration(text: str) -> float | None:
+    """`1m30s`, `12ms`, `6` into seconds."""
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _DURATION.findall(text)
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else None

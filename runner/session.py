@@ -1,0 +1,370 @@
+"""One process's work on a run: open the journal, connect the models, play what is left, derive the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from runner.datasets.files import FineTuneFiles
+from runner.documents.fields import plain
+from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, RunError, TransientError
+from runner.execute import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
+from runner.files import write_whole
+from runner.ids import tagged_hash
+from runner.journal import Journal, read_journal
+from runner.metrics import Metrics
+from runner.models.base import Request
+from runner.models.budget import Amount, Budget, actual
+from runner.models.cache import Cache
+from runner.models.connect import Connection, Provider, connect
+from runner.models.policy import TransientPolicy
+from runner.models.prices import price_of
+from runner.models.recorded import (
+    CALL,
+    FAILURE,
+    Recorded,
+    ThroughJournal,
+    completion_from_fields,
+    failure_record,
+)
+from runner.models.replay import ReplayModel, ReplayThenLive
+from runner.models.settings import ModelSettings
+from runner.plan import Job, Plan
+from runner.records import Call, InOrder, PartFiles, Rollout
+from runner.rundir import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder, now
+
+GRACE_SECONDS = 30.0
+"""How long calls in flight may still come in after the first Ctrl-C."""
+
+Watch = Callable[[Progress], None]
+
+
+class Interrupted(NipRunError):
+    """The run was stopped by a signal; what was paid for is kept."""
+
+
+@dataclass(frozen=True)
+class ReplayOf:
+    """Play with another run's answers: all of them, or those of the rounds before `until_round` alone."""
+
+    run: Path
+    until_round: int | None = None
+
+
+def used_models(plan: Plan) -> dict[str, ModelSettings]:
+    """The model groups that some agent plays with."""
+    experiment = plan.spec.experiment
+    return {agent.model: experiment.models[agent.model] for agent in experiment.agents.values()}
+
+
+def spending(plan: Plan, folder: RunFolder) -> Amount:
+    """What a run's journal says was spent, failed calls that may have been billed included."""
+    total = Amount()
+    if not folder.journal.is_file():
+        return total
+    models = used_models(plan)
+    groups = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
+    for _, record in read_journal(folder.journal):
+        if record["kind"] == CALL and not record["cache"]:
+            settings = models[groups[record["sample"][3]]]
+            total += actual(completion_from_fields(record), settings, price_of(settings))
+        elif record["kind"] == FAILURE and record["charged"]:
+            total += Amount(*record["charged"])
+    return total
+
+
+class Session:
+    """From opening the journal to closing it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        manifest: dict[str, Any],
+        *,
+        budget: Budget | None = None,
+        replay: ReplayOf | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.plan, self.folder, self.manifest = plan, folder, manifest
+        self.metrics = Metrics(plan.spec.protocol)
+        self.notes: list[str] = []
+        self.progress = Progress(total=plan.size)
+        self._watch = watch or (lambda _: None)
+        self._budget, self._replay = budget, replay
+        self._models = used_models(plan)
+        self._prices = {name: price_of(settings) for name, settings in self._models.items()}
+        self._group_of = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
+        self._usage = {"completions": 0, "prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0}
+
+    def play(self) -> None:
+        """Play what is left, then derive everything from the records.
+
+        Raises:
+            Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all is kept.
+        """
+        self.manifest["status"] = RUNNING
+        self.folder.write_manifest(self.manifest)
+        try:
+            with _log_to(self.folder.log):
+                asyncio.run(self._play())
+        except (Stopped, KeyboardInterrupt, asyncio.CancelledError):
+            self._end(INTERRUPTED)
+            raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
+        except (NipRunError, OSError) as error:
+            self._end(INTERRUPTED if isinstance(error, BudgetExhausted) else FAILED)
+            if isinstance(error, (ProviderRefusal, RunError, BudgetExhausted)):
+                raise
+            raise RunError(f"run {self.folder.run_id} failed: {error}") from error
+
+    def _end(self, status: str) -> None:
+        # The journal is what counts; where not even this can be written, the run shows as interrupted.
+        with suppress(RunError):
+            self.folder.write_manifest({**self.manifest, "status": status, "finished_at": now()})
+
+    async def _play(self) -> None:
+        # What replays, and what is drawn from the seed, costs nothing to have again.
+        journal = Journal(self.folder.journal, durable=any(s.provider == "openai" for s in self._models.values()))
+        try:
+            if journal.opened.torn_bytes:
+                self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
+            recorded = Recorded(journal.read, read_journal(self.folder.journal) if journal.opened.records else ())
+            cache_path = self.plan.spec.cache
+            cache = Cache(cache_path, self.folder.run_id) if cache_path is not None else None
+            try:
+                await self._play_with(journal, recorded, cache)
+            finally:
+                if cache is not None:
+                    cache.close()
+        finally:
+            await journal.close()
+
+    async def _play_with(self, journal: Journal, recorded: Recorded, cache: Cache | None) -> None:
+        engine = self._engine(recorded)
+
+        async def failed(request: Request, attempt: int, error: TransientError, wait: float) -> None:
+            sample = request.sample
+            self.progress.failures += 1
+            self._watch(self.progress)
+            name = self._models[request.group].name
+            engine.note_failure(request, Call(sample.round, sample.agent, sample.attempt, name, error=str(error)))
+            await journal.append(failure_record(sample, attempt, error, wait))
+
+        experiment = self.plan.spec.experiment
+        connection = self._connect(journal, recorded, cache, failed, experiment.retry.transient)
+        try:
+            parameters = {name: tagged_hash("model", _sent(settings)) for name, settings in self._models.items()}
+            engine.complete = ThroughJournal(
+                connection.complete, journal, recorded, parameters, engine.sharing
+            ).complete
+            await self._play_all(engine)
+        finally:
+            await connection.close()
+
+    def _connect(
+        self, journal: Journal, recorded: Recorded, cache: Cache | None, failed: Any, policy: TransientPolicy
+    ) -> Connection:
+        providers: dict[str, Provider] = {}
+        if self._replay is not None:
+            replayed = ReplayModel(self._replay.run)
+            until = self._replay.until_round
+            for name, settings in self._models.items():
+                if until is None:
+                    providers[name] = replayed
+                else:
+                    live = connect({name: settings}, policy, concurrency=self._concurrency, failed=failed)
+                    providers[name] = ReplayThenLive(replayed, live, until)
+        else:
+            for name, settings in self._models.items():
+                if settings.provider == "openai" and settings.batch:
+                    from runner.models.openai_batch import BatchModel
+
+                    providers[name] = BatchModel(settings, name, journal.append, recorded.batches)
+        return connect(
+            self._models,
+            policy,
+            concurrency=self._concurrency,
+            replays=self.plan.spec.replays,
+            failed=failed,
+            budget=self._budget,
+            cache=cache,
+            providers=providers,
+        )
+
+    @property
+    def _concurrency(self) -> int:
+        return self.plan.spec.experiment.rollouts.concurrency
+
+    def _engine(self, recorded: Recorded) -> Engine:
+        names = {agent: self._models[group].name for agent, group in self._group_of.items()}
+
+        def earlier(job: Job) -> list[Call]:
+            calls = []
+            for record in recorded.failures(job.datapoint.id, job.repeat):
+                _, _, round_, agent, attempt = record["sample"]
+                calls.append(Call(round_, agent, attempt, names[agent], error=record["error"]))
+            return calls
+
+        async def unconnected(request: Request) -> Any:
+            raise RunError(f"{request.group} is not connected")
+
+        sharing = frozenset(name for name, settings in self._models.items() if settings.share_prompts)
+        return Engine(
+            self.plan.spec.protocol,
+            self.plan.agents(),
+            unconnected,
+            earlier_failures=earlier,
+            kin=self.plan.kin if sharing else None,
+            sharing=sharing,
+        )
+
+    async def _play_all(self, engine: Engine) -> None:
+        concurrency = min(self._concurrency, self.plan.size)
+        parts = PartFiles(self.folder.path, self.folder.run_id)
+        settings = self.plan.spec.experiment.fine_tune
+        files = FineTuneFiles(self.folder.fine_tune, settings, engine.agents) if settings else None
+
+        def sink(rollout: Rollout) -> None:
+            parts.write(rollout)
+            self.metrics.add(rollout)
+            if files is not None:
+                files.add(rollout)
+            self._count(rollout)
+
+        ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency))
+        try:
+            with _signals(engine):
+                await engine.play_all(self.plan.jobs(), ordered, concurrency)
+        except BaseException:
+            with suppress(RunError):
+                parts.close()
+            if files is not None:
+                files.discard()
+            raise
+        await asyncio.to_thread(parts.seal)
+        self._finish(files)
+
+    def _count(self, rollout: Rollout) -> None:
+        progress = self.progress
+        progress.rollouts += 1
+        progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1
+        for call in rollout.calls:
+            progress.calls += 1
+            if call.finish_reason is not None:
+                self._usage["completions"] += 1
+            for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+                self._usage[name] += getattr(call, name)
+            price = self._prices[self._group_of[call.agent]]
+            if not call.paid:
+                continue
+            if price is None:
+                progress.cost_usd = None
+            elif progress.cost_usd is not None:
+                progress.cost_usd += price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens)
+        progress.prompt_tokens = self._usage["prompt_tokens"]
+        progress.completion_tokens = self._usage["completion_tokens"]
+        self._watch(progress)
+
+    def _finish(self, files: FineTuneFiles | None) -> None:
+        summary = {
+            "run_id": self.folder.run_id,
+            **self.metrics.summary(),
+            "original_statistics": self.metrics.original_statistics(),
+        }
+        write_whole(self.folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
+        if files is not None:
+            report = files.close()
+            write_whole(self.folder.fine_tune / "report.json", orjson.dumps(report, option=orjson.OPT_INDENT_2))
+            self.notes.extend(
+                f"{row['file']} was not written: {row['why_not_written']}" for row in report if not row["written"]
+            )
+        elif self.folder.fine_tune.is_dir():
+            shutil.rmtree(self.folder.fine_tune)
+        cost = self.progress.cost_usd
+        self.manifest.update(
+            status=DONE,
+            finished_at=now(),
+            rollouts=self.progress.rollouts,
+            **self._usage,
+            failed_calls=self.progress.failures,
+            cost_usd=None if cost is None else round(cost, 9),
+            agents=self._agent_rows(),
+        )
+        self.folder.write_manifest(self.manifest)
+
+    def _agent_rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "agent": name,
+                "role": agent.agent_spec.role,
+                "model_group": agent.shared_model_group,
+                "provider": agent.model_settings.provider,
+                "model": agent.model_name,
+                "base_model": agent.base_model_name,
+            }
+            for name, agent in self.plan.agents().items()
+        ]
+
+
+def _sent(settings: ModelSettings) -> Mapping[str, Any]:
+    """What a group's requests hold besides the messages."""
+    return {"model": settings.model, "sampling": plain(settings.sampling()), "system_role": settings.system_role}
+
+
+@contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    """Send what limits, retries and batches say of themselves to the run's log."""
+    logger = logging.getLogger("nip_run")
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+@contextmanager
+def _signals(engine: Engine) -> Iterator[None]:
+    """While games are played: the first SIGINT or SIGTERM stops asking, the second stops now."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel() -> None:
+        if task is not None:
+            task.cancel()
+
+    def stop() -> None:
+        if engine.stopping:
+            cancel()
+        else:
+            engine.stopping = True
+            loop.call_later(GRACE_SECONDS, cancel)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+    except (ValueError, RuntimeError):
+        pass  # not the main thread, as in a notebook: signals are somebody else's there
+    try:
+        yield
+    finally:
+        for number in numbers:
+            with suppress(ValueError, RuntimeError):
+                loop.remove_signal_handler(number)
