@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.agents import OpenAiWholeAgent, Position
+from runner.agents import OpenAiWholeAgent
 from runner.errors import (
     BudgetExhausted,
     ContentFilterError,
@@ -31,6 +31,7 @@ from runner.records import (
     InOrder,
     Rollout,
 )
+from runner.seat import Position
 
 AHEAD = 4
 """How many times the concurrency a game may be ahead of the slowest unfinished one."""

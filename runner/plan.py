@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from runner.agents import AgentRuntime, OpenAiWholeAgent, Position
+from runner.agents import OpenAiWholeAgent
 from runner.datasets.load import Datapoint
 from runner.documents.fields import plain
 from runner.ids import derived_seed, tagged_hash
@@ -19,6 +19,7 @@ from runner.models.base import estimated_prompt_tokens
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings
 from runner.protocols.protocol import Protocol
+from runner.seat import AgentRuntime, Position
 from runner.spec.load import Spec
 
 FREE_KEYS = (

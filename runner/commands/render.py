@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.agents import OpenAiWholeAgent, Position
+from runner.agents import OpenAiWholeAgent
 from runner.commands.common import note, split_words
 from runner.errors import UsageError
 from runner.models.base import Completion, Request, Wanted
@@ -16,6 +16,7 @@ from runner.models.dummy import DummyModel
 from runner.models.openai_body import request_body
 from runner.plan import Job, Plan
 from runner.protocols.game import Reply, Round, play
+from runner.seat import Position
 from runner.spec.load import Spec, load_specs
 from runner.text import clean, listed, nearest
 

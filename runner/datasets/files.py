@@ -17,10 +17,11 @@ from typing import IO, Any
 
 import orjson
 
-from runner.agents import OpenAiWholeAgent, Position
+from runner.agents import OpenAiWholeAgent
 from runner.errors import RunError
 from runner.prompts.chat import ChatMessage
 from runner.records import DECIDED, NO_DECISION, Rollout
+from runner.seat import Position
 from runner.spec.experiment import FineTune
 
 METHOD = "sft"
