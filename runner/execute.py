@@ -149,7 +149,8 @@ class Engine:
         names = self.protocol.agent_names
         calls.sort(key=lambda call: (call.round, names.index(call.agent), call.attempt, call.error is None))
         rewards = episode_rewards(self.protocol, rounds)
-        return Rollout(job, tuple(rounds), decision, outcome, point.prover_stance, rewards, calls, error)
+        stance = self.protocol.shared_stance(point.prover_stance)
+        return Rollout(job, tuple(rounds), decision, outcome, stance, rewards, calls, error)
 
     async def _replies(self, job: Job, turn: Turn, calls: list[Call]) -> dict[str, Reply]:
         position = Position(

@@ -19,7 +19,7 @@ import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError
 from runner.files import flush_folder, locked, read_json
-from runner.rundir import RunFolder, run_folders
+from runner.rundir import DONE, RunFolder, run_folders
 
 FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
@@ -86,9 +86,8 @@ def rebuild(results: Path, wait_seconds: float = WAIT_SECONDS) -> list[str]:
     with _replacing(results, wait_seconds, "Try again later.", fresh=True) as connection:
         runs = []
         for folder in run_folders(results):
-            if folder.metrics.is_file() and folder.table("rollouts").is_file():
-                _insert(connection, folder)
-                runs.append(folder.run_id)
+            _insert(connection, folder)
+            runs.append(folder.run_id)
         return runs
 
 
@@ -127,7 +126,9 @@ def _replacing(
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
-    manifest, metrics = folder.manifest(), read_json(folder.metrics)
+    manifest = folder.manifest()
+    # A run that failed or was interrupted has a row that says so, and no numbers.
+    metrics = read_json(folder.metrics) if manifest["status"] == DONE else {"outcomes": {}, "metrics": []}
     run_id = manifest["run_id"]
     for table in ("runs", "agents", "metrics", "rollouts"):
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
@@ -149,7 +150,10 @@ def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
         connection.execute(
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
         )
-    connection.execute("INSERT INTO rollouts BY NAME SELECT * FROM read_parquet(?)", [str(folder.table("rollouts"))])
+    if manifest["status"] == DONE:
+        connection.execute(
+            "INSERT INTO rollouts BY NAME SELECT * FROM read_parquet(?)", [str(folder.table("rollouts"))]
+        )
 
 
 def _spec_as_json(folder: RunFolder) -> str:
@@ -166,7 +170,7 @@ def query(results: Path, sql: str, parameters: Sequence[Any] = ()) -> tuple[list
     Raises:
         LeaderboardError: there is no board yet, or it is damaged, or the question is wrong.
     """
-    connection = open_copy(results)
+    connection = open_copy(results, sql)
     try:
         if len(connection.extract_statements(sql)) != 1:
             raise LeaderboardError("one SQL statement at a time")
@@ -178,8 +182,8 @@ def query(results: Path, sql: str, parameters: Sequence[Any] = ()) -> tuple[list
         connection.close()
 
 
-def open_copy(results: Path) -> duckdb.DuckDBPyConnection:
-    """The board and the runs' tables in memory, locked against files, extensions and further settings."""
+def open_copy(results: Path, sql: str) -> duckdb.DuckDBPyConnection:
+    """The tables that a question names, in memory, locked against files, extensions and further settings."""
     path = results / FILE
     connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
     try:
@@ -190,7 +194,8 @@ def open_copy(results: Path) -> duckdb.DuckDBPyConnection:
             connection.execute("DETACH board")
         connection.execute(_TABLES)
         for name in ("messages", "completions"):
-            _load_table(connection, results, name)
+            if name in sql.lower():
+                _load_table(connection, results, name)
         for setting in (
             "SET temp_directory=''", "SET python_enable_replacements=false", "SET enable_external_access=false",
             "SET lock_configuration=true",

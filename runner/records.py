@@ -66,13 +66,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One finished game as facts: what was said, decided and asked, and how it ended."""
+    """One finished game as facts: what was said, decided and asked, and how it ended.
+
+    `stance` is what all provers argued, None where they did not argue the same.
+    """
 
     job: Job
     rounds: Sequence[Round]
     decision: int
     outcome: str
-    prover_stance: int
+    stance: int | None
     rewards: Mapping[str, float]
     calls: Sequence[Call] = field(default_factory=tuple)
     error: str | None = None
@@ -100,7 +103,7 @@ def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
                 "repeat": job.repeat,
                 "seed": job.seed,
                 "y": job.datapoint.label,
-                "stance": rollout.prover_stance,
+                "stance": rollout.stance,
                 "decision": int(rollout.decision),
                 "correct": rollout.correct,
                 "outcome": rollout.outcome,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.errors import LeaderboardError, NipRunError
 from runner.files import locked, read_json
 from runner.ids import tagged_hash
 from runner.models.budget import Budget
@@ -64,7 +65,13 @@ def run(
             budget = Budget(spec.experiment.budget)
             budget.add_spent(spending(plan, folder))
         session = Session(plan, folder, refreshed(manifest, plan), budget=budget, replay=replay, watch=watch)
-        session.play()
+        try:
+            session.play()
+        except NipRunError:
+            # The board says that the run failed or was interrupted; its own troubles must not hide why.
+            with suppress(LeaderboardError):
+                leaderboard.append(results, folder, wait_seconds=1.0)
+            raise
     leaderboard.append(results, folder)
     return RunResult(folder, session.manifest, session.metrics.summary(), notes=tuple(session.notes))
 

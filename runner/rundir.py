@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from runner.agents import OpenAiWholeAgent
 from runner.documents.fields import plain
 from runner.documents.layers import dump
 from runner.errors import RunDirectoryError, RunError
@@ -203,8 +204,20 @@ def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
         "git_dirty": dirty,
         "parent_run_id": None,
         "iteration": None,
+        "agents": [_agent_row(name, agent) for name, agent in plan.agents().items()],
         "started_at": now(),
         "finished_at": None,
+    }
+
+
+def _agent_row(name: str, agent: OpenAiWholeAgent) -> dict[str, Any]:
+    return {
+        "agent": name,
+        "role": agent.agent_spec.role,
+        "model_group": agent.shared_model_group,
+        "provider": agent.model_settings.provider,
+        "model": agent.model_name,
+        "base_model": agent.base_model_name,
     }
 
 

@@ -129,7 +129,8 @@ class Session:
     def _end(self, status: str) -> None:
         # The journal is what counts; where not even this can be written, the run shows as interrupted.
         with suppress(RunError):
-            self.folder.write_manifest({**self.manifest, "status": status, "finished_at": now()})
+            counted = {"rollouts": self.progress.rollouts, **self._usage, "failed_calls": self.progress.failures}
+            self.folder.write_manifest({**self.manifest, **counted, "status": status, "finished_at": now()})
 
     async def _play(self) -> None:
         # What replays, and what is drawn from the seed, costs nothing to have again.
@@ -297,22 +298,8 @@ class Session:
             **self._usage,
             failed_calls=self.progress.failures,
             cost_usd=None if cost is None else round(cost, 9),
-            agents=self._agent_rows(),
         )
         self.folder.write_manifest(self.manifest)
-
-    def _agent_rows(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "agent": name,
-                "role": agent.agent_spec.role,
-                "model_group": agent.shared_model_group,
-                "provider": agent.model_settings.provider,
-                "model": agent.model_name,
-                "base_model": agent.base_model_name,
-            }
-            for name, agent in self.plan.agents().items()
-        ]
 
 
 def _sent(settings: ModelSettings) -> Mapping[str, Any]:
@@ -320,12 +307,19 @@ def _sent(settings: ModelSettings) -> Mapping[str, Any]:
     return {"model": settings.model, "sampling": plain(settings.sampling()), "system_role": settings.system_role}
 
 
+class _QuietFile(logging.FileHandler):
+    """A log that a full disk may silence: the journal is what counts, and says so itself."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        del record
+
+
 @contextmanager
 def _log_to(path: Path) -> Iterator[None]:
     """Send what limits, retries and batches say of themselves to the run's log."""
     logger = logging.getLogger("nip_run")
     try:
-        handler = logging.FileHandler(path, encoding="utf-8")
+        handler = _QuietFile(path, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))

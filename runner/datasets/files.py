@@ -152,7 +152,7 @@ class FineTuneFiles:
             if reason is None:
                 position = Position(
                     min(len(rounds), agent.max_message_rounds - 1), rounds, job.datapoint.columns, job.seed,
-                    rollout.prover_stance, job.datapoint.id, job.repeat,
+                    job.datapoint.prover_stance, job.datapoint.id, job.repeat,
                 )  # fmt: skip
                 example = agent.fine_tune_example(
                     position,

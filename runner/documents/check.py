@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -25,9 +26,17 @@ _NAMES = {
 def check(layered: Layered, schema: dict[str, Any]) -> list[Problem]:
     """All that the schema finds wrong with the data."""
     validator = Draft202012Validator(schema)
-    return [
-        problem for error in validator.iter_errors(layered.data) for problem in _problems(error, layered, validator)
-    ]
+    found = [p for error in validator.iter_errors(layered.data) for p in _problems(error, layered, validator)]
+    return [*found, *_not_finite(layered.data, (), layered)]
+
+
+def _not_finite(value: Any, at: tuple[str | int, ...], layered: Layered) -> Iterator[Problem]:
+    """JSON has no infinity and no NaN, and neither has a spec."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield Problem(layered.place(at), ".".join(map(str, at)), f"{value} is no finite number")
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield from _not_finite(item, (*at, name), layered)
 
 
 def _problems(error: ValidationError, layered: Layered, validator: Draft202012Validator) -> Iterator[Problem]:
@@ -45,6 +54,8 @@ def _problems(error: ValidationError, layered: Layered, validator: Draft202012Va
                     f"unknown key{nearest(name, known) or '; known are ' + listed(known)}",
                 )
         return
+    if "propertyNames" in error.absolute_schema_path:
+        at = (*at, str(error.instance))  # the name itself is what is wrong
     key = ".".join(map(str, at))
     yield Problem(layered.place(at), key or "(root)", _message(error))
 

@@ -36,8 +36,6 @@ def key(
     `example` may be left out where the default is one. `path` marks a file or folder that is looked up
     beside the file that names it. `constraints` are JSON Schema keywords (`minimum=0`, `pattern=...`).
     """
-    if example is MISSING:
-        example = default if default is not MISSING else None
     metadata = {"doc": doc, "example": example, "path": path, "constraints": constraints}
     if factory is not MISSING:
         return dataclasses.field(default_factory=factory, metadata=metadata)
@@ -90,7 +88,8 @@ def _field_schema(field: Field[Any], hint: Any, definitions: dict[str, Any]) -> 
         result["default"] = plain(field.default)
     elif field.default_factory is not MISSING:
         result["default"] = plain(field.default_factory())
-    result["examples"] = [plain(field.metadata["example"])]
+    example = field.metadata["example"]
+    result["examples"] = [result["default"] if example is MISSING else plain(example)]
     return result
 
 
@@ -143,8 +142,8 @@ def _value(hint: Any, value: Any) -> Any:
     if value is None or hint is Any:
         return value
     origin = get_origin(hint)
-    if hint is float:
-        return float(value)
+    if hint in (float, int) and not isinstance(value, bool):
+        return hint(value)
     if origin is tuple:
         return tuple(_value(get_args(hint)[0], item) for item in value)
     if isinstance(value, Mapping):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from omegaconf.grammar_parser import parse as parse_interpolation
 
 from runner.documents.reader import Document, KeyPath, parse, read
 from runner.errors import Place, Problem
@@ -19,14 +19,21 @@ from runner.text import nearest
 
 EXTENDS = "extends"
 MAX_EXTENDS = 16
+MAX_FILES = 64
+MAX_RESOLVED = 1 << 20
+_REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
 
 
 @dataclass(frozen=True)
 class Override:
-    """One change to what the files say: `KEY=VALUE`, `+KEY=VALUE` or `~KEY`, and where it was written."""
+    """One change to what the files say: `KEY=VALUE`, `+KEY=VALUE` or `~KEY`, and where it was written.
+
+    `value` holds the value where it is data already (a point of a sweep) and no text to be read.
+    """
 
     text: str
     place: Place | None = None
+    value: tuple[Any] | None = None
 
 
 Find = Callable[[str, Path], Path | None]
@@ -61,8 +68,7 @@ def load_layers(path: Path, shown: str, overrides: Sequence[Override], find: Fin
     _add_file(path, shown, find, layered, ())
     for override in overrides:
         _apply_override(override, layered)
-    if not layered.problems:
-        _resolve(layered)
+    _resolve(layered)
     return layered
 
 
@@ -71,7 +77,7 @@ def _add_file(path: Path, shown: str, find: Find, layered: Layered, chain: tuple
     layered.files.append(shown)
     layered.folders[shown] = document.folder
     layered.problems.extend(document.problems)
-    if document.problems:
+    if not document.data:
         return
     for at, base in _bases(document, layered):
         place = document.places[at]
@@ -82,8 +88,10 @@ def _add_file(path: Path, shown: str, find: Find, layered: Layered, chain: tuple
             )
         elif found.resolve() in (*chain, path.resolve()):
             layered.problems.append(Problem(place, EXTENDS, f"{base!r} extends itself, by way of this file"))
-        elif len(chain) >= MAX_EXTENDS:
-            layered.problems.append(Problem(place, EXTENDS, f"more than {MAX_EXTENDS} files extend each other"))
+        elif len(chain) >= MAX_EXTENDS or len(layered.files) >= MAX_FILES:
+            message = f"more than {MAX_EXTENDS} files extend each other, or {MAX_FILES} are read in all"
+            layered.problems.append(Problem(place, EXTENDS, message))
+            return
         else:
             _add_file(found, _shown(found), find, layered, (*chain, path.resolve()))
     document.data.pop(EXTENDS, None)
@@ -112,8 +120,22 @@ def _bases(document: Document, layered: Layered) -> list[tuple[KeyPath, str]]:
 
 
 def _merge(document: Document, layered: Layered) -> None:
+    replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
+    for at in replaced:
+        _forget_below(layered, at)
     layered.data = _merged(layered.data, document.data)
     layered.places.update(document.places)
+
+
+def _value_at(data: Any, at: KeyPath) -> Any:
+    for part in at:
+        data = data.get(part) if isinstance(data, dict) else None
+    return data
+
+
+def _forget_below(layered: Layered, at: KeyPath) -> None:
+    """Drop the places of keys that are no more."""
+    layered.places = {old: place for old, place in layered.places.items() if old[: len(at)] != at}
 
 
 def _merged(below: Any, above: Any) -> Any:
@@ -154,12 +176,17 @@ def _apply_override(override: Override, layered: Layered) -> None:
         return None
     if sign == "+" and at[-1] in parent:
         return refuse(name, f"the key is there already; write {name}=... to change it")
-    document = parse(f"value: {written}" if written.strip() else "value: null", Document(place.file, Path()))
-    if document.problems:
-        # YAML's columns count from our own prefix; the place of an override is the override.
-        return refuse(name, document.problems[0].message)
-    parent[at[-1]] = document.data["value"]
-    layered.places = {old: where for old, where in layered.places.items() if old[: len(at)] != at}
+    if override.value is not None:
+        parent[at[-1]] = escaped(override.value[0])
+    else:
+        document = parse(f"value: {written}" if written.strip() else "value: null", Document(place.file, Path()))
+        if document.problems:
+            # YAML's columns count from our own prefix; the place of an override is the override.
+            return refuse(name, document.problems[0].message)
+        if set(document.data) != {"value"}:
+            return refuse(name, "one value belongs here, not several lines")
+        parent[at[-1]] = document.data["value"]
+    _forget_below(layered, at)
     for end in range(1, len(at) + 1):
         layered.places.setdefault(at[:end], place)
     layered.places[at] = place
@@ -167,18 +194,81 @@ def _apply_override(override: Override, layered: Layered) -> None:
 
 
 def _resolve(layered: Layered) -> None:
-    """Replace every `${key}`; functions such as `${oc.env:X}` are refused, because a spec may be a stranger's."""
-    before = len(layered.problems)
-    _refuse_resolvers(layered.data, (), layered)
-    if len(layered.problems) > before:
-        return
+    """Replace every `${key}`; what would grow without bound, or refers to itself, is refused before."""
+    sizes = _Sizes(layered.data)
+    unbounded = [(at, message) for at, _ in _texts(layered.data, ()) if (message := sizes.problem(at)) is not None]
+    layered.problems.extend(Problem(layered.place(at), ".".join(map(str, at)), message) for at, message in unbounded)
+    for at, _ in unbounded:
+        _container(layered.data, at)[at[-1]] = None
     config = OmegaConf.create(layered.data)
     assert isinstance(config, DictConfig)
     layered.data = {str(name): _resolved(config, name, (str(name),), layered) for name in config}
 
 
+def _container(data: Any, at: KeyPath) -> Any:
+    """The mapping or list that holds a key."""
+    for part in at[:-1]:
+        data = data[part]
+    return data
+
+
+def _texts(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Every text that holds an interpolation, with its key."""
+    if isinstance(value, str) and "${" in value:
+        yield at, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield from _texts(item, (*at, name))
+
+
+class _Sizes:
+    """How large each value is once its interpolations are resolved, without resolving them."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data = data
+        self._known: dict[KeyPath, int] = {}
+
+    def problem(self, at: KeyPath) -> str | None:
+        try:
+            size = self._size(at, ())
+        except RecursionError:
+            return "the interpolation refers to itself"
+        return f"the interpolation grows to more than {MAX_RESOLVED >> 20} MiB" if size > MAX_RESOLVED else None
+
+    def _size(self, at: KeyPath, under: tuple[KeyPath, ...]) -> int:
+        if at in under:
+            raise RecursionError
+        if at not in self._known:
+            self._known[at] = self._fresh_size(at, (*under, at))
+        return self._known[at]
+
+    def _fresh_size(self, at: KeyPath, under: tuple[KeyPath, ...]) -> int:
+        value: Any = self._data
+        for part in at:
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                return 0  # a key that is not there is OmegaConf's to report
+        if isinstance(value, (dict, list)):
+            names = value if isinstance(value, dict) else range(len(value))
+            return sum(self._size((*at, name), under) for name in names)
+        size = len(str(value))
+        for found in _REFERENCE.finditer(value if isinstance(value, str) else ""):
+            size += self._size(self._target(found[1], at), under)
+        return size
+
+    def _target(self, reference: str, at: KeyPath) -> KeyPath:
+        name = reference.lstrip(".")
+        dots = len(reference) - len(name)
+        base = at[: len(at) - dots] if dots else ()
+        parts = [part for part in re.split(r"[.\[\]]", name) if part]
+        return (*base, *(int(part) if part.isdigit() else part for part in parts))
+
+
 def _resolved(config: Any, key: Any, at: KeyPath, layered: Layered) -> Any:
     """Node by node, so that every broken interpolation is reported and not the first alone."""
+    if OmegaConf.is_missing(config, key):
+        return "???"  # OmegaConf's mark for a missing value is a text like any other here
     try:
         value = config[key]
     except OmegaConfBaseException as error:
@@ -192,40 +282,39 @@ def _resolved(config: Any, key: Any, at: KeyPath, layered: Layered) -> Any:
     return value
 
 
-def _refuse_resolvers(value: Any, at: KeyPath, layered: Layered) -> None:
-    if isinstance(value, dict):
-        for name, item in value.items():
-            _refuse_resolvers(item, (*at, name), layered)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _refuse_resolvers(item, (*at, index), layered)
-    elif isinstance(value, str) and "${" in value:
-        message = None
-        try:
-            if _has_resolver(parse_interpolation(value)):
-                message = f"{value!r}: only ${{key}} is allowed, no function such as ${{oc.env:...}}"
-        except OmegaConfBaseException as error:
-            message = f"{value!r} is no valid interpolation: {str(error).splitlines()[0]}"
-        if message:
-            layered.problems.append(Problem(layered.place(at), ".".join(map(str, at)), message))
-
-
-def _has_resolver(node: Any) -> bool:
-    if type(node).__name__ == "InterpolationResolverContext":
-        return True
-    return any(_has_resolver(child) for child in getattr(node, "children", None) or ())
-
-
 def dump(data: Any) -> str:
     """Data as YAML text that `read` gives back unchanged."""
-    escaped = _escaped(data)
-    return yaml.safe_dump(escaped, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(escaped(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
-def _escaped(value: Any) -> Any:
-    """Resolved text that holds `${` must not be read as an interpolation the next time."""
+def escaped(value: Any) -> Any:
+    """Resolved data, written so that no text of it is read as an interpolation the next time."""
     if isinstance(value, dict):
-        return {name: _escaped(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_escaped(item) for item in value]
-    return value.replace("${", "\\${") if isinstance(value, str) else value
+        return {name: escaped(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [escaped(item) for item in value]
+    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", value) if isinstance(value, str) else value
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that is not plainly a word: readers differ on what else looks like a number."""
+
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
+_RESERVED = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n", "nan", "inf"))
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _RESERVED
+    style = None if plain else "|" if "\n" in text and _is_block(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+def _is_block(text: str) -> bool:
+    """Whether a text of several lines survives as a literal block."""
+    return text.isprintable() or (
+        all(c == "\n" or c.isprintable() for c in text) and not re.search(r" \n| $|^\s", text)
+    )
+
+
+_Dumper.add_representer(str, _text_node)

@@ -7,6 +7,7 @@ nesting, and aliases multiply. Values are read by OmegaConf, places from the YAM
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any, cast
 
 import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.grammar_parser import parse as parse_interpolation
 
 from runner.errors import Place, Problem
 
@@ -26,6 +29,8 @@ KeyPath = tuple[str | int, ...]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+_NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
+_SCALARS = ("str", "int", "float", "bool", "null", "timestamp")
 
 
 @dataclass
@@ -77,10 +82,15 @@ def parse(text: str, document: Document) -> Document:
     if not isinstance(node, yaml.MappingNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
         return _failed(document, f"a mapping (KEY: VALUE lines) belongs here, this is {kind}")
-    _walk(node, (), document)
+    broken: list[Problem] = []
+    _walk(node, (), document, broken)
     if document.problems:
+        document.problems.extend(broken)
         return document
+    document.problems.extend(broken)
     try:
+        if broken:
+            text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # _walk has emptied what is broken in the nodes
         config = OmegaConf.load(io.StringIO(text), max_yaml_expanded_nodes=MAX_NODES)
     except Exception as error:  # noqa: BLE001 - OmegaConf raises its own and antlr's errors; both are about the text
         return _failed(document, f"OmegaConf cannot read the file: {str(error).splitlines()[0]}")
@@ -123,20 +133,59 @@ def _refusals(text: str) -> Iterator[tuple[str, int, int]]:
                 return
 
 
-def _walk(node: yaml.Node, at: KeyPath, document: Document) -> None:
+def _scalar_problem(node: yaml.ScalarNode) -> str | None:
+    """What neither YAML's types nor the interpolation grammar have a meaning for."""
+    if node.tag.removeprefix(_TAG) not in _SCALARS:
+        return f"{node.value!r} means something else in YAML; put it in quotes"
+    return interpolation_problem(node.value) if node.tag == _TAG + "str" else None
+
+
+def interpolation_problem(text: str) -> str | None:
+    """Why a text's `${...}` cannot be resolved: grammar, functions, names that are computed."""
+    if "${" not in text:
+        return None
+    try:
+        tree = parse_interpolation(text)
+    except OmegaConfBaseException as error:
+        return f"{text!r} is no valid interpolation: {str(error).splitlines()[0]}; write \\${{ for the text itself"
+    if "InterpolationResolverContext" in _node_kinds(tree):
+        return f"{text!r}: only ${{key}} is allowed, no function such as ${{oc.env:...}}"
+    if _NESTED.search(text):
+        return f"{text!r}: the key of an interpolation must be written out"
+    return None
+
+
+def _node_kinds(node: Any) -> Iterator[str]:
+    yield type(node).__name__
+    for child in getattr(node, "children", None) or ():
+        yield from _node_kinds(child)
+
+
+def _walk(node: yaml.Node, at: KeyPath, document: Document, broken: list[Problem]) -> None:
+    """Note the place of every key; what is wrong with a value goes to `broken`, and the value is emptied."""
     mark = node.start_mark
-    document.places.setdefault(at, Place(document.file, mark.line + 1, mark.column + 1))
+    place = Place(document.file, mark.line + 1, mark.column + 1)
+    document.places.setdefault(at, place)
+    if isinstance(node, yaml.ScalarNode):
+        message = _scalar_problem(node)
+        if message is not None:
+            broken.append(Problem(document.places[at], ".".join(map(str, at)), message))
+            node.tag, node.value = _TAG + "null", ""
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _walk(item, (*at, index), document)
+            _walk(item, (*at, index), document, broken)
     elif isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key_node, value_node in node.value:
             place = Place(document.file, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
             shown = ".".join(map(str, (*at, getattr(key_node, "value", "?"))))
+            if not isinstance(key_node, yaml.ScalarNode):
+                message = "a key must be text, not a list or mapping"
+                document.problems.append(Problem(place, ".".join(map(str, at)), message))
+                continue
             if key_node.tag != _TAG + "str":
-                hint = "; put it in quotes" if isinstance(key_node, yaml.ScalarNode) else ""
-                message = f"a key must be text, YAML reads this one as {key_node.tag.removeprefix(_TAG)}{hint}"
+                kind = key_node.tag.removeprefix(_TAG)
+                message = f"a key must be text, YAML reads this one as {kind}; put it in quotes"
                 document.problems.append(Problem(place, shown, message))
                 continue
             if key_node.value in seen:
@@ -144,4 +193,4 @@ def _walk(node: yaml.Node, at: KeyPath, document: Document) -> None:
                 continue
             seen.add(key_node.value)
             document.places[(*at, key_node.value)] = place
-            _walk(value_node, (*at, key_node.value), document)
+            _walk(value_node, (*at, key_node.value), document, broken)

@@ -91,7 +91,7 @@ def connect(
     complete = within_limits(ask, Gate(concurrency), limits, most_tokens)
     if budget is not None:
         complete = within_budget(complete, budget, groups, prices)
-    complete = with_retries(complete, policy, failed)
+    complete = with_retries(complete, policy, failed, timed=lambda request: not groups[request.group].batch)
     if cache is not None:
         complete = through_cache(complete, cache, groups)
     return Connection(complete, tuple(provider.close for provider in connected.values()), limits)

@@ -20,11 +20,12 @@ def with_retries(
     policy: TransientPolicy,
     failed: Failed,
     *,
+    timed: Callable[[Request], bool] = lambda _: True,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
     rng: random.Random | None = None,
 ) -> Complete:
-    """`complete` with transient failures asked again.
+    """`complete` with transient failures asked again; `timed` says for which calls the total time is bounded.
 
     Jitter draws from a generator of its own: waiting is the one thing that may differ between equal runs.
     """
@@ -39,7 +40,8 @@ def with_retries(
                 return await complete(request)
             except TransientError as error:
                 wait = error.retry_after if error.retry_after is not None else own_wait(policy, attempt, jitter)
-                last = attempt >= policy.attempts or clock() - started + wait > policy.total_seconds
+                late = timed(request) and clock() - started + wait > policy.total_seconds
+                last = attempt >= policy.attempts or late
                 await failed(request, attempt, error, -1.0 if last else wait)
                 if last:
                     raise

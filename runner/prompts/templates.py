@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from runner.errors import Place, Problem, RunError, SpecError
@@ -26,6 +27,7 @@ MAX_BYTES = 64 << 10
 MAX_NODES = 5_000
 MAX_LOOPS = 1
 MAX_RENDERED = 4 << 20
+_TOO_LONG = f"renders to more than {MAX_RENDERED >> 20} MiB"
 
 VARIABLES: Mapping[str, str] = {
     "agent": "the agent's name in the protocol, such as `prover0`",
@@ -59,11 +61,29 @@ _FILTERS = (
     "wordcount",
 )
 _TESTS = ("defined", "undefined", "none", "string", "number", "eq", "ne", "lt", "gt", "le", "ge", "in")
+_SPECIAL_NAMES = ("self", "super", "caller", "varargs", "kwargs")
 _NODES: tuple[type[nodes.Node], ...] = (
     nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.If, nodes.For,
     nodes.Filter, nodes.Test, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.CondExpr,
     nodes.Add, nodes.Sub, nodes.Getitem, nodes.Concat, nodes.List, nodes.Tuple, nodes.Getattr,
 )  # fmt: skip
+
+
+def _join(values: Any, between: str = "") -> str:
+    """Jinja2's `join`, of a list alone: joining the letters of a text is how a template grows without bound."""
+    if not isinstance(values, (list, tuple)):
+        raise SecurityError("join takes a list")
+    if sum(len(str(value)) for value in values) + len(values) * len(between) > MAX_RENDERED:
+        raise SecurityError(_TOO_LONG)
+    return str(between).join(map(str, values))
+
+
+def _indent(text: str, width: int = 4, first: bool = False) -> str:
+    """Jinja2's `indent`, by a number of blanks."""
+    if len(str(text)) + width * (str(text).count("\n") + 1) > MAX_RENDERED:
+        raise SecurityError(_TOO_LONG)
+    indented = str(text).replace("\n", "\n" + " " * width)
+    return " " * width + indented if first else indented
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -72,7 +92,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(undefined=StrictUndefined, autoescape=False, loader=None)
         self.globals.clear()
-        self.filters = {name: self.filters[name] for name in _FILTERS}
+        self.filters = {**{name: self.filters[name] for name in _FILTERS}, "join": _join, "indent": _indent}
         self.tests = {name: self.tests[name] for name in _TESTS}
 
 
@@ -91,15 +111,25 @@ class PromptSet:
         object.__setattr__(self, "_compiled", {})
 
     def render(self, name: str, variables: Mapping[str, Any]) -> str:
+        """A template's text with these variables.
+
+        Raises:
+            RunError: it fails with them, or grows past its bound.
+        """
         template = self._compiled.get(name)
-        if template is None:
-            template = self._compiled[name] = _environment.from_string(self.sources[name])
         parts, size = [], 0
-        for part in template.generate(variables):
-            size += len(part)
-            if size > MAX_RENDERED:
-                raise RunError(f"template {name!r} renders to more than {MAX_RENDERED >> 20} MiB")
-            parts.append(part)
+        try:
+            if template is None:
+                template = self._compiled[name] = _environment.from_string(self.sources[name])
+            for part in template.generate(variables):
+                size += len(part)
+                if size > MAX_RENDERED:
+                    raise SecurityError(_TOO_LONG)
+                parts.append(part)
+        except SecurityError as error:
+            raise RunError(f"template {name!r} {error}") from error
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+            raise RunError(f"template {name!r} fails: {error}") from error
         return "".join(parts)
 
     @cached_property
@@ -172,9 +202,15 @@ def _template_problems(source: str, path: Path, columns: Iterable[str] | None) -
     except RecursionError:
         yield Problem(Place(str(path)), "", "the template nests too deep")
         return
-    refused = list(_forbidden(tree))
+    try:
+        refused = list(_forbidden(tree))
+        _environment.compile(tree)
+    except RecursionError:
+        refused = [(1, "the template nests too deep")]
+    except (TemplateError, AssertionError) as error:
+        refused = [(getattr(error, "lineno", 1) or 1, f"template syntax: {error}")]
     for line, message in refused:
-        yield Problem(Place(str(path), line), "", message)
+        yield Problem(Place(str(path), line or 1), "", message)
     if refused:
         return
     known = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
@@ -182,6 +218,9 @@ def _template_problems(source: str, path: Path, columns: Iterable[str] | None) -
         line = next((i for i, text in enumerate(source.split("\n"), 1) if name in text), 1)
         if name in FORBIDDEN:
             yield Problem(Place(str(path), line), name, "the label must not reach a prompt")
+        elif name in VARIABLES and name in (columns or ()):
+            message = "both a column of the dataset and a variable of the runner; rename the column (dataset.columns)"
+            yield Problem(Place(str(path), line), name, message)
         elif columns is not None and name not in known:
             message = f"no such variable, and the dataset has no such column{nearest(name, known)}"
             yield Problem(Place(str(path), line), name, message)
@@ -196,23 +235,26 @@ def _forbidden(tree: nodes.Template) -> Iterable[tuple[int, str]]:
             yield node.lineno, f"{type(node).__name__} is not allowed in a template"
         elif isinstance(node, nodes.Getattr) and not _is_loop_attribute(node):
             yield node.lineno, f"attributes (.{node.attr}) are not allowed in a template"
+        elif isinstance(node, nodes.Name) and node.name in _SPECIAL_NAMES:
+            yield node.lineno, f"{node.name} is not allowed in a template"
+        elif isinstance(node, nodes.Getitem) and _is_hidden(node.arg):
+            yield node.lineno, "names that start with an underscore are not allowed in a template"
+        elif isinstance(node, nodes.Filter) and any(pair.key == "attribute" for pair in node.kwargs):
+            yield node.lineno, "a filter's attribute is not allowed in a template"
         elif isinstance(node, nodes.Filter) and node.name not in _FILTERS:
             yield node.lineno, f"no filter {node.name!r}; allowed are {listed(_FILTERS)}"
         elif isinstance(node, nodes.Test) and node.name not in _TESTS:
             yield node.lineno, f"no test {node.name!r}; allowed are {listed(_TESTS)}"
         elif isinstance(node, nodes.For) and (node.recursive or _loops_above(node, tree) >= MAX_LOOPS):
             yield node.lineno, "a loop inside a loop, or a recursive one, is not allowed in a template"
-        elif isinstance(node, nodes.Filter) and node.name == "indent" and not _small_constants(node):
-            yield node.lineno, "indent takes a constant width of at most 40"
+
+
+def _is_hidden(key: nodes.Node) -> bool:
+    return isinstance(key, nodes.Const) and isinstance(key.value, str) and key.value.startswith("_")
 
 
 def _is_loop_attribute(node: nodes.Getattr) -> bool:
     return isinstance(node.node, nodes.Name) and node.node.name == "loop" and node.attr in ("index", "first", "last")
-
-
-def _small_constants(node: nodes.Filter) -> bool:
-    values = [*node.args, *(pair.value for pair in node.kwargs)]
-    return all(isinstance(v, nodes.Const) and (not isinstance(v.value, int) or v.value <= 40) for v in values)
 
 
 def _descendants(node: nodes.Node) -> Iterable[nodes.Node]:

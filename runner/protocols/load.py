@@ -53,19 +53,20 @@ def load_protocol(
     parameters: Mapping[str, Any] | None = None,
     *,
     folder: Path = Path(),
-    place: Place | None = None,
+    where: Callable[[str], Place] = lambda _: Place("protocol"),
 ) -> Protocol:
-    """Load a protocol by its built-in name or its file's path.
+    """Load a protocol by its built-in name or its file's path; `where` gives the place of a key such as `protocol.use`.
 
     Raises:
         SpecError: with everything that is wrong with the file or with the parameters for it.
     """
-    place = place or Place("protocol")
     path = find_protocol(name, folder)
     if path is None:
         known = builtin_names()
         hint = nearest(name, known) or f"; built-in ones are {listed(known)}"
-        raise SpecError([Problem(place, "protocol.use", f"no protocol {name!r}{hint}; or give a .yaml file")])
+        raise SpecError(
+            [Problem(where("protocol.use"), "protocol.use", f"no protocol {name!r}{hint}; or give a .yaml file")]
+        )
     layered = load_layers(path, str(path) if path.parent != builtin.PROTOCOLS else f"{path.stem}.yaml", (), _find_base)
     problems = layered.problems or check(layered, protocol_schema())
     if problems:
@@ -73,7 +74,7 @@ def load_protocol(
     file = build(ProtocolFile, layered.data)
     problems = list(_static_problems(file, layered))
     given = dict(parameters or {})
-    problems.extend(_parameter_problems(file, given, place))
+    problems.extend(_parameter_problems(file, given, where))
     if problems:
         raise SpecError(problems)
     return Protocol(file, replace(file.parameters, **given))
@@ -129,6 +130,8 @@ def _seat_problems(file: ProtocolFile, layered: Layered, name: str) -> Iterator[
     texts = [text.lower() for text in seat.headers.values()]
     if len(set(texts)) < len(texts):
         yield headers("two channels have the same header")
+    elif any(one in other for i, one in enumerate(texts) for j, other in enumerate(texts) if i != j):
+        yield headers("one header stands in another, so that an answer could not be cut at them")
     for channel in seat.headers:
         if channel not in file.channels:
             yield headers(f"no channel {channel!r}{nearest(channel, file.channels)}")
@@ -140,27 +143,28 @@ def _seat_problems(file: ProtocolFile, layered: Layered, name: str) -> Iterator[
         yield order("a channel is named twice")
 
 
-def _parameter_problems(file: ProtocolFile, given: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+def _parameter_problems(
+    file: ProtocolFile, given: Mapping[str, Any], where: Callable[[str], Place]
+) -> Iterator[Problem]:
     known = [field.name for field in fields(Parameters) if field.name not in file.fixed]
     for name, value in given.items():
+        key = f"protocol.{name}"
         if name in file.fixed and value != getattr(file.parameters, name):
-            yield Problem(
-                place,
-                f"protocol.{name}",
-                f"{file.name} fixes {name} at {getattr(file.parameters, name)!r}; leave it out",
-            )
+            fixed = getattr(file.parameters, name)
+            yield Problem(where(key), key, f"{file.name} fixes {name} at {fixed!r}; leave it out")
         elif name not in file.fixed and name not in known:
-            yield Problem(place, f"protocol.{name}", f"no such parameter{nearest(name, known)}")
+            yield Problem(where(key), key, f"no such parameter{nearest(name, known)}")
 
 
-def unplayable(protocol: Protocol, place: Place) -> Iterator[Problem]:
+def unplayable(protocol: Protocol, where: Callable[[str], Place]) -> Iterator[Problem]:
     """What makes a game pointless: no round in which a decision would count."""
     low, high = protocol.min_message_rounds, protocol.max_message_rounds
     if low > high:
-        yield Problem(place, "protocol.min_message_rounds", f"{low} is more than max_message_rounds ({high})")
+        key = "protocol.min_message_rounds"
+        yield Problem(where(key), key, f"{low} is more than max_message_rounds ({high})")
     elif not any(_may_ever_decide(protocol, round_) for round_ in range(low - 1, high)):
         yield Problem(
-            place,
+            where("protocol"),
             "protocol",
             f"the verifier may decide in no round from {low - 1} to {high - 1} (rounds count from 0); "
             "change the cycle, verifier_first or the number of rounds",

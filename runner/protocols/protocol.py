@@ -157,6 +157,11 @@ class Protocol:
         """
         return prover_stance if self.parameters.randomize_prover_stance else self.default_stance(agent)
 
+    def shared_stance(self, prover_stance: int) -> int | None:
+        """The stance that all provers argue for a datapoint; None where they differ, or there are none."""
+        stances = {self.stance(prover, prover_stance) for prover in self.prover_names}
+        return stances.pop() if len(stances) == 1 else None
+
     def reward_mid_point(self, agent: str) -> float:
         """Halfway between an agent's best and worst reward for a decision: the threshold between good and bad."""
         p = self.parameters

@@ -107,6 +107,7 @@ class Experiment:
         "Dotted keys, each with a list of values; every combination is a run of its own.",
         factory=dict,
         example={"agents.verifier.model": ["small", "strong"]},
+        additionalProperties={"type": "array", "minItems": 1},
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
@@ -96,10 +95,7 @@ def _points(layered: Layered) -> Iterator[list[Override]]:
     if not isinstance(sweep, dict) or not all(isinstance(values, list) and values for values in sweep.values()):
         return
     columns = [
-        [
-            Override(f"{key}={json.dumps(value)}", layered.place(("sweep", key, index)))
-            for index, value in enumerate(values)
-        ]
+        [Override(f"{key}=...", layered.place(("sweep", key, index)), (value,)) for index, value in enumerate(values)]
         for key, values in sweep.items()
     ]
     if columns:
@@ -144,7 +140,7 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
     try:
         if usable("protocol"):
             protocol = _protocol(layered)
-            problems.extend(unplayable(protocol, layered.place(("protocol",))))
+            problems.extend(unplayable(protocol, _where(layered)))
     except SpecError as error:
         problems.extend(error.problems)
     if protocol is not None and usable("agents"):
@@ -167,19 +163,24 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
     return Spec(experiment, protocol, prompts, dataset, dict(_replays(layered)), cache)
 
 
+def _where(layered: Layered) -> Where:
+    """A dotted key into the place that set it."""
+    return lambda key: layered.place(tuple(key.split(".")))
+
+
 def _dataset(layered: Layered, readers: _Readers, seed: int) -> Dataset:
     settings = build(DatasetSettings, layered.data["dataset"])
     at = ("dataset", "path")
     path = None if settings.path.startswith(HUB) else builtin.find(settings.path, layered.folder(at))
-    return readers.dataset(settings, path, seed, lambda key: layered.place(tuple(key.split("."))))
+    return readers.dataset(settings, path, seed, _where(layered))
 
 
 def _protocol(layered: Layered) -> Protocol:
     section = layered.data["protocol"]
     known = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in section.items() if name in known}
-    at = ("protocol", "use")
-    return load_protocol(section["use"], parameters, folder=layered.folder(at), place=layered.place(at))
+    folder = layered.folder(("protocol", "use"))
+    return load_protocol(section["use"], parameters, folder=folder, where=_where(layered))
 
 
 def _agent_problems(layered: Layered, protocol: Protocol) -> Iterator[Problem]:
