@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runner.arrays import NestedArrayDict
     from runner.plan import Plan
     from runner.protocols.load import load_protocol
-    from runner.run import RunResult, run
+    from runner.runs import RunResult, run
     from runner.spec.load import Spec, load_spec, load_specs
 
 _HOMES = {
@@ -28,12 +28,12 @@ _HOMES = {
     "NestedArrayDict": "runner.arrays",
     "OpenAiWholeAgent": "runner.agents",
     "Plan": "runner.plan",
-    "RunResult": "runner.run",
+    "RunResult": "runner.runs",
     "Spec": "runner.spec.load",
     "load_protocol": "runner.protocols.load",
     "load_spec": "runner.spec.load",
     "load_specs": "runner.spec.load",
-    "run": "runner.run",
+    "run": "runner.runs",
 }
 
 __all__ = [

@@ -175,14 +175,13 @@ class Engine:
             (name,) = turn.speakers
             return {name: await self.agents[name].respond(position, complete)}
         speakers = [name for name in self.protocol.agent_names if name in turn.speakers]
-        # All answers are awaited before an error counts: they are paid for, and which error is first is no chance.
-        replies = await asyncio.gather(
-            *(self.agents[name].respond(position, complete) for name in speakers), return_exceptions=True
-        )
-        failures = [reply for reply in replies if isinstance(reply, BaseException)]
-        if failures:
-            raise next((f for f in failures if not isinstance(f, tuple(k for k, _ in _OUTCOMES))), failures[0])
-        return {name: reply for name, reply in zip(speakers, replies, strict=True) if isinstance(reply, Reply)}
+        tasks = [asyncio.create_task(self.agents[name].respond(position, complete)) for name in speakers]
+        try:
+            await _all_unless_fatal(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
 
 
 def _calls(request: Request, completion: Completion) -> Iterator[Call]:
@@ -204,6 +203,21 @@ def _calls(request: Request, completion: Completion) -> Iterator[Call]:
             choice.refusal,
             paid=not completion.from_cache,
         )
+
+
+async def _all_unless_fatal(tasks: Sequence[asyncio.Task[Reply]]) -> None:
+    """Wait for all speakers of a round; only what stops the whole run stops the wait.
+
+    What ends the game alone lets the others finish: their answers are paid for, and which of two such failures
+    came first is chance. `task.result()` then raises the first in the protocol's order.
+    """
+    pending: set[asyncio.Task[Reply]] = set(tasks)
+    while pending:
+        finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+        for task in finished:
+            failure = task.exception()
+            if failure is not None and not isinstance(failure, tuple(kind for kind, _ in _OUTCOMES)):
+                raise failure
 
 
 async def _all_or_first_failure(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -77,6 +77,23 @@ def append(results: Path, folder: RunFolder, wait_seconds: float = WAIT_SECONDS)
         _insert(connection, folder)
 
 
+def holds(results: Path, run_id: str) -> bool:
+    """Whether the board has this run as finished; False too where it cannot be read."""
+    path = results / FILE
+    if not path.is_file():
+        return False
+    try:
+        connection = duckdb.connect(str(path), read_only=True)
+    except duckdb.Error:
+        return False
+    try:
+        return bool(connection.execute("SELECT 1 FROM runs WHERE run_id = ? AND status = ?", [run_id, DONE]).fetchall())
+    except duckdb.Error:
+        return False
+    finally:
+        connection.close()
+
+
 def rebuild(results: Path, wait_seconds: float = WAIT_SECONDS) -> list[str]:
     """Make the board again from the run folders; the ids of the runs that are on it.
 
@@ -127,8 +144,9 @@ def _replacing(
 
 def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     manifest = folder.manifest()
+    finished = manifest["status"] == DONE and folder.metrics.is_file() and folder.table("rollouts").is_file()
     # A run that failed or was interrupted has a row that says so, and no numbers.
-    metrics = read_json(folder.metrics) if manifest["status"] == DONE else {"outcomes": {}, "metrics": []}
+    metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
     run_id = manifest["run_id"]
     for table in ("runs", "agents", "metrics", "rollouts"):
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
@@ -150,7 +168,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
         connection.execute(
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
         )
-    if manifest["status"] == DONE:
+    if finished:
         connection.execute(
             "INSERT INTO rollouts BY NAME SELECT * FROM read_parquet(?)", [str(folder.table("rollouts"))]
         )

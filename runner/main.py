@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.commands.arguments import ARGUMENTS
 from runner.version import __version__
 
 DONE, FAILED, USAGE, BUDGET, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -30,7 +31,7 @@ COMMANDS = {
     "why-miss": "say why a run's requests were not in the cache",
     "export": "write fine-tune files from a run that is paid for",
 }
-"""Every command: the module `runner.commands.<name>` has its arguments and does it."""
+"""Every command; the module `runner.commands.<name>` does it."""
 
 EXIT_CODES = """\
 exit codes: 0 done; 1 the run failed; 2 bad usage or an invalid spec; 3 budget exhausted;
@@ -62,7 +63,6 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     rest = list(arguments)
     if first in COMMANDS:
         rest.remove(first)
-    module = importlib.import_module(f"runner.commands.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(
         prog=f"nip-run {name}",
         description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".",
@@ -70,7 +70,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    module.add_arguments(parser)
+    ARGUMENTS[name](parser)
     _common(parser)
     return name, parser.parse_intermixed_args(rest)
 
@@ -105,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:
     from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, SpecError, UsageError
+    from runner.text import clean
 
     if parsed.verbose > 1:
         traceback.print_exception(error)
@@ -118,7 +119,7 @@ def _reported(error: Exception, parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json.dumps({"ok": False, "exit_code": code, "errors": lines}))
     for line in lines:
-        print(line, file=sys.stderr)
+        print(clean(line), file=sys.stderr)
     if isinstance(error, SpecError) and len(lines) > 1:
         print(f"{len(lines)} problems; nothing was called, nothing was written", file=sys.stderr)
     return code

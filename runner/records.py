@@ -108,7 +108,7 @@ def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
                 "correct": rollout.correct,
                 "outcome": rollout.outcome,
                 "rounds": len(rollout.rounds),
-                "rewards": orjson.dumps(dict(rollout.rewards)).decode(),
+                "rewards": dict(rollout.rewards),
                 "error": rollout.error,
             }
         ],

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ from runner.models.base import Request
 from runner.models.budget import Amount, Budget, actual
 from runner.models.cache import Cache
 from runner.models.connect import Connection, Provider, connect
-from runner.models.policy import TransientPolicy
 from runner.models.prices import price_of
 from runner.models.recorded import (
     CALL,
@@ -37,6 +37,7 @@ from runner.models.recorded import (
     failure_record,
 )
 from runner.models.replay import ReplayModel, ReplayThenLive
+from runner.models.retry import Failed
 from runner.models.settings import ModelSettings
 from runner.plan import Job, Plan
 from runner.records import Call, InOrder, PartFiles, Rollout
@@ -116,7 +117,7 @@ class Session:
         self.folder.write_manifest(self.manifest)
         try:
             with _log_to(self.folder.log):
-                asyncio.run(self._play())
+                _run_loop(self._play)
         except (Stopped, KeyboardInterrupt, asyncio.CancelledError):
             self._end(INTERRUPTED)
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
@@ -159,9 +160,14 @@ class Session:
             name = self._models[request.group].name
             engine.note_failure(request, Call(sample.round, sample.agent, sample.attempt, name, error=str(error)))
             await journal.append(failure_record(sample, attempt, error, wait))
+            if engine.stopping:
+                raise Stopped
 
-        experiment = self.plan.spec.experiment
-        connection = self._connect(journal, recorded, cache, failed, experiment.retry.transient)
+        def before_call() -> None:
+            if engine.stopping:
+                raise Stopped
+
+        connection = self._connect(journal, recorded, cache, failed=failed, before_call=before_call)
         try:
             parameters = {name: tagged_hash("model", _sent(settings)) for name, settings in self._models.items()}
             engine.complete = ThroughJournal(
@@ -172,8 +178,15 @@ class Session:
             await connection.close()
 
     def _connect(
-        self, journal: Journal, recorded: Recorded, cache: Cache | None, failed: Any, policy: TransientPolicy
+        self,
+        journal: Journal,
+        recorded: Recorded,
+        cache: Cache | None,
+        *,
+        failed: Failed,
+        before_call: Callable[[], None],
     ) -> Connection:
+        policy = self.plan.spec.experiment.retry.transient
         providers: dict[str, Provider] = {}
         if self._replay is not None:
             replayed = ReplayModel(self._replay.run)
@@ -199,6 +212,7 @@ class Session:
             budget=self._budget,
             cache=cache,
             providers=providers,
+            before_call=before_call,
         )
 
     @property
@@ -300,6 +314,17 @@ class Session:
             cost_usd=None if cost is None else round(cost, 9),
         )
         self.folder.write_manifest(self.manifest)
+
+
+def _run_loop(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run to the end; in a thread of its own where a loop is running already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(play())
+        return
+    with ThreadPoolExecutor(1, "nip-run") as thread:
+        thread.submit(lambda: asyncio.run(play())).result()
 
 
 def _sent(settings: ModelSettings) -> Mapping[str, Any]:

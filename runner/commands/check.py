@@ -6,12 +6,8 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from runner.commands.common import add_spec_arguments, load_all, print_json, print_table
+from runner.commands.common import load_all, print_json, print_table
 from runner.plan import Estimate, Plan
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_spec_arguments(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

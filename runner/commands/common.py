@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -20,15 +19,6 @@ WIDE = 160
 """Columns of a table where there is no terminal to measure."""
 
 
-def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words",
-        nargs="+",
-        metavar="SPEC... [KEY=VALUE...]",
-        help="spec files, then overrides: KEY=VALUE sets, +KEY=VALUE adds, ~KEY deletes; keys are dotted",
-    )
-
-
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Spec files and overrides: a word with `=`, `+` or `~` is an override, unless there is such a file."""
     specs: list[str] = []
@@ -44,6 +34,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def load_all(words: Sequence[str]) -> list[tuple[str, Spec]]:
     """Every point of every spec with its file; all errors of all of them at once."""
     from runner.errors import Problem, SpecError
+    from runner.main import COMMANDS
     from runner.spec.load import load_specs
 
     specs, overrides = split_words(words)
@@ -51,7 +42,7 @@ def load_all(words: Sequence[str]) -> list[tuple[str, Spec]]:
     problems: list[Problem] = []
     for path in specs:
         try:
-            loaded.extend((path, spec) for spec in load_specs(path, overrides))
+            loaded.extend((path, spec) for spec in load_specs(path, overrides, also=list(COMMANDS)))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:
@@ -79,7 +70,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     console = Console(
         file=sys.stdout,
         width=None if terminal else WIDE,
-        no_color="NO_COLOR" in os.environ or not terminal,
+        color_system="auto" if terminal and "NO_COLOR" not in os.environ else None,
         highlight=False,
     )
     console.print(table)

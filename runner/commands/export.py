@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 from runner.commands.common import print_json, print_table
-from runner.datasets.files import FORMATS, FineTuneFiles
+from runner.datasets.files import FineTuneFiles
 from runner.rederive import Rederiver, saved_plan
 from runner.rundir import find_run
 from runner.spec.experiment import FineTune
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
-    parser.add_argument("--format", required=True, choices=sorted(FORMATS), help="whose file format")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT")
-    parser.add_argument("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
-    parser.add_argument("--only-correct", action="store_true", help="only rollouts with a right verdict")
-    parser.add_argument(
-        "--true-labels", action="store_true", help="put the label in the place of the verifier's last message"
-    )
 
 
 def execute(args: argparse.Namespace) -> int:

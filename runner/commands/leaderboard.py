@@ -8,11 +8,6 @@ from runner import leaderboard
 from runner.commands.common import print_json, print_table, with_interval
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="only this board")
-    parser.add_argument("--rebuild", action="store_true", help="make the file again from the run folders")
-
-
 def execute(args: argparse.Namespace) -> int:
     if args.rebuild:
         runs = leaderboard.rebuild(args.results)

@@ -21,19 +21,6 @@ from runner.spec.load import Spec, load_specs
 from runner.text import clean, listed, nearest
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words", nargs="+", metavar="SPEC AGENT [KEY=VALUE...]", help="a spec, an agent of it, and overrides"
-    )
-    parser.add_argument("--datapoint", metavar="ID", help="default: the first")
-    parser.add_argument(
-        "--round",
-        type=int,
-        metavar="N",
-        help="default: the first in which the agent speaks; earlier rounds are filled by the dummy provider",
-    )
-
-
 def execute(args: argparse.Namespace) -> int:
     names, overrides = split_words(args.words)
     if len(names) != 2:

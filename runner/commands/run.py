@@ -7,7 +7,6 @@ import shlex
 from typing import Any
 
 from runner.commands.common import (
-    add_spec_arguments,
     load_all,
     note,
     print_json,
@@ -18,25 +17,10 @@ from runner.commands.progress import watching
 from runner.errors import NipRunError, UsageError
 from runner.models.budget import Budget
 from runner.plan import Plan
-from runner.run import RunResult, run, run_name
 from runner.rundir import RunFolder, find_run
+from runner.runs import RunResult, run, run_name
 from runner.session import ReplayOf, spending
 from runner.spec.load import Spec
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_spec_arguments(parser)
-    parser.add_argument("--replay", metavar="RUN", help="play with the answers of this run: no network, no cost")
-    parser.add_argument(
-        "--until-round",
-        type=int,
-        metavar="N",
-        help="with --replay: rounds before N are replayed, the rest is asked live",
-    )
-    parser.add_argument("--again", action="store_true", help="play a finished run anew, as a run of its own")
-    parser.add_argument(
-        "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
-    )
 
 
 def execute(args: argparse.Namespace) -> int:

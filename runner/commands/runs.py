@@ -8,10 +8,6 @@ from runner.commands.common import print_json, print_table
 from runner.rundir import run_folders
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--status", choices=("running", "done", "failed", "interrupted"), help="only these")
-
-
 def execute(args: argparse.Namespace) -> int:
     manifests = [folder.manifest() for folder in run_folders(args.results)]
     chosen = [m for m in manifests if args.status in (None, m["status"])]

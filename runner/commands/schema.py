@@ -6,12 +6,6 @@ import argparse
 import json
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", nargs="?", default="experiment", choices=("experiment", "protocol"), help="default: experiment"
-    )
-
-
 def execute(args: argparse.Namespace) -> int:
     if args.name == "protocol":
         from runner.protocols.load import protocol_editor_schema as made

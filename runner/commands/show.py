@@ -17,13 +17,6 @@ from runner.rundir import RunFolder, find_run
 from runner.text import clean
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
-    parser.add_argument(
-        "rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id"
-    )
-
-
 def execute(args: argparse.Namespace) -> int:
     folder = find_run(args.results, args.run)
     if args.rollout is None:

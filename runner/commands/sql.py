@@ -8,12 +8,6 @@ from runner import leaderboard
 from runner.commands.common import print_json, print_table
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "sql", help="over the tables runs, agents, metrics, rollouts, messages, completions and the view leaderboard"
-    )
-
-
 def execute(args: argparse.Namespace) -> int:
     columns, rows = leaderboard.query(args.results, args.sql)
     if args.json:

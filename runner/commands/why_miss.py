@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from runner.commands.common import note, print_json, print_table
@@ -14,12 +13,6 @@ from runner.rederive import Rederiver, saved_plan
 from runner.rundir import find_run
 
 SHOWN_CHARACTERS = 60
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
-    parser.add_argument("--cache", type=Path, required=True, metavar="FILE", help="the cache that the run used")
-    parser.add_argument("--most", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
 
 
 def execute(args: argparse.Namespace) -> int:

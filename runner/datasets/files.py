@@ -18,11 +18,12 @@ from typing import IO, Any
 import orjson
 
 from runner.agents import OpenAiWholeAgent
-from runner.errors import RunError
+from runner.errors import RunError, UsageError
 from runner.prompts.chat import ChatMessage
 from runner.records import DECIDED, NO_DECISION, Rollout
 from runner.seat import Position
 from runner.spec.experiment import FineTune
+from runner.text import listed, nearest
 
 METHOD = "sft"
 ROLES = ("system", "developer", "user", "assistant")
@@ -119,6 +120,11 @@ class FineTuneFiles:
     """The fine-tune files of one run; `add` takes rollouts in the order of the plan."""
 
     def __init__(self, folder: Path, settings: FineTune, agents: Mapping[str, OpenAiWholeAgent]) -> None:
+        unknown = [name for name in settings.agents or () if name not in agents]
+        if unknown:
+            raise UsageError(
+                f"no agent {listed(map(repr, unknown))}{nearest(unknown[0], agents)}; there are {listed(agents)}"
+            )
         self._settings = settings
         self._agents = {
             name: agent for name, agent in agents.items() if settings.agents is None or name in settings.agents
@@ -127,8 +133,6 @@ class FineTuneFiles:
         self._files: dict[tuple[str, str], _File] = {}
         try:
             (folder / "agents").mkdir(parents=True, exist_ok=True)
-            for old in (*folder.glob("*.jsonl*"), *folder.glob("agents/*.jsonl*")):
-                old.unlink()
             for format_ in settings.formats:
                 suffix = f".{METHOD}{FORMATS[format_].suffix}.jsonl"
                 for name, agent in self._agents.items():
@@ -138,6 +142,7 @@ class FineTuneFiles:
                         ((format_, "group:" + group), folder / (group + suffix)),
                     ):
                         if key not in self._files:
+                            target.unlink(missing_ok=True)
                             handle = target.with_name(target.name + ".new").open("wb")
                             self._files[key] = _File(target, handle)
         except OSError as error:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.datasets.read import Table, Unreadable, canonical_problem, quoted, read_hub, read_table, renamed
 from runner.datasets.settings import DatasetSettings
 from runner.errors import Place, Problem, SpecError
-from runner.ids import derived_seed, file_hash, hash_parity, tagged_hash
+from runner.ids import derived_seed, hash_parity, tagged_hash
 from runner.text import listed, nearest
 
 if TYPE_CHECKING:
     import duckdb
 
 HUB = "hf://"
-_READERS = {".jsonl": "read_json", ".ndjson": "read_json", ".json": "read_json", ".csv": "read_csv", ".tsv": "read_csv"}
-_GUESSED_FROM_TEXT = ("DATE", "TIME", "TIMESTAMP", "UUID", "INTERVAL")
 _SHOWN = 5
+_NUMBER = "\0number"
+"""The key of a row's number in its file; no column has such a name."""
 
 
 @dataclass(frozen=True)
@@ -68,154 +69,150 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     Raises:
         SpecError: with all that is wrong with the file or its rows.
     """
-
-    def failed(message: str, key: str = "dataset") -> SpecError:
-        return SpecError([Problem(where(key), key, message)])
-
     import duckdb
 
     connection = duckdb.connect(":memory:", config={"threads": 1, "autoinstall_known_extensions": "false"})
     try:
-        if settings.path.startswith(HUB):
-            source = _read_hub(connection, settings, failed)
-        elif path is None:
-            raise failed(f"no file {settings.path!r} beside the spec, nor among the built-in ones", "dataset.path")
-        else:
-            _read_file(connection, path)
-            source = file_hash(path)
-        # From here on only the table in memory: a filter comes from the spec, and a spec may be a stranger's.
+        table = _read(connection, settings, path, where)
+        # From here on only the tables in memory: a filter comes from the spec, and a spec may be a stranger's.
         connection.execute("SET enable_external_access=false; SET lock_configuration=true")
-        rows, columns = _select(connection, settings, failed)
+        rows = _selected(connection, table, settings, where)
     except duckdb.Error as error:
-        raise failed(str(error).splitlines()[0]) from error
+        raise _refused(where, str(error).splitlines()[0], "dataset.path") from error
     finally:
         connection.close()
-    problems = list(_row_problems(rows, where("dataset.path")))
+    columns = tuple(name for name in table.columns if name not in ("id", "label"))
+    problems = list(_row_problems(rows, columns, where("dataset.path")))
     if problems:
         raise SpecError(problems)
     points = [Datapoint(str(row["id"]), int(row["label"]), {name: row[name] for name in columns}) for row in rows]
     chosen = tuple(_ordered_and_cut(points, settings, seed))
     if not chosen:
-        raise failed("no datapoint is left" + (f" after balancing {len(points)} rows" if points else ""))
-    return Dataset(chosen, columns, source)
+        raise _refused(where, f"no datapoint is left after balancing {len(points)} rows", "dataset.balance")
+    return Dataset(chosen, columns, table.sha256)
 
 
-def _read_file(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    reader = _READERS.get(path.suffix.lower())
-    name = str(path)
-    if reader is None:
-        connection.execute("CREATE TABLE source AS SELECT * FROM read_parquet(?)", [name])
-        return
-    options = (
-        ", format='newline_delimited', sample_size=-1"
-        if reader == "read_json" and path.suffix != ".json"
-        else ", sample_size=-1"
-    )
-    described = connection.execute(f"DESCRIBE SELECT * FROM {reader}(?{options})", [name]).fetchall()
-    # DuckDB guesses dates and UUIDs from text; a datapoint's text must stay what it is.
-    types = {column: "VARCHAR" if kind.startswith(_GUESSED_FROM_TEXT) else kind for column, kind, *_ in described}
-    parameter = "columns" if reader == "read_json" else "types"
-    connection.execute(f"CREATE TABLE source AS SELECT * FROM {reader}(?{options}, {parameter}=?)", [name, types])
+def _refused(where: Where, message: str, key: str) -> SpecError:
+    return SpecError([Problem(where(key), key, message)])
 
 
-def _read_hub(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, failed: Any) -> str:
-    try:
-        import datasets
-    except ImportError as error:
-        raise failed("a dataset on the Hub needs an extra: pip install 'nip-run[hf]'", "dataset.path") from error
-    name = settings.path.removeprefix(HUB)
-    try:
-        table = datasets.load_dataset(name, split=settings.split or "train", revision=settings.revision)
-    except Exception as error:
-        raise failed(f"cannot load {name!r}: {error}", "dataset.path") from error
-    connection.register("hub_rows", table.data.table)
-    connection.execute("CREATE TABLE source AS SELECT * FROM hub_rows")
-    connection.unregister("hub_rows")
-    rows = "SELECT sha256(string_agg(sha256(CAST(source AS VARCHAR)), '' ORDER BY rowid)) FROM source"
-    (content,) = connection.execute(rows).fetchone() or (None,)
-    return tagged_hash("hub", [name, settings.split, settings.revision, content])
-
-
-def _select(
-    connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, failed: Any
-) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    there = [row[0] for row in connection.execute("DESCRIBE source").fetchall()]
-    renamed = {theirs: ours for ours, theirs in settings.columns.items()}
+def _read(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path: Path | None, where: Where) -> Table:
+    """The file's rows under our names, with an id and a label."""
+    if settings.path.startswith(HUB):
+        try:
+            name = settings.path.removeprefix(HUB)
+            table = read_hub(connection, name, settings.split, settings.revision)
+        except Unreadable as error:
+            raise _refused(where, str(error), "dataset.path") from error
+    elif path is None:
+        message = f"no file {settings.path!r} beside the spec, nor among the built-in ones"
+        raise _refused(where, message, "dataset.path")
+    else:
+        table = read_table(connection, path)
+    if not table.rows:
+        raise _refused(where, "the file has no rows", "dataset.path")
+    doubled = [theirs for theirs, count in Counter(settings.columns.values()).items() if count > 1]
+    if doubled:
+        raise _refused(where, f"one column under two names: {listed(doubled)}", "dataset.columns")
     for ours, theirs in settings.columns.items():
-        if theirs not in there:
-            raise failed(f"the file has no column {theirs!r}{nearest(theirs, there)}", f"dataset.columns.{ours}")
-    names = [
-        renamed.get(name, name) for name in there if renamed.get(name, name) not in settings.columns or name in renamed
+        if theirs not in table.columns:
+            message = f"the file has no column {theirs!r}{nearest(theirs, table.columns)}"
+            raise _refused(where, message, f"dataset.columns.{ours}")
+    there = table.columns
+    table = renamed(table, settings.columns)
+    missing = [
+        Problem(
+            where("dataset.columns"),
+            "dataset",
+            f"the file has no column {needed!r}{nearest(needed, there) or '; it has ' + listed(there)}; "
+            f"map it with dataset.columns.{needed}=...",
+        )
+        for needed in ("id", "label")
+        if needed not in table.columns
     ]
-    for needed in ("id", "label"):
-        if needed not in names:
-            hint = nearest(needed, there) or f"; the file has {listed(there)}"
-            raise failed(f"the file has no column {needed!r}{hint}; map it with dataset.columns.{needed}=...")
-    picked = ", ".join(
-        f"{_quoted(name)} AS {_quoted(renamed.get(name, name))}"
-        for name in there
-        if renamed.get(name, name) in names and (name in renamed or name not in settings.columns)
-    )
-    connection.execute(f"CREATE TABLE data AS SELECT {picked} FROM source ORDER BY rowid")
-    conditions, values = [], []
-    if settings.split is not None and not settings.path.startswith(HUB):
-        if "split" not in names:
-            raise failed("the file has no column 'split'; leave the split out or map one", "dataset.split")
-        conditions.append('"split" = ?')
-        values.append(settings.split)
+    if missing:
+        raise SpecError(missing)
+    return table
+
+
+def _selected(
+    connection: duckdb.DuckDBPyConnection, table: Table, settings: DatasetSettings, where: Where
+) -> list[dict[str, Any]]:
+    """The rows of the split that pass the filter, each with its number in the file."""
+    rows = [{**row, _NUMBER: number} for number, row in enumerate(table.rows, 1)]
     if settings.filter is not None:
-        conditions.append(f"({settings.filter})")
-    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    statement = f"SELECT * FROM data {where} ORDER BY rowid"
-    if len(connection.extract_statements(statement)) != 1:
-        raise failed("one SQL condition belongs here", "dataset.filter")
-    try:
-        found = connection.execute(statement, values).fetchall()
-    except Exception as error:
-        raise failed(str(error).splitlines()[0], "dataset.filter" if settings.filter else "dataset") from error
+        kept = _filtered(connection, table, settings, where)
+        rows = [row for row in rows if row[_NUMBER] in kept]
+        if not rows:
+            raise _refused(where, "no row passes the filter", "dataset.filter")
+    if settings.split is None or settings.path.startswith(HUB):
+        return rows
+    if "split" not in table.columns:
+        message = "the file has no column 'split'; leave the split out or map one"
+        raise _refused(where, message, "dataset.split")
+    found = [row for row in rows if row["split"] == settings.split]
     if not found:
-        if settings.filter is not None:
-            raise failed(
-                "no row passes the filter" + (" and has the split" if len(conditions) > 1 else ""), "dataset.filter"
-            )
-        if conditions:
-            splits = [row[0] for row in connection.execute('SELECT DISTINCT "split" FROM data ORDER BY 1').fetchall()]
-            raise failed(f"no row has this split; the file has {listed(splits)}", "dataset.split")
-        raise failed("the file has no rows", "dataset.path")
-    columns = [item[0] for item in connection.description or []]
-    rows = [dict(zip(columns, row, strict=True)) for row in found]
-    return rows, tuple(name for name in columns if name not in ("id", "label"))
+        splits = sorted({str(row["split"]) for row in rows})
+        raise _refused(where, f"no row has this split; the file has {listed(splits)}", "dataset.split")
+    return found
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _filtered(connection: duckdb.DuckDBPyConnection, table: Table, settings: DatasetSettings, where: Where) -> set[int]:
+    """The numbers of the rows that pass the filter, which is a SQL condition on our names."""
+    import duckdb
+
+    ours = {theirs: name for name, theirs in settings.columns.items()}
+    there = [row[0] for row in connection.execute(f"DESCRIBE {table.filterable}").fetchall()]
+    picked = ", ".join(
+        f"{quoted(name)} AS {quoted(ours.get(name, name))}"
+        for name in there
+        if name in ours or name not in settings.columns
+    )
+    try:
+        connection.execute(f"CREATE TABLE data AS SELECT {picked} FROM {table.filterable} ORDER BY rowid")
+        # A generator seeded each time: a filter that draws at random draws the same rows.
+        connection.execute("SELECT setseed(0.5)")
+        statement = (
+            f"SELECT number FROM (SELECT rowid + 1 AS number, ({settings.filter}\n) AS keep FROM data) WHERE keep"
+        )
+        if len(connection.extract_statements(statement)) != 1:
+            raise _refused(where, "one SQL condition belongs here", "dataset.filter")
+        return {number for (number,) in connection.execute(statement).fetchall()}
+    except duckdb.Error as error:
+        raise _refused(where, str(error).splitlines()[0] or "not a SQL condition", "dataset.filter") from error
 
 
-def _row_problems(rows: list[dict[str, Any]], place: Place) -> Iterator[Problem]:
-    def some(what: list[Any]) -> str:
+def _row_problems(rows: list[dict[str, Any]], columns: Sequence[str], place: Place) -> Iterator[Problem]:
+    def some(what: Sequence[Any]) -> str:
         return listed(what[:_SHOWN]) + (f" and {len(what) - _SHOWN} more" if len(what) > _SHOWN else "")
 
-    missing = [i + 1 for i, row in enumerate(rows) if row["id"] is None or row["id"] == ""]
+    missing = [row[_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
     if missing:
         yield Problem(place, "dataset", f"rows without an id: {some(missing)}")
-    doubled = [
-        name for name, count in Counter(str(row["id"]) for row in rows if row["id"] is not None).items() if count > 1
-    ]
+    ids = Counter(str(row["id"]) for row in rows if row["id"] is not None and row["id"] != "")
+    doubled = [name for name, count in ids.items() if count > 1]
     if doubled:
         yield Problem(place, "dataset", f"ids that stand twice: {some(doubled)}")
-    wrong = [
-        f"{row['id']} has {row['label']!r}"
-        for row in rows
-        if row["label"] not in (0, 1) or isinstance(row["label"], (str, float))
-    ]
+    wrong = [f"{row['id']} has {row['label']!r}" for row in rows if not _is_label(row)]
     if wrong:
         yield Problem(place, "dataset", f"a label is 0 or 1: {some(wrong)}")
-    for name in rows[0] if rows else ():
-        values = (row[name] for row in rows)
-        if any(isinstance(value, float) and not math.isfinite(value) for value in values):
-            yield Problem(place, "dataset", f"column {name!r} holds a number that is not finite")
-        if any(isinstance(value, (bytes, bytearray)) for value in (row[name] for row in rows)):
-            yield Problem(place, "dataset", f"column {name!r} holds bytes; a template shows text")
+    for name in columns:
+        problem = next((found for row in rows if (found := _value_problem(name, row[name]))), None)
+        if problem is not None:
+            yield Problem(place, "dataset", problem)
+
+
+def _is_label(row: dict[str, Any]) -> bool:
+    """0 or 1, or true or false."""
+    return isinstance(row["label"], int) and row["label"] in (0, 1)
+
+
+def _value_problem(name: str, value: Any) -> str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"column {name!r} holds a number that is not finite"
+    if isinstance(value, (bytes, bytearray)):
+        return f"column {name!r} holds bytes; a template shows text"
+    return canonical_problem(name, value)
 
 
 def _ordered_and_cut(points: list[Datapoint], settings: DatasetSettings, seed: int) -> list[Datapoint]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -195,49 +195,32 @@ def _apply_override(override: Override, layered: Layered) -> None:
 
 def _resolve(layered: Layered) -> None:
     """Replace every `${key}`; what would grow without bound, or refers to itself, is refused before."""
-    sizes = _Sizes(layered.data)
-    unbounded = [(at, message) for at, _ in _texts(layered.data, ()) if (message := sizes.problem(at)) is not None]
-    layered.problems.extend(Problem(layered.place(at), ".".join(map(str, at)), message) for at, message in unbounded)
-    for at, _ in unbounded:
-        _container(layered.data, at)[at[-1]] = None
+    size = _Sizes(layered.data).total()
+    if size > MAX_RESOLVED:
+        message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB"
+        layered.problems.append(Problem(layered.place(()), "", message))
+        return
     config = OmegaConf.create(layered.data)
     assert isinstance(config, DictConfig)
     layered.data = {str(name): _resolved(config, name, (str(name),), layered) for name in config}
 
 
-def _container(data: Any, at: KeyPath) -> Any:
-    """The mapping or list that holds a key."""
-    for part in at[:-1]:
-        data = data[part]
-    return data
-
-
-def _texts(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Every text that holds an interpolation, with its key."""
-    if isinstance(value, str) and "${" in value:
-        yield at, value
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, item in items:
-        yield from _texts(item, (*at, name))
-
-
 class _Sizes:
-    """How large each value is once its interpolations are resolved, without resolving them."""
+    """How large data is once its interpolations are resolved, without resolving them: characters and nodes.
+
+    What refers to itself counts nothing here: OmegaConf reports it.
+    """
 
     def __init__(self, data: dict[str, Any]) -> None:
         self._data = data
         self._known: dict[KeyPath, int] = {}
 
-    def problem(self, at: KeyPath) -> str | None:
-        try:
-            size = self._size(at, ())
-        except RecursionError:
-            return "the interpolation refers to itself"
-        return f"the interpolation grows to more than {MAX_RESOLVED >> 20} MiB" if size > MAX_RESOLVED else None
+    def total(self) -> int:
+        return self._size((), ())
 
     def _size(self, at: KeyPath, under: tuple[KeyPath, ...]) -> int:
         if at in under:
-            raise RecursionError
+            return 0
         if at not in self._known:
             self._known[at] = self._fresh_size(at, (*under, at))
         return self._known[at]
@@ -246,13 +229,13 @@ class _Sizes:
         value: Any = self._data
         for part in at:
             try:
-                value = value[part]
-            except (KeyError, IndexError, TypeError):
+                value = value[int(part)] if isinstance(value, list) else value[str(part)]
+            except (KeyError, IndexError, TypeError, ValueError):
                 return 0  # a key that is not there is OmegaConf's to report
         if isinstance(value, (dict, list)):
             names = value if isinstance(value, dict) else range(len(value))
-            return sum(self._size((*at, name), under) for name in names)
-        size = len(str(value))
+            return 1 + sum(self._size((*at, name), under) for name in names)
+        size = 1 + len(str(value))
         for found in _REFERENCE.finditer(value if isinstance(value, str) else ""):
             size += self._size(self._target(found[1], at), under)
         return size
@@ -262,7 +245,7 @@ class _Sizes:
         dots = len(reference) - len(name)
         base = at[: len(at) - dots] if dots else ()
         parts = [part for part in re.split(r"[.\[\]]", name) if part]
-        return (*base, *(int(part) if part.isdigit() else part for part in parts))
+        return (*base, *parts)
 
 
 def _resolved(config: Any, key: Any, at: KeyPath, layered: Layered) -> Any:

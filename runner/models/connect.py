@@ -59,8 +59,11 @@ def connect(
     budget: Budget | None = None,
     cache: Cache | None = None,
     providers: Mapping[str, Provider] | None = None,
+    before_call: Callable[[], None] = lambda: None,
 ) -> Connection:
     """Connect every group; `providers` are groups that somebody has connected already.
+
+    `before_call` is asked before each call goes out, and raises where none may any more.
 
     Raises:
         ProviderRefusal: a group's key is missing.
@@ -83,6 +86,7 @@ def connect(
     prices = {group: price_of(settings) for group, settings in groups.items()}
 
     async def ask(request: Request) -> Completion:
+        before_call()
         return await connected[request.group].complete(request)
 
     def most_tokens(request: Request) -> int:

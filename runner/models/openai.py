@@ -9,6 +9,7 @@ client's aiohttp one, whose pool does not slow down with the number of connectio
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -103,7 +104,12 @@ class OpenAiModel:
         n = request.n if self._gives_n and request.n > 1 else None
         body = request_body(self._settings, request.messages, n)
         try:
-            response = await self._client.post("/chat/completions", content=body, cast_to=httpx2.Response)
+            # The client's own timeout starts anew with each byte; a call as a whole has one end.
+            async with asyncio.timeout(self._settings.timeout):
+                response = await self._client.post("/chat/completions", content=body, cast_to=httpx2.Response)
+        except TimeoutError as error:
+            here = where(self._settings, self._group)
+            raise TransientError(f"no answer from {here} in {self._settings.timeout:g} s") from error
         except CLIENT_ERRORS as error:
             if n is not None and isinstance(error, openai.APIStatusError) and refuses_n(error.status_code, error.body):
                 self._gives_n = False

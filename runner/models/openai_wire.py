@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -144,11 +145,11 @@ def _choices(raw: object) -> list[Choice]:
     for item in raw if isinstance(raw, list) else ():
         message = item.get("message") if isinstance(item, dict) else None
         if isinstance(message, dict):
-            text, refusal = message.get("content"), message.get("refusal")
+            text, refusal, reason = message.get("content"), message.get("refusal"), item.get("finish_reason")
             choices.append(
                 Choice(
                     text if isinstance(text, str) else None,
-                    item.get("finish_reason"),
+                    reason if reason is None or isinstance(reason, str) else str(reason),
                     refusal if isinstance(refusal, str) and refusal else None,
                 )
             )
@@ -156,24 +157,36 @@ def _choices(raw: object) -> list[Choice]:
 
 
 def _usage(raw: object, request: Request, choices: Sequence[Choice]) -> Usage:
-    if isinstance(raw, dict) and isinstance(raw.get("prompt_tokens"), int):
+    if isinstance(raw, dict) and _count(raw.get("prompt_tokens")) is not None:
         details = raw.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-        return Usage(raw["prompt_tokens"], int(raw.get("completion_tokens") or 0), int(cached or 0))
+        cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+        prompt = _count(raw["prompt_tokens"]) or 0
+        answer = _count(raw.get("completion_tokens"))
+        return Usage(prompt, answer or 0, min(cached or 0, prompt), estimated=answer is None)
     answer = sum(estimated_tokens(choice.text or "") for choice in choices)
     return Usage(estimated_prompt_tokens(request.messages), answer, estimated=True)
 
 
+def _count(value: object) -> int | None:
+    """A number of tokens; None for whatever else a server sends."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """How long the server asks to wait, in seconds, from its headers; None where it does not say."""
+    milliseconds = _seconds(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    text = headers.get("retry-after", "")
+    seconds = _seconds(text)
+    if seconds is not None:
+        return seconds
     try:
-        if "retry-after-ms" in headers:
-            return max(float(headers["retry-after-ms"]) / 1000, 0.0)
-        if "retry-after" in headers:
-            return max(float(headers["retry-after"]), 0.0)
+        date = email.utils.parsedate_to_datetime(text)
     except ValueError:
-        date = email.utils.parsedate_to_datetime(headers["retry-after"]) if "retry-after" in headers else None
-        return max(date.timestamp() - (time.time() if now is None else now), 0.0) if date else None
+        pass
+    else:
+        return max(date.timestamp() - (time.time() if now is None else now), 0.0)
     # The reset headers say when a bucket is full again, which is longer than needed: only an empty one counts.
     waits = [
         duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
@@ -182,6 +195,15 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
     ]
     known = [wait for wait in waits if wait is not None]
     return max(known) if known else None
+
+
+def _seconds(text: str) -> float | None:
+    """A number of a header; None where it is none, or none that one can wait for."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return max(number, 0.0) if math.isfinite(number) else None
 
 
 def duration(text: str) -> float | None:

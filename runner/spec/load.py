@@ -53,8 +53,10 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     return specs[0]
 
 
-def load_specs(path: str | Path, overrides: Sequence[str] = ()) -> list[Spec]:
+def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[str] = ()) -> list[Spec]:
     """Load every point of a spec's sweep, in order: the first key varies slowest.
+
+    `also` are other words that a misspelt file may have been meant for, such as commands.
 
     Raises:
         SpecError: with everything that is wrong, in all files and all points.
@@ -65,7 +67,7 @@ def load_specs(path: str | Path, overrides: Sequence[str] = ()) -> list[Spec]:
         there = [
             p.name for folder in (beside, builtin.root() / "specs") if folder.is_dir() for p in folder.glob("*.yaml")
         ]
-        hint = nearest(Path(path).name, there)
+        hint = nearest(Path(path).name, [*there, *also])
         raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
     given = [Override(text) for text in overrides]
     layered = load_layers(found, str(path), given, builtin.find)

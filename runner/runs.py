@@ -59,6 +59,8 @@ def run(
         held.enter_context(locked(lock, f"run {name}"))
         folder, manifest = open_folder(plan, results, name)
         if manifest["status"] == DONE and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan)):
+            if not leaderboard.holds(results, name):
+                leaderboard.append(results, folder)
             return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
         write_inputs(plan, folder)
         if budget is None and spec.experiment.budget.limited:
@@ -73,7 +75,7 @@ def run(
                 leaderboard.append(results, folder, wait_seconds=1.0)
             raise
     leaderboard.append(results, folder)
-    return RunResult(folder, session.manifest, session.metrics.summary(), notes=tuple(session.notes))
+    return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
 
 
 def run_name(plan: Plan, results: Path, *, again: bool = False, replay: bool = False) -> str:

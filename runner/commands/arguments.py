@@ -1,0 +1,107 @@
+"""What each command takes. Apart from the commands, whose imports its help must not wait for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+
+def _specs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar=("SPEC", "SPEC or KEY=VALUE"),
+        help="spec files, then overrides: KEY=VALUE sets, +KEY=VALUE adds, ~KEY deletes; keys are dotted",
+    )
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    _specs(parser)
+    parser.add_argument("--replay", metavar="RUN", help="play with the answers of this run: no network, no cost")
+    parser.add_argument(
+        "--until-round",
+        type=int,
+        metavar="N",
+        help="with --replay: rounds before N are replayed, the rest is asked live",
+    )
+    parser.add_argument("--again", action="store_true", help="play a finished run anew, as a run of its own")
+    parser.add_argument(
+        "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
+    )
+
+
+def _check(parser: argparse.ArgumentParser) -> None:
+    _specs(parser)
+
+
+def _render(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words", nargs="+", metavar="SPEC AGENT [KEY=VALUE...]", help="a spec, an agent of it, and overrides"
+    )
+    parser.add_argument("--datapoint", metavar="ID", help="default: the first")
+    parser.add_argument(
+        "--round",
+        type=int,
+        metavar="N",
+        help="default: the first in which the agent speaks; earlier rounds are filled by the dummy provider",
+    )
+
+
+def _schema(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="?", default="experiment", choices=("experiment", "protocol"), help="default: experiment"
+    )
+
+
+def _runs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--status", choices=("running", "done", "failed", "interrupted"), help="only these")
+
+
+def _show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+    parser.add_argument(
+        "rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id"
+    )
+
+
+def _leaderboard(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="only this board")
+    parser.add_argument("--rebuild", action="store_true", help="make the file again from the run folders")
+
+
+def _sql(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sql", help="over the tables runs, agents, metrics, rollouts, messages, completions and the view leaderboard"
+    )
+
+
+def _export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+    parser.add_argument("--format", required=True, choices=("openai", "trl"), help="whose file format")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT")
+    parser.add_argument("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
+    parser.add_argument("--only-correct", action="store_true", help="only rollouts with a right verdict")
+    parser.add_argument(
+        "--true-labels", action="store_true", help="put the label in the place of the verifier's last message"
+    )
+
+
+def _why_miss(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+    parser.add_argument("--cache", type=Path, required=True, metavar="FILE", help="the cache that the run used")
+    parser.add_argument("--most", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
+
+
+ARGUMENTS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
+    "run": _run,
+    "check": _check,
+    "render": _render,
+    "schema": _schema,
+    "runs": _runs,
+    "show": _show,
+    "leaderboard": _leaderboard,
+    "sql": _sql,
+    "export": _export,
+    "why-miss": _why_miss,
+}
