@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from runner.arrays import NestedArrayDict, is_missing, rounds_from_arrays
+from runner.loops import run_to_end
 from runner.models.base import Complete
 from runner.prompts.chat import ChatMessage
 from runner.prompts.templates import FORBIDDEN
@@ -17,6 +18,9 @@ from runner.protocols.game import Reply
 from runner.protocols.protocol import Decision, Protocol
 from runner.seat import AgentRuntime, Position, Seat
 from runner.spec.experiment import Experiment
+
+if TYPE_CHECKING:
+    from runner.models.connect import Connection
 
 __all__ = ["AgentRuntime", "OpenAiWholeAgent", "Position"]
 
@@ -86,12 +90,9 @@ class OpenAiWholeAgent(Seat):
 
     @property
     def client(self) -> Complete:
-        """How its model is asked; connected on first use and left behind when the agent is pickled."""
+        """How its model is asked: what it was given, or else a connection for the event loop that uses it first."""
         if self._client is None:
-            from runner.models.connect import connect
-
-            group = {self.shared_model_group: self.model_settings}
-            self._client = connect(group, self.hyper_params.retry.transient).complete
+            self._client = self._connected().complete
         return self._client
 
     def __getstate__(self) -> dict[str, Any]:
@@ -121,7 +122,7 @@ class OpenAiWholeAgent(Seat):
         flat = data.reshape(int(np.prod(shape, dtype=int)))
         positions = [self._position(flat, index) for index in range(flat.batch_size[0])]
         chats = [self.prompt(position) if self._speaks_at(position) else [] for position in positions]
-        replies = asyncio.run(self._respond_all(positions, chats))
+        replies = run_to_end(lambda: self._respond_all(positions, chats))
         return self._out_arrays(positions, chats, replies).reshape(*shape)
 
     def _speaks_at(self, position: Position) -> bool:
@@ -130,10 +131,28 @@ class OpenAiWholeAgent(Seat):
     async def _respond_all(
         self, positions: Sequence[Position], chats: Sequence[Sequence[ChatMessage]]
     ) -> list[Reply | None]:
-        async def one(position: Position, chat: Sequence[ChatMessage]) -> Reply | None:
-            return await self.respond(position, self.client, chat) if chat else None
+        connection = self._connected()
 
-        return list(await asyncio.gather(*map(one, positions, chats)))
+        async def one(position: Position, chat: Sequence[ChatMessage]) -> Reply | None:
+            return await self.respond(position, connection.complete, chat) if chat else None
+
+        tasks = [asyncio.create_task(one(position, chat)) for position, chat in zip(positions, chats, strict=True)]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await connection.close()
+
+    def _connected(self) -> Connection:
+        """A connection of this event loop's own, unless somebody has given us one."""
+        from runner.models.connect import Connection, connect
+
+        if self.settings.complete is not None:
+            return Connection(self.settings.complete)
+        group = {self.shared_model_group: self.model_settings}
+        return connect(group, self.hyper_params.retry.transient)
 
     def _position(self, flat: NestedArrayDict, index: int, round_: int | None = None) -> Position:
         # Columns are whatever else the caller gives; a label among them never reaches a template.

@@ -93,7 +93,7 @@ class NestedArrayDict:
     def reshape(self, *shape: int) -> NestedArrayDict:
         """The same leaves under another batch shape of the same size."""
         size = len(self.batch_size)
-        return self._map(lambda array: array.reshape(*shape, *array.shape[size:]))
+        return self._map(lambda array: array.reshape((*shape, *array.shape[size:])))
 
     def _map(self, function: Any) -> NestedArrayDict:
         mapped = {

@@ -163,7 +163,7 @@ class PartFiles:
                 beside = target.with_suffix(".parquet.new")
                 connection.execute(
                     "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?)) TO "
-                    f"'{_quoted(beside)}' (FORMAT parquet, COMPRESSION zstd)",
+                    f"'{_quoted(beside)}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 10000)",
                     [str(part), dict(columns.items())],
                 )
                 _flush(beside)

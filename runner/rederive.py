@@ -9,7 +9,7 @@ from runner.errors import NipRunError, RunError
 from runner.execute import Engine
 from runner.journal import read_journal
 from runner.models.base import Completion, Request
-from runner.models.recorded import Recorded, completion_from_fields
+from runner.models.recorded import ENDED, Recorded, completion_from_fields, ending
 from runner.plan import Job, Plan
 from runner.records import Rollout
 from runner.rundir import RunFolder
@@ -46,6 +46,8 @@ class Rederiver:
         if record is None:
             raise _NotRecorded
         self._asked.append(request)
+        if record["kind"] == ENDED:
+            raise ending(record)
         return completion_from_fields(record)
 
     def rollout(self, job: Job) -> Rollout | None:

@@ -150,9 +150,10 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
         for p in plan.spec.dataset.datapoints
     )
     write_whole(inputs / "dataset.jsonl", b"".join(rows))
-    write_whole(
-        folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(resolved(plan))
-    )
+    saved = resolved(plan)
+    for group, run in plan.spec.replays.items():
+        saved["models"][group]["run"] = os.path.relpath(run, folder.path)
+    write_whole(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(saved))
 
 
 def resolved(plan: Plan) -> dict[str, Any]:

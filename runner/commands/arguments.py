@@ -11,7 +11,7 @@ def _specs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words",
         nargs="+",
-        metavar=("SPEC", "SPEC or KEY=VALUE"),
+        metavar="SPEC|KEY=VALUE",
         help="spec files, then overrides: KEY=VALUE sets, +KEY=VALUE adds, ~KEY deletes; keys are dotted",
     )
 

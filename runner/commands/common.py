@@ -60,6 +60,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     from rich.table import Table
     from rich.text import Text
 
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # main knows what to do; the library would exit as if something had failed
+
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
@@ -67,7 +71,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     for row in rows:
         table.add_row(*(Text(cell(value)) for value in row))
     terminal = sys.stdout.isatty()
-    console = Console(
+    console = Output(
         file=sys.stdout,
         width=None if terminal else WIDE,
         color_system="auto" if terminal and "NO_COLOR" not in os.environ else None,

@@ -84,7 +84,7 @@ class Budget:
         self._settings = settings
         self.spent = Amount()
         self._reserved = Amount()
-        self._settled = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
 
     def add_spent(self, amount: Amount) -> None:
         """Count what an earlier process spent."""
@@ -112,8 +112,9 @@ class Budget:
                     f"budget.{name} is used up: {spent:.6g} of {most:g} spent, and the next call may cost "
                     f"{getattr(amount, name):.6g}; raise it (budget.{name}=...) and run the same command again"
                 )
-            self._settled.clear()
-            await self._settled.wait()
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(settled)
+            await settled
         self._reserved += amount
 
     def settle(self, reserved: Amount, cost: Amount) -> None:
@@ -122,7 +123,10 @@ class Budget:
         if self._reserved.completions == 0:
             self._reserved = Amount()
         self.spent += cost
-        self._settled.set()
+        waiting, self._waiting = self._waiting, []
+        for settled in waiting:
+            if not settled.done():
+                settled.set_result(None)
 
 
 def within_budget(

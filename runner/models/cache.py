@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from runner.errors import RunError
 from runner.ids import canonical, tagged_hash
 from runner.models.base import Complete, Completion, Request
 from runner.models.openai_body import request_body
-from runner.models.recorded import completion_fields, completion_from_fields
+from runner.models.recorded import completion_fields, completion_from_fields, split
 from runner.models.settings import ModelSettings
 
 BUSY_SECONDS = 30.0
@@ -107,14 +108,18 @@ def through_cache(complete: Complete, cache: Cache, models: Mapping[str, ModelSe
     """`complete` that answers from the cache what it holds, and keeps there what it does not."""
 
     async def cached(request: Request) -> Completion:
-        if request.n > 1:
-            return await complete(request)
-        asked = asked_fields(request, models[request.group])
+        settings = models[request.group]
+        asked = asked_fields(request, settings)
         found = cache.get(asked)
         if found is not None:
             return found
         completion = await complete(request)
-        cache.put(request, asked, completion)
+        if request.n == 1:
+            cache.put(request, asked, completion)
+            return completion
+        for sample, part in zip((request.sample, *request.siblings), split(completion), strict=False):
+            one = replace(request, sample=sample, n=1)
+            cache.put(one, asked_fields(one, settings), part)
         return completion
 
     return cached

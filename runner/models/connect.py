@@ -75,6 +75,7 @@ def connect(
             concurrency,
             requests_per_minute=settings.requests_per_minute,
             tokens_per_minute=settings.tokens_per_minute,
+            most_hold=policy.total_seconds,
         )
         for group, settings in groups.items()
         if settings.provider == "openai" and not settings.batch

@@ -3,13 +3,15 @@
 A group's limit starts at a quarter of the concurrency, doubles with each round trip until the server first says
 429, then grows by one a round trip and shrinks by a fifth at each further 429 (at most once in a cool-down). Only
 successes while the limit was full make it grow: an idle group learns nothing. A 429 also holds back the whole
-group for as long as the server asks, so that a thousand calls do not each find out for themselves.
+group for as long as the server asks, unless that is longer than any call may take, so that a thousand calls do not
+each find out for themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -87,6 +89,10 @@ class Bucket:
         self._level += amount
         return wait
 
+    def give_back(self, amount: float) -> None:
+        """Return what was taken and not used."""
+        self._level = max(self._level - amount, 0.0)
+
 
 class GroupLimit:
     """The adaptive limit and the rates of one model group."""
@@ -98,12 +104,14 @@ class GroupLimit:
         *,
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
+        most_hold: float = math.inf,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.group = group
         self.limit = float(max(most // START_SHARE, min(most, 8)))
         self._most = most
+        self._most_hold = most_hold
         self._clock, self._sleep = clock, sleep
         self._given = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._buckets = {kind: Bucket(rate, clock) for kind, rate in self._given.items() if rate is not None}
@@ -117,7 +125,7 @@ class GroupLimit:
         """Take the rates that the server says it allows, where the spec gives none."""
         for kind in ("requests", "tokens"):
             text = headers.get(f"x-ratelimit-limit-{kind}", "")
-            if self._given[kind] is None and text.isdigit() and int(text) > 0:
+            if self._given[kind] is None and text.isascii() and text.isdigit() and int(text) > 0:
                 bucket = self._buckets.get(kind)
                 if bucket is None or bucket.per_minute != int(text):
                     self._buckets[kind] = Bucket(float(text), self._clock)
@@ -125,15 +133,17 @@ class GroupLimit:
 
     async def enter(self, tokens: int) -> None:
         """Wait for the rates and for a place; `tokens` is what the call may use."""
-        while self._in_flight >= int(self.limit):
-            place = asyncio.get_running_loop().create_future()
+        if self._in_flight < int(self.limit) and not self._waiting:
+            self._in_flight += 1
+        else:
+            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(place)
             try:
                 await place
             except asyncio.CancelledError:
-                self._wake()
+                if place.done() and not place.cancelled():
+                    self._leave()  # the place was given in the same moment
                 raise
-        self._in_flight += 1
         try:
             await self._pause(tokens)
         except BaseException:
@@ -153,12 +163,18 @@ class GroupLimit:
         self._wake()
 
     def _wake(self) -> None:
-        free = int(self.limit) - self._in_flight
-        while free > 0 and self._waiting:
+        """Give free places to those who wait; a place that is given counts as taken at once."""
+        while self._waiting and self._in_flight < int(self.limit):
             place = self._waiting.popleft()
             if not place.done():
+                self._in_flight += 1
                 place.set_result(None)
-                free -= 1
+
+    def give_back(self, tokens: int) -> None:
+        """Return tokens that a call was allowed and did not use."""
+        bucket = self._buckets.get("tokens")
+        if bucket is not None:
+            bucket.give_back(tokens)
 
     def succeeded(self) -> None:
         """A call came back with an answer."""
@@ -174,7 +190,7 @@ class GroupLimit:
         """A call failed; a 429 shrinks the limit and holds the group back."""
         if isinstance(error, TransientError) and error.status == 429:
             now = self._clock()
-            if error.retry_after:
+            if error.retry_after and error.retry_after <= self._most_hold:
                 self._not_before = max(self._not_before, now + error.retry_after)
             if now >= self._cool_until:
                 self._slow_start = False
@@ -193,7 +209,8 @@ def within_limits(
         limit = limits.get(request.group)
         if limit is None:
             return await complete(request)
-        await limit.enter(tokens(request))
+        allowed = tokens(request)
+        await limit.enter(allowed)
         try:
             await gate.enter(request.group)
             try:
@@ -203,6 +220,7 @@ def within_limits(
         except BaseException as error:
             limit.failed(error)
             raise
+        limit.give_back(allowed - completion.usage.prompt_tokens - completion.usage.completion_tokens)
         limit.succeeded()
         return completion
 

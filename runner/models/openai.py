@@ -13,6 +13,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import httpx2
 import openai
@@ -32,17 +33,57 @@ def make_client(settings: ModelSettings, group: str, connections: int) -> openai
     Raises:
         ProviderRefusal: the environment holds no key.
     """
-    return openai.AsyncOpenAI(
+    client = openai.AsyncOpenAI(
         api_key=_key(settings, group),
         base_url=settings.base_url or BASE_URL,
         max_retries=0,
-        http_client=openai.DefaultAioHttpClient(
+        http_client=_LeanHttp(
             timeout=httpx2.Timeout(settings.timeout, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
             follow_redirects=False,
             trust_env=False,
         ),
     )
+    if settings.base_url is not None:
+        # What the environment holds for OpenAI (organization, project, headers) is no other server's business.
+        client.organization = client.project = None
+        client._custom_headers = {}  # noqa: SLF001 - filled from OPENAI_CUSTOM_HEADERS, with no public way to refuse
+    return client
+
+
+class _LeanHttp(openai.DefaultAioHttpClient):
+    """The client's aiohttp transport without httpx's work around it that our one kind of request has no use for.
+
+    The client gives whole headers and an absolute address; merging both with defaults, and flows for redirects and
+    authentication, are left out. Uploads of files and whatever else is no plain body go the long way.
+    """
+
+    _addresses: ClassVar[dict[str, httpx2.URL]] = {}
+
+    def build_request(self, method: str, url: Any, **options: Any) -> httpx2.Request:
+        content = options.get("content")
+        if not isinstance(content, bytes) or options.get("params") or options.get("files"):
+            return super().build_request(method, url, **options)
+        address = self._addresses.get(url)
+        if address is None:
+            address = self._addresses[url] = httpx2.URL(url)
+        timeout = options.get("timeout")
+        extensions: dict[str, Any] = {"timeout": timeout.as_dict()} if isinstance(timeout, httpx2.Timeout) else {}
+        request = httpx2.Request(
+            method, address, headers=options.get("headers"), content=content, extensions=extensions
+        )
+        request.extensions["lean"] = True
+        return request
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if not request.extensions.get("lean"):
+            return await super().send(request, **options)
+        response = await self._transport.handle_async_request(request)
+        try:
+            await response.aread()
+        finally:
+            await response.aclose()
+        return response
 
 
 def _key(settings: ModelSettings, group: str) -> str:
@@ -117,5 +158,5 @@ class OpenAiModel:
             raise as_ours(error, self._settings, self._group) from error
         if self._learn is not None:
             self._learn(response.headers)
-        latency = (time.perf_counter() - started) * 1000
+        latency = round((time.perf_counter() - started) * 1000, 3)
         return read_completion(response.content, response.headers, request, self._settings, latency_ms=latency)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ MAX_LINES = 50_000
 MAX_BYTES = 190 << 20
 ENDED = ("completed", "failed", "expired", "cancelled")
 METADATA = "nip_run"
+FIND_ATTEMPTS = 5
 
 log = logging.getLogger("nip_run.batch")
 
@@ -51,6 +53,7 @@ class _Sent:
     """One batch under way: its id, and who waits for which of its lines."""
 
     batch_id: str
+    from_earlier_process: bool = False
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     results: dict[str, dict[str, Any]] | None = None
 
@@ -104,9 +107,7 @@ class BatchModel:
             self._hand_out(waiting, sent.results[name])
         else:
             self._pending[name] = waiting
-            self._moved.set()
-            if self._gathering is None or self._gathering.done():
-                self._gathering = asyncio.create_task(self._gather())
+            self._start_gathering()
         return await answer
 
     async def _gather(self) -> None:
@@ -151,13 +152,17 @@ class BatchModel:
             batch = await self._client.batches.create(
                 input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={METADATA: intent}
             )
+            batch_id = batch.id
         except CLIENT_ERRORS as error:
-            raise as_ours(error, self._settings, self._group) from error
-        await self._note(
-            {"kind": BATCH, "group": self._group, "intent": intent, "batch": batch.id, "lines": list(lines)}
-        )
-        log.info("%s: batch %s with %d calls", self._group, batch.id, len(lines))
-        self._watch(_Sent(batch.id, lines))
+            # An answer that was lost may have been a yes: a batch is not sent twice before we have looked.
+            ours = as_ours(error, self._settings, self._group)
+            found = await self._find({intent}) if isinstance(ours, TransientError) else {}
+            if intent not in found:
+                raise ours from error
+            batch_id = found[intent]
+        await self._note({**record, "batch": batch_id})
+        log.info("%s: batch %s with %d calls", self._group, batch_id, len(lines))
+        self._watch(_Sent(batch_id, waiting=lines))
 
     def _watch(self, sent: _Sent) -> None:
         task = asyncio.create_task(self._poll(sent))
@@ -182,6 +187,9 @@ class BatchModel:
         except NipRunError as error:
             self._fail(sent.waiting.values(), error)
             return
+        if batch.status == "failed" and not sent.results and sent.from_earlier_process:
+            self._send_anew(sent)  # whatever was wrong with it, this process may have mended
+            return
         if batch.status == "failed" and not sent.results:
             why = (
                 "; ".join(str(item.message) for item in (batch.errors.data if batch.errors else None) or ())
@@ -197,6 +205,16 @@ class BatchModel:
                 self._fail([waiting], gone)
             else:
                 self._hand_out(waiting, result)
+
+    def _send_anew(self, sent: _Sent) -> None:
+        self._pending.update(sent.waiting)
+        sent.waiting = {}
+        self._start_gathering()
+
+    def _start_gathering(self) -> None:
+        self._moved.set()
+        if self._gathering is None or self._gathering.done():
+            self._gathering = asyncio.create_task(self._gather())
 
     async def _results(self, batch: Any) -> dict[str, dict[str, Any]]:
         """The lines of both files, by name: finished lines of an expired batch count, and are charged."""
@@ -214,8 +232,9 @@ class BatchModel:
                         raise ours from error
                     await asyncio.sleep(self._settings.batch_poll)
             for line in content.content.splitlines():
-                row = orjson.loads(line)
-                results[row["custom_id"]] = row
+                with suppress(orjson.JSONDecodeError, KeyError, TypeError):  # a torn line is a line that is missing
+                    row = orjson.loads(line)
+                    results[row["custom_id"]] = row
         return results
 
     def _hand_out(self, waiting: _Waiting, row: Mapping[str, Any]) -> None:
@@ -243,19 +262,30 @@ class BatchModel:
         for record in self._earlier:
             known = by_intent.setdefault(record["intent"], dict(record))
             known["batch"] = record["batch"] or known["batch"]
-        if any(record["batch"] is None for record in by_intent.values()):
-            try:
-                async for batch in self._client.batches.list(limit=100):
-                    intent = (batch.metadata or {}).get(METADATA)
-                    if intent in by_intent:
-                        by_intent[intent]["batch"] = batch.id
-            except CLIENT_ERRORS as error:
-                raise as_ours(error, self._settings, self._group) from error
+        unknown = {intent for intent, record in by_intent.items() if record["batch"] is None}
+        for intent, batch_id in (await self._find(unknown) if unknown else {}).items():
+            by_intent[intent]["batch"] = batch_id
         for record in by_intent.values():
             if record["batch"] is not None:
-                sent = _Sent(record["batch"])
+                sent = _Sent(record["batch"], from_earlier_process=True)
                 self._lines.update(dict.fromkeys(record["lines"], sent))
                 self._watch(sent)
+
+    async def _find(self, intents: set[str]) -> dict[str, str]:
+        """The ids of the batches that were made for these intents, by the metadata they carry."""
+        for attempt in range(1, FIND_ATTEMPTS + 1):
+            try:
+                return {
+                    str(batch.metadata[METADATA]): batch.id
+                    async for batch in self._client.batches.list(limit=100)
+                    if (batch.metadata or {}).get(METADATA) in intents
+                }
+            except CLIENT_ERRORS as error:
+                ours = as_ours(error, self._settings, self._group)
+                if not isinstance(ours, TransientError) or attempt == FIND_ATTEMPTS:
+                    raise ours from error
+                await asyncio.sleep(self._settings.batch_poll)
+        return {}
 
     async def close(self) -> None:
         """Stop waiting; the batches go on at the provider, and the next process finds them."""

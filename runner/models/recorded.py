@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from runner.errors import CallError, JournalError
+from runner.errors import CallError, ContextExceededError, JournalError, RefusedError, TransientError
 from runner.ids import canonical
 from runner.journal import Journal
 from runner.models.base import Choice, Complete, Completion, Request, Sample, Usage
@@ -19,6 +19,7 @@ from runner.prompts.chat import ChatMessage
 CALL = "call"
 FAILURE = "failure"
 BATCH = "batch"
+ENDED = "ended"
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:
@@ -61,6 +62,28 @@ def to_record(sample: Sample, completion: Completion, parameters: str, messages:
     }
 
 
+_ENDINGS: Mapping[str, type[CallError]] = {
+    kind.__name__: kind for kind in (TransientError, ContextExceededError, RefusedError)
+}
+"""The failures of a call that end its game, by the names that the journal has them under."""
+
+
+def ended_record(sample: Sample, error: CallError, parameters: str, messages: str) -> dict[str, Any]:
+    """What ended a game in the place of an answer, as its journal record."""
+    return {
+        "kind": ENDED,
+        "sample": list(sample),
+        "asked": [parameters, messages],
+        "error": type(error).__name__,
+        "message": str(error),
+    }
+
+
+def ending(record: Mapping[str, Any]) -> CallError:
+    """The failure that a journal record holds."""
+    return _ENDINGS[record["error"]](record["message"])
+
+
 def failure_record(sample: Sample, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
     """A failed attempt as its journal record; `charged` is what a budget counts for it."""
     return {
@@ -82,7 +105,7 @@ class Recorded:
         self._failures: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.batches: list[dict[str, Any]] = []
         for offset, record in records:
-            if record["kind"] == CALL:
+            if record["kind"] in (CALL, ENDED):
                 self._offsets[Sample(*record["sample"])] = offset
             elif record["kind"] == FAILURE:
                 self._failures.setdefault((record["sample"][0], record["sample"][1]), []).append(record)
@@ -93,7 +116,7 @@ class Recorded:
         return len(self._offsets)
 
     def get(self, sample: Sample) -> dict[str, Any] | None:
-        """The record of a sample's completion."""
+        """The record of a sample's completion, or of what ended its game instead."""
         offset = self._offsets.get(sample)
         if offset is None:
             return None
@@ -140,7 +163,11 @@ class ThroughJournal:
             return recorded
         if request.group in self._sharing and request.siblings:
             return await self._shared(request, messages)
-        completion = await self._complete(request)
+        try:
+            completion = await self._complete(request)
+        except CallError as error:
+            await self._journal.append(ended_record(request.sample, error, self._parameters[request.group], messages))
+            raise
         await self._write(request.sample, completion, request.group, messages)
         return completion
 
@@ -153,6 +180,10 @@ class ThroughJournal:
                 f"the journal's answer for {request.sample} is to another request than this run makes; was a file "
                 "in the run folder edited? Play the spec anew with --again"
             )
+        if record["kind"] == ENDED:
+            if record["error"] == TransientError.__name__:
+                return None  # the next process may have more luck
+            raise ending(record)
         return completion_from_fields(record)
 
     async def _write(self, sample: Sample, completion: Completion, group: str, messages: str) -> None:
@@ -172,15 +203,15 @@ class ThroughJournal:
             ]
             # Our own sample first: a server that gives fewer answers than asked must still answer us.
             wanted.sort(key=lambda sample: sample != request.sample)
-            completion = await self._complete(replace(request, n=len(wanted)))
-            parts = list(zip(wanted, _split(completion), strict=False))
+            completion = await self._complete(replace(request, n=len(wanted), siblings=tuple(wanted[1:])))
+            parts = list(zip(wanted, split(completion), strict=False))
             for sample, part in parts:
                 await self._write(sample, part, request.group, messages)
                 self._ready[sample] = part
             return self._ready.pop(request.sample)
 
 
-def _split(completion: Completion) -> list[Completion]:
+def split(completion: Completion) -> list[Completion]:
     """A completion of many choices as one for each; the first carries the usage of the whole call."""
     first, *rest = completion.choices
     nothing = Usage(estimated=completion.usage.estimated)

@@ -8,7 +8,7 @@ from typing import Protocol
 from runner.errors import RunError
 from runner.journal import read_journal
 from runner.models.base import Complete, Completion, Request
-from runner.models.recorded import Recorded, completion_from_fields, messages_hash
+from runner.models.recorded import ENDED, Recorded, completion_from_fields, ending, messages_hash
 
 
 class ReplayModel:
@@ -39,6 +39,8 @@ class ReplayModel:
             raise RunError(f"{self._run} has no answer number {sample.attempt} of {where} to replay")
         if record["asked"][1] != messages_hash(request.messages):
             raise RunError(f"{self._run} asked {where} with other messages; a replay needs the same prompts")
+        if record["kind"] == ENDED:
+            raise ending(record)
         return completion_from_fields(record, from_cache=True)
 
     async def close(self) -> None:

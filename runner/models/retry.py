@@ -52,5 +52,8 @@ def with_retries(
 
 def own_wait(policy: TransientPolicy, attempt: int, rng: random.Random) -> float:
     """Seconds before the next call after `attempt` failed ones."""
-    wait = min(policy.first_wait * policy.factor ** (attempt - 1), policy.max_wait)
+    try:
+        wait = min(policy.first_wait * policy.factor ** (attempt - 1), policy.max_wait)
+    except OverflowError:
+        wait = policy.max_wait
     return wait * (1 - policy.jitter * rng.random())
