@@ -7,7 +7,7 @@ import gc
 import logging
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +152,9 @@ class Session:
             await journal.close()
 
     async def _play_with(self, journal: Journal, recorded: Recorded, cache: Cache | None) -> None:
-        engine = self._engine(recorded)
+        replayed = ReplayModel(self._replay.run) if self._replay is not None else None
+        whole = replayed is not None and self._replay is not None and self._replay.until_round is None
+        engine = self._engine(replayed.failures if replayed is not None and whole else recorded.failures)
 
         async def failed(request: Request, attempt: int, error: TransientError, wait: float) -> None:
             sample = request.sample
@@ -168,7 +170,7 @@ class Session:
             if engine.stopping:
                 raise Stopped
 
-        connection = self._connect(journal, recorded, cache, failed=failed, before_call=before_call)
+        connection = self._connect(journal, recorded, cache, replayed, failed=failed, before_call=before_call)
         try:
             parameters = {name: tagged_hash("model", _sent(settings)) for name, settings in self._models.items()}
             engine.complete = ThroughJournal(
@@ -183,6 +185,7 @@ class Session:
         journal: Journal,
         recorded: Recorded,
         cache: Cache | None,
+        replayed: ReplayModel | None,
         *,
         failed: Failed,
         before_call: Callable[[], None],
@@ -196,8 +199,7 @@ class Session:
             "cache": cache,
             "before_call": before_call,
         }
-        if self._replay is not None:
-            replayed = ReplayModel(self._replay.run)
+        if self._replay is not None and replayed is not None:
             if self._replay.until_round is None:
                 return Connection(replayed.complete, (replayed.close,))
             live = connect(self._models, policy, **options, providers=self._batches(journal, recorded))
@@ -218,12 +220,12 @@ class Session:
     def _concurrency(self) -> int:
         return self.plan.spec.experiment.rollouts.concurrency
 
-    def _engine(self, recorded: Recorded) -> Engine:
+    def _engine(self, failures: Callable[[str, int], Sequence[dict[str, Any]]]) -> Engine:
         names = {agent: self._models[group].name for agent, group in self._group_of.items()}
 
         def earlier(job: Job) -> list[Call]:
             calls = []
-            for record in recorded.failures(job.datapoint.id, job.repeat):
+            for record in failures(job.datapoint.id, job.repeat):
                 _, _, round_, agent, attempt = record["sample"]
                 calls.append(Call(round_, agent, attempt, names[agent], error=record["error"]))
             return calls

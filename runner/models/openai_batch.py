@@ -275,11 +275,9 @@ class BatchModel:
         """The ids of the batches that were made for these intents, by the metadata they carry."""
         for attempt in range(1, FIND_ATTEMPTS + 1):
             try:
-                return {
-                    str(batch.metadata[METADATA]): batch.id
-                    async for batch in self._client.batches.list(limit=100)
-                    if (batch.metadata or {}).get(METADATA) in intents
-                }
+                listed = [batch async for batch in self._client.batches.list(limit=100)]
+                made = {(batch.metadata or {}).get(METADATA, ""): batch.id for batch in listed}
+                return {intent: made[intent] for intent in intents & made.keys()}
             except CLIENT_ERRORS as error:
                 ours = as_ours(error, self._settings, self._group)
                 if not isinstance(ours, TransientError) or attempt == FIND_ATTEMPTS:

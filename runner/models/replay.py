@@ -21,6 +21,7 @@ class ReplayModel:
             raise RunError(f"{run} holds no journal.jsonl to replay")
         self._file = path.open("rb")
         self._recorded = Recorded(self._read, read_journal(path))
+        self.failures = self._recorded.failures
 
     def _read(self, offset: int) -> bytes:
         self._file.seek(offset)
