@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -58,6 +59,11 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from error
     return data
+
+
+def duckdb_pattern(path: Path) -> str:
+    """A path as DuckDB's readers want it: they take file names for patterns."""
+    return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError
-from runner.files import flush_folder, locked, read_json
+from runner.files import duckdb_pattern, flush_folder, locked, read_json
 from runner.rundir import DONE, RunFolder, run_folders
 
 FILE = "leaderboard.duckdb"
@@ -170,7 +170,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
         )
     if finished:
         connection.execute(
-            "INSERT INTO rollouts BY NAME SELECT * FROM read_parquet(?)", [str(folder.table("rollouts"))]
+            "INSERT INTO rollouts BY NAME SELECT * FROM read_parquet(?)", [duckdb_pattern(folder.table("rollouts"))]
         )
 
 
@@ -230,7 +230,7 @@ def open_copy(results: Path, sql: str) -> duckdb.DuckDBPyConnection:
 def _load_table(connection: duckdb.DuckDBPyConnection, results: Path, name: str) -> None:
     from runner.records import COLUMNS
 
-    files = [str(f.table(name)) for f in run_folders(results) if f.table(name).is_file()]
+    files = [duckdb_pattern(f.table(name)) for f in run_folders(results) if f.table(name).is_file()]
     if files:
         connection.execute(f"CREATE TABLE {name} AS SELECT * FROM read_parquet(?, union_by_name=true)", [files])
     else:

@@ -7,6 +7,7 @@ run goes on they stand in `.parts/` as JSON lines; sealing turns each into one P
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import IO, Any, Final
 import orjson
 
 from runner.errors import RunError
+from runner.files import duckdb_pattern
 from runner.plan import Job
 from runner.protocols.game import Round
 
@@ -121,6 +123,34 @@ def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+PART_ROWS = 10_000
+"""Rows of one part: DuckDB reads a file through a buffer as large as the file, up to 32 MB."""
+
+
+class _Parts:
+    """One table's unsealed rows, in files of a bounded size."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self.paths: list[Path] = []
+        self._rows = PART_ROWS
+        self._file: IO[bytes] | None = None
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._file is None or self._rows >= PART_ROWS:
+            self.close()
+            self.paths.append(self._folder / f"{self._name}.{len(self.paths):05d}.jsonl")
+            self._file = self.paths[-1].open("wb")
+            self._rows = 0
+        self._file.write(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+        self._rows += len(rows)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
 class PartFiles:
     """The unsealed tables of a run that is going on."""
 
@@ -128,11 +158,13 @@ class PartFiles:
         self._folder = folder
         self._parts = folder / ".parts"
         self._run_id = run_id
-        self._files: dict[str, IO[bytes]] = {}
+        self._tables = {name: _Parts(self._parts, name) for name in COLUMNS}
         try:
-            self._parts.mkdir(exist_ok=True)
-            for name in COLUMNS:
-                self._files[name] = (self._parts / f"{name}.jsonl").open("wb")
+            if self._parts.is_dir():
+                shutil.rmtree(self._parts)
+            self._parts.mkdir()
+            for table in self._tables.values():
+                table.write([])
         except OSError as error:
             raise _disk_error(self._parts, error) from error
 
@@ -140,14 +172,14 @@ class PartFiles:
         """Add a rollout's rows; rollouts come in the order of the plan."""
         try:
             for name, rows in rows_of(self._run_id, rollout).items():
-                self._files[name].write(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+                self._tables[name].write(rows)
         except OSError as error:
             raise _disk_error(self._parts, error) from error
 
     def close(self) -> None:
-        for file in self._files.values():
+        for table in self._tables.values():
             try:
-                file.close()
+                table.close()
             except OSError as error:
                 raise _disk_error(self._parts, error) from error
 
@@ -159,22 +191,20 @@ class PartFiles:
         connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
         try:
             for name, columns in COLUMNS.items():
-                part, target = self._parts / f"{name}.jsonl", self._folder / f"{name}.parquet"
+                target = self._folder / f"{name}.parquet"
                 beside = target.with_suffix(".parquet.new")
                 connection.execute(
                     "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?)) TO "
-                    f"'{_quoted(beside)}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 10000)",
-                    [str(part), dict(columns.items())],
+                    f"'{_quoted(beside)}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {PART_ROWS})",
+                    [[duckdb_pattern(path) for path in self._tables[name].paths], dict(columns)],
                 )
                 _flush(beside)
                 beside.replace(target)
+            shutil.rmtree(self._parts)
         except (duckdb.Error, OSError) as error:
             raise RunError(f"cannot write the tables in {self._folder}: {error}") from error
         finally:
             connection.close()
-        for name in COLUMNS:
-            (self._parts / f"{name}.jsonl").unlink(missing_ok=True)
-        self._parts.rmdir()
 
 
 def _quoted(path: Path) -> str:

@@ -108,7 +108,6 @@ class _File:
     target: Path
     handle: IO[bytes]
     written: int = 0
-    seen: _Digests = field(default_factory=_Digests)
     left_out: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -131,6 +130,7 @@ class FineTuneFiles:
         }
         self._folder = folder
         self._files: dict[tuple[str, str], _File] = {}
+        self._seen: dict[str, _Digests] = {}
         try:
             (folder / "agents").mkdir(parents=True, exist_ok=True)
             for format_ in settings.formats:
@@ -168,9 +168,12 @@ class FineTuneFiles:
                     ),
                 )
             why = reason or ("the agent said nothing" if example is None else problem_of(example))
-            for format_ in self._settings.formats:
-                for key in ((format_, name), (format_, "group:" + agent.shared_model_group)):
-                    self._write(self._files[key], FORMATS[format_], example, why)
+            text = b"" if example is None else orjson.dumps(example)
+            for owner in (name, "group:" + agent.shared_model_group):
+                doubled = why is None and not self._seen.setdefault(owner, _Digests()).add(text)
+                for format_ in self._settings.formats:
+                    reason_here = "duplicate line" if doubled else why
+                    self._write(self._files[format_, owner], FORMATS[format_], example, reason_here)
 
     def _unusable(self, rollout: Rollout) -> str | None:
         if rollout.outcome not in (DECIDED, NO_DECISION):
@@ -184,9 +187,6 @@ class FineTuneFiles:
             file.left_out[why or "nothing"] += 1
             return
         line = orjson.dumps(format_.line(example), option=orjson.OPT_APPEND_NEWLINE)
-        if not file.seen.add(line):
-            file.left_out["duplicate line"] += 1
-            return
         try:
             file.handle.write(line)
         except OSError as error:

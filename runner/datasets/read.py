@@ -6,7 +6,6 @@ a model will see, so the values of JSON and CSV are read apart from the table.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from runner.errors import Place, Problem, SpecError
+from runner.files import duckdb_pattern
 from runner.ids import file_hash, tagged_hash
 from runner.text import listed, nearest
 
@@ -72,17 +72,14 @@ def read_table(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
     )
 
 
-def _pattern(path: Path) -> str:
-    """A path as DuckDB's readers want it: they take file names for patterns."""
-    return re.sub(r"([*?\[])", r"[\1]", str(path))
-
-
 def _read_json(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
     import duckdb
 
     form = "auto" if path.suffix.lower() == ".json" else "newline_delimited"
     try:
-        found = connection.execute("SELECT json FROM read_json_objects(?, format=?)", [_pattern(path), form]).fetchall()
+        found = connection.execute(
+            "SELECT json FROM read_json_objects(?, format=?)", [duckdb_pattern(path), form]
+        ).fetchall()
         rows = [orjson.loads(text) for (text,) in found]
     except (duckdb.Error, orjson.JSONDecodeError) as error:
         raise SpecError([_broken_line(path, error)]) from error
@@ -96,11 +93,12 @@ def _read_json(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     if rows:
         described = connection.execute(
-            "DESCRIBE SELECT * FROM read_json(?, format=?, sample_size=-1)", [_pattern(path), form]
+            "DESCRIBE SELECT * FROM read_json(?, format=?, sample_size=-1)", [duckdb_pattern(path), form]
         ).fetchall()
         types = {name: "VARCHAR" if kind.startswith(_AS_TEXT) else kind for name, kind, *_ in described}
         connection.execute(
-            "CREATE TABLE source AS SELECT * FROM read_json(?, format=?, columns=?)", [_pattern(path), form, types]
+            "CREATE TABLE source AS SELECT * FROM read_json(?, format=?, columns=?)",
+            [duckdb_pattern(path), form, types],
         )
     return Table([{name: row.get(name) for name in columns} for row in rows], columns, file_hash(path))
 
@@ -125,20 +123,22 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
     if not path.read_bytes().strip():
         return Table([], (), file_hash(path))
     options = "header=true, sample_size=-1" + (r", delim='\t'" if path.suffix.lower() == ".tsv" else "")
-    texts = connection.execute(f"SELECT * FROM read_csv(?, all_varchar=true, {options})", [_pattern(path)])
+    texts = connection.execute(f"SELECT * FROM read_csv(?, all_varchar=true, {options})", [duckdb_pattern(path)])
     columns = tuple(item[0] for item in texts.description or ())
     rows = [
         {name: "" if value is None else value for name, value in zip(columns, row, strict=True)}
         for row in texts.fetchall()
     ]
-    described = connection.execute(f"DESCRIBE SELECT * FROM read_csv(?, {options})", [_pattern(path)]).fetchall()
+    described = connection.execute(f"DESCRIBE SELECT * FROM read_csv(?, {options})", [duckdb_pattern(path)]).fetchall()
     types = {name: "VARCHAR" if kind.startswith((*_AS_TEXT, "BOOLEAN")) else kind for name, kind, *_ in described}
-    connection.execute(f"CREATE TABLE source AS SELECT * FROM read_csv(?, {options}, types=?)", [_pattern(path), types])
+    connection.execute(
+        f"CREATE TABLE source AS SELECT * FROM read_csv(?, {options}, types=?)", [duckdb_pattern(path), types]
+    )
     return Table(rows, columns, file_hash(path), labels_are_text=True)
 
 
 def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
-    connection.execute("CREATE TABLE raw AS SELECT * FROM read_parquet(?)", [_pattern(path)])
+    connection.execute("CREATE TABLE raw AS SELECT * FROM read_parquet(?)", [duckdb_pattern(path)])
     return _from_typed(connection, file_hash(path))
 
 

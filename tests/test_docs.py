@@ -1,0 +1,137 @@
+"""The README cannot drift from the code: its commands, keys, files and outputs exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.commands.arguments import ARGUMENTS
+from runner.leaderboard import _TABLES
+from runner.main import COMMANDS
+from runner.prompts.templates import VARIABLES
+from runner.records import COLUMNS
+from runner.spec.experiment import experiment_schema
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("nip-run ")]
+
+
+def keys(node: object, path: tuple[str, ...] = ()) -> set[str]:
+    """Every key that the schema knows, by name."""
+    found: set[str] = set()
+    if isinstance(node, dict):
+        for name, value in node.items():
+            if name == "properties":
+                found |= set(value)
+            found |= keys(value, (*path, name))
+    return found
+
+
+def test_there_is_a_summary_and_a_parser_for_every_command() -> None:
+    assert COMMANDS.keys() == ARGUMENTS.keys()
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_of_the_readme_is_one(words: list[str]) -> None:
+    import argparse
+
+    name = words[1] if words[1] in COMMANDS else "run"
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    ARGUMENTS[name](parser)
+    parser.add_argument("--results")
+    parsed, unknown = parser.parse_known_args(words[1:] if name != words[1] else words[2:])
+    assert not unknown
+    for word in getattr(parsed, "words", []):
+        if word.endswith(".yaml") and "mine" not in word:
+            assert (ROOT / word).is_file(), word
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(specs/[\w./-]+\.yaml)`", README))))
+def test_every_spec_of_the_readme_is_there(path: str) -> None:
+    assert path == "specs/mine.yaml" or (ROOT / path).is_file()
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block[:30])
+def test_every_yaml_of_the_readme_has_known_keys(block: str) -> None:
+    data = yaml.safe_load(block)
+    protocol = "cycle" in data
+    known = keys(experiment_schema()) if not protocol else None
+    for name, value in data.items():
+        if known is not None:
+            assert name in known
+            if isinstance(value, dict) and name not in ("models", "agents"):
+                assert set(value) <= known, name
+
+
+def test_the_first_spec_explained_is_the_quickstart(tmp_path: Path) -> None:
+    explained = next(yaml.safe_load(block) for block in blocks("yaml") if "name: quickstart" in block)
+    from runner.plan import Plan
+    from runner.spec.load import load_spec
+
+    file = tmp_path / "explained.yaml"
+    file.write_text(yaml.safe_dump(explained), "utf-8")
+    assert Plan(load_spec(file)).identity == Plan(load_spec(ROOT / "specs" / "quickstart.yaml")).identity
+
+
+def test_the_council_of_the_readme_is_a_protocol(tmp_path: Path) -> None:
+    from runner.protocols.load import load_protocol
+
+    text = next(block for block in blocks("yaml") if "name: council" in block)
+    (tmp_path / "council.yaml").write_text(text, "utf-8")
+    protocol = load_protocol("council.yaml", folder=tmp_path)
+    assert "chamber" not in protocol.visible_channels("verifier")
+    assert [list(protocol.can_be_active(i)) for i in range(4)] == [["verifier"], ["scout"], ["critic"], ["chair"]]
+
+
+def test_the_readme_names_every_variable_of_templates() -> None:
+    assert all(f"`{name}`" in README for name in VARIABLES)
+
+
+@pytest.mark.parametrize("sql", re.findall(r'nip-run sql "(.*?)"', README))
+def test_every_question_of_the_readme_has_an_answer(sql: str) -> None:
+    import duckdb
+
+    connection = duckdb.connect(":memory:")
+    connection.execute(_TABLES)
+    for name in ("messages", "completions"):
+        columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
+        connection.execute(f"CREATE TABLE {name} ({columns})")
+    connection.execute(sql)
+    connection.close()
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    (code,) = blocks("python")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "decided" in done.stdout
+
+
+def test_the_changelog_knows_the_version() -> None:
+    from runner.version import __version__
+
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
