@@ -9,9 +9,9 @@ import os
 import re
 import socket
 import sys
-import time
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,31 +81,60 @@ def locked(path: Path, what: str, wait_seconds: float = 0.0) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise RunError(f"cannot open {path}: {error.strerror}") from error
+    _acquire(descriptor, path, what, wait_seconds)
     try:
-        _acquire(descriptor, path, what, time.monotonic() + wait_seconds)
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": Path(sys.argv[0]).name or "python"}
-        try:
+        with suppress(OSError):  # the name of the holder is a courtesy; on a full disk the lock still holds
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-        except OSError:
-            pass  # the name of the holder is a courtesy; on a full disk the lock still holds
         yield
     finally:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path, what: str, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise RunError(f"cannot lock {path}: {error.strerror}") from error
-            if time.monotonic() >= deadline:
-                raise RunDirectoryError(f"{what} is in use by {_holder(descriptor)}") from error
-            time.sleep(0.02)
-        else:
+def _acquire(descriptor: int, path: Path, what: str, wait_seconds: float) -> None:
+    """Take the lock, or close the descriptor and say who has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            os.close(descriptor)
+            raise RunError(f"cannot lock {path}: {error.strerror}") from error
+        if _Queue(descriptor).wait(wait_seconds):
             return
+        raise RunDirectoryError(f"{what} is in use by {_holder(path)}") from error
+
+
+class _Queue:
+    """Waits for a lock in the kernel's own queue, which is fair where asking again and again is not."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._guard = threading.Lock()
+        self._state = "waiting"
+        self._done = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the lock was had in time; if not, the descriptor is closed as soon as the kernel lets go."""
+        if seconds > 0:
+            threading.Thread(target=self._take, daemon=True).start()
+            self._done.wait(seconds)
+        with self._guard:
+            if self._state == "taken":
+                return True
+            self._state = "given up"
+        if seconds <= 0:
+            os.close(self._descriptor)
+        return False
+
+    def _take(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        with self._guard:
+            if self._state == "given up":
+                os.close(self._descriptor)
+                return
+            self._state = "taken"
+        self._done.set()
 
 
 def is_locked(path: Path) -> bool:
@@ -123,9 +152,9 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _holder(descriptor: int) -> str:
+def _holder(path: Path) -> str:
     try:
-        holder = json.loads(os.pread(descriptor, 4096, 0))
+        holder = json.loads(path.read_bytes())
         return f"process {holder['pid']} on {holder['host']} ({holder['command']})"
     except (OSError, ValueError, KeyError):
         return "another process"

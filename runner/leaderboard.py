@@ -24,6 +24,7 @@ from runner.rundir import DONE, RunFolder, run_folders
 FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
+PIECE = 10_000
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -114,32 +115,48 @@ def _replacing(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection to a copy of the board, which takes the board's place if all goes well."""
     path = results / FILE
-    copy = path.with_name(FILE + ".new")
     try:
-        with locked(results / LOCK, str(path), wait_seconds):
-            copy.unlink(missing_ok=True)
-            path.with_name(FILE + ".new.wal").unlink(missing_ok=True)
-            if path.is_file() and not fresh:
-                shutil.copyfile(path, copy)
-            connection = duckdb.connect(str(copy))
+        with locked(results / LOCK, str(path), wait_seconds), _copy_beside(path, fresh=fresh) as copy:
+            connection = duckdb.connect(str(copy), config={"threads": 1, "memory_limit": "512MB"})
             try:
                 connection.execute(_TABLES)
-                connection.execute("BEGIN")
-                yield connection
-                connection.execute("COMMIT")
+                yield connection  # no transaction: the copy takes the place of the file, or is thrown away
+                connection.execute("CHECKPOINT")  # here and not in close(), which hides that the disk is full
             finally:
                 connection.close()
+            if _log_of(copy).exists():
+                raise LeaderboardError(f"{copy} could not be completed; is the disk full? {later}")
             with copy.open("rb") as file:
                 os.fsync(file.fileno())
+            # A log that a killed foreign writer left belongs to the file that is replaced, and to no other.
+            _log_of(path).unlink(missing_ok=True)
             copy.replace(path)
             flush_folder(results)
     except RunDirectoryError as error:
         raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
     except (duckdb.Error, OSError) as error:
-        hint = f"If {path} is damaged: nip-run leaderboard --rebuild --results {results}"
+        hint = f"If {path} is damaged: nip-run leaderboard --rebuild --results {results}. {later}"
         raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {hint}") from error
+
+
+@contextmanager
+def _copy_beside(path: Path, *, fresh: bool) -> Iterator[Path]:
+    """A copy of the board to write to, which is gone in the end, and its log with it."""
+    copy = path.with_name(FILE + ".new")
+    try:
+        for leftover in (copy, _log_of(copy)):
+            leftover.unlink(missing_ok=True)
+        if path.is_file() and not fresh:
+            shutil.copyfile(path, copy)
+        yield copy
     finally:
-        copy.unlink(missing_ok=True)
+        for leftover in (copy, _log_of(copy)):
+            leftover.unlink(missing_ok=True)
+
+
+def _log_of(path: Path) -> Path:
+    """DuckDB's write-ahead log of a file."""
+    return path.with_name(path.name + ".wal")
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
@@ -169,8 +186,17 @@ def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
         )
     if finished:
+        _insert_rollouts(connection, folder, manifest["rollouts"])
+
+
+def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, count: int) -> None:
+    """Copy a run's rollouts in pieces, so that memory does not grow with them."""
+    path = duckdb_pattern(folder.table("rollouts"))
+    for start in range(0, count, PIECE):
         connection.execute(
-            "INSERT INTO rollouts BY NAME SELECT * FROM read_parquet(?)", [duckdb_pattern(folder.table("rollouts"))]
+            "INSERT INTO rollouts BY NAME SELECT * EXCLUDE (file_row_number) "
+            "FROM read_parquet(?, file_row_number=true) WHERE file_row_number BETWEEN ? AND ?",
+            [path, start, start + PIECE - 1],
         )
 
 

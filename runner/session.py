@@ -25,7 +25,7 @@ from runner.journal import Journal, read_journal
 from runner.loops import run_to_end
 from runner.metrics import Metrics
 from runner.models.base import Request
-from runner.models.budget import Amount, Budget, actual
+from runner.models.budget import Amount, Budget, actual, worst_case
 from runner.models.cache import Cache
 from runner.models.connect import Connection, Provider, connect
 from runner.models.prices import price_of
@@ -158,10 +158,15 @@ class Session:
 
         async def failed(request: Request, attempt: int, error: TransientError, wait: float) -> None:
             sample = request.sample
+            settings = self._models[request.group]
+            if error.charged is None and error.status is None:
+                # Without a budget nobody reserved anything; one that is set later must know of this call all the same.
+                most = worst_case(request, settings, self._prices[request.group])
+                error.charged = (most.usd, most.tokens, most.completions)
             self.progress.failures += 1
             self._watch(self.progress)
-            name = self._models[request.group].name
-            engine.note_failure(request, Call(sample.round, sample.agent, sample.attempt, name, error=str(error)))
+            call = Call(sample.round, sample.agent, sample.attempt, settings.name, error=str(error))
+            engine.note_failure(request, call)
             await journal.append(failure_record(sample, attempt, error, wait))
             if engine.stopping:
                 raise Stopped

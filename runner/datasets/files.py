@@ -11,6 +11,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -227,5 +228,6 @@ class FineTuneFiles:
     def discard(self) -> None:
         """Leave no half-written file."""
         for file in self._files.values():
-            file.handle.close()
+            with suppress(OSError):  # a full disk has its error already; this one must not hide it
+                file.handle.close()
             file.beside.unlink(missing_ok=True)

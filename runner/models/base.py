@@ -72,6 +72,7 @@ class Completion:
     usage: Usage = Usage()
     latency_ms: float = 0.0
     from_cache: bool = False
+    """Whether it was paid for elsewhere: by another run, or as another sample's part of one call."""
     other: dict[str, Any] = field(default_factory=dict)
 
 

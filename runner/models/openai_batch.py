@@ -185,7 +185,11 @@ class BatchModel:
                         break
                 await asyncio.sleep(self._settings.batch_poll)
         except NipRunError as error:
-            self._fail(sent.waiting.values(), error)
+            sent.results = {}
+            if sent.from_earlier_process:
+                self._send_anew(sent)  # the provider knows no more of it
+            else:
+                self._fail(sent.waiting.values(), error)
             return
         if batch.status == "failed" and not sent.results and sent.from_earlier_process:
             self._send_anew(sent)  # whatever was wrong with it, this process may have mended

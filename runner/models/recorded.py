@@ -20,6 +20,8 @@ CALL = "call"
 FAILURE = "failure"
 BATCH = "batch"
 ENDED = "ended"
+MAX_N = 128
+"""The most answers that one call may ask for, by the wire format."""
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:
@@ -150,6 +152,7 @@ class ThroughJournal:
         self._sharing = sharing
         self._ready: dict[Sample, Completion] = {}
         self._asking: dict[Sample, asyncio.Lock] = {}
+        self._written: set[Sample] = set()
 
     async def complete(self, request: Request) -> Completion:
         """Answer once; the answer is on disk when this returns.
@@ -199,23 +202,25 @@ class ThroughJournal:
             wanted = [
                 sample
                 for sample in family
-                if sample not in self._ready and (sample == request.sample or self._recorded.get(sample) is None)
+                if sample == request.sample or (sample not in self._written and self._recorded.get(sample) is None)
             ]
             # Our own sample first: a server that gives fewer answers than asked must still answer us.
             wanted.sort(key=lambda sample: sample != request.sample)
+            del wanted[MAX_N:]
             completion = await self._complete(replace(request, n=len(wanted), siblings=tuple(wanted[1:])))
             parts = list(zip(wanted, split(completion), strict=False))
             for sample, part in parts:
                 await self._write(sample, part, request.group, messages)
+                self._written.add(sample)
                 self._ready[sample] = part
             return self._ready.pop(request.sample)
 
 
 def split(completion: Completion) -> list[Completion]:
-    """A completion of many choices as one for each; the first carries the usage of the whole call."""
+    """A completion of many choices as one for each; the first carries the usage of the whole call, and is the call."""
     first, *rest = completion.choices
     nothing = Usage(estimated=completion.usage.estimated)
     return [
         replace(completion, choices=(first,)),
-        *(replace(completion, choices=(choice,), usage=nothing) for choice in rest),
+        *(replace(completion, choices=(choice,), usage=nothing, from_cache=True) for choice in rest),
     ]

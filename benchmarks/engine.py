@@ -1,0 +1,222 @@
+"""nip-run with everything on, beside plain coroutines that make the same calls.
+
+A rollout is five completions: nip with a verifier that decides in the last of five rounds. Every path runs in a
+process of its own against one loopback server, in turns; the figures are medians. Time and CPU count from the first
+call to the last byte on disk; imports, reading the spec and rendering the plain paths' prompts come before.
+
+    official      AsyncOpenAI as it comes, `chat.completions.create`, its retries off
+    leanest       AsyncOpenAI with its aiohttp transport, `post` of ready bytes, the answer's bytes read by orjson
+    aiohttp       no OpenAI client at all
+    nip-run       journal, records, tables, metrics, fine-tune files, leaderboard
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from common import child, footer, median, table, temporary_folder
+
+ROUNDS = 5
+PATHS = ("nip-run", "official", "leanest", "aiohttp")
+Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
+
+
+def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int) -> Path:
+    """A spec of `rollouts` datapoints whose games all last five rounds."""
+    rows = (
+        {
+            "id": f"p{i}", "label": i % 2, "question": f"Write f(x) that returns x + {i}. " + "Mind the limits. " * 20,
+            "solution": f"def f(x):\n    return x + {i}\n" * 8,
+        }
+        for i in range(rollouts)
+    )  # fmt: skip
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = {
+        "name": "benchmark", "seed": 1, "dataset": {"path": "data.jsonl"},
+        "protocol": {"use": "nip", "min_message_rounds": ROUNDS, "max_message_rounds": ROUNDS, "verifier_first": True},
+        "prompts": "prompts/code_validation/nip",
+        "models": {"m": {"model": "tiny", "base_url": base_url}},
+        "agents": {"prover": {"model": "m"}, "verifier": {"model": "m"}},
+        "rollouts": {"concurrency": concurrency}, "fine_tune": {},
+    }  # fmt: skip
+    path = folder / "spec.yaml"
+    path.write_text(json.dumps(spec))
+    return path
+
+
+# The children
+
+
+async def plain(chats: list[list[list[dict[str, str]]]], ask: Ask, concurrency: int) -> None:
+    """Every game in a coroutine of its own; `chats` holds what each turn's prompt starts with."""
+    gate = asyncio.Semaphore(concurrency)
+
+    async def game(starts: list[list[dict[str, str]]]) -> None:
+        said: list[str] = []
+        async with gate:
+            for turn, start in enumerate(starts):
+                messages = start[:1]
+                for index, text in enumerate(said):
+                    own = (turn - index) % 2 == 0
+                    name = "Verifier" if index % 2 == 0 else "Expert"
+                    messages.append({"role": "assistant", "content": text} if own else
+                                    {"role": "user", "name": name, "content": text})  # fmt: skip
+                said.append(await ask(messages + start[1:]))
+
+    await asyncio.gather(*map(game, chats))
+
+
+async def official(base_url: str, chats: Any, concurrency: int) -> None:
+    import openai
+
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+
+        async def ask(messages: Any) -> str:
+            reply = await client.chat.completions.create(model="tiny", messages=messages)
+            return reply.choices[0].message.content or ""
+
+        await plain(chats, ask, concurrency)
+
+
+async def leanest(base_url: str, chats: Any, concurrency: int) -> None:
+    import httpx2
+    import openai
+    import orjson
+
+    limits = httpx2.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+    transport = openai.DefaultAioHttpClient(limits=limits)
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=transport) as client:
+
+        async def ask(messages: Any) -> str:
+            body = orjson.dumps({"model": "tiny", "messages": messages})
+            response = await client.post("/chat/completions", content=body, cast_to=httpx2.Response)
+            return orjson.loads(response.content)["choices"][0]["message"]["content"]
+
+        await plain(chats, ask, concurrency)
+
+
+async def bare(base_url: str, chats: Any, concurrency: int) -> None:
+    import aiohttp
+    import orjson
+
+    headers = {"content-type": "application/json"}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=concurrency), headers=headers) as session:
+
+        async def ask(messages: Any) -> str:
+            body = orjson.dumps({"model": "tiny", "messages": messages})
+            async with session.post(base_url + "/chat/completions", data=body) as response:
+                return orjson.loads(await response.read())["choices"][0]["message"]["content"]
+
+        await plain(chats, ask, concurrency)
+
+
+def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None:
+    """Play one path and print its figures."""
+    # Everything that any path needs is imported before the clock starts.
+    import aiohttp  # noqa: F401
+    import openai  # noqa: F401
+
+    from runner.agents import Position
+    from runner.plan import Plan
+    from runner.runs import run
+    from runner.spec.load import load_spec
+
+    with temporary_folder() as folder:
+        spec = load_spec(write_spec(folder, base_url, rollouts, concurrency))
+        if path == "nip-run":
+            from runner import leaderboard  # noqa: F401
+            from runner.models import openai as _  # noqa: F401
+
+            work: Callable[[], Any] = lambda: run(spec, folder / "results")  # noqa: E731
+        else:
+            agents = Plan(spec).agents()
+            speakers = ["verifier" if turn % 2 == 0 else "prover" for turn in range(ROUNDS)]
+            chats: Any = [
+                [
+                    agents[name].prompt(Position(turn, (), p.columns, 0, p.prover_stance))
+                    for turn, name in enumerate(speakers)
+                ]
+                for p in spec.dataset.datapoints
+            ]
+            play = {"official": official, "leanest": leanest, "aiohttp": bare}[path]
+            work = lambda: asyncio.run(play(base_url, chats, concurrency))  # noqa: E731
+        cpu, wall = time.process_time(), time.perf_counter()
+        work()
+        print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}))
+
+
+# The parent
+
+
+def measure(latency: float, rollouts: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> dict[str, Any]:
+    """Medians of each path, and the requests and bytes that the server saw from it."""
+    from tests.server.client import serving
+
+    found: dict[str, list[dict[str, Any]]] = {path: [] for path in paths}
+    with serving(latency=latency, decide=0.0) as server:
+        before = server.stats()
+        for _ in range(repeat):
+            for path in paths:
+                row = child(__file__, path, server.base_url, rollouts, concurrency)
+                after = server.stats()
+                row["calls"] = after["requests"] - before["requests"]
+                row["bytes"] = after["body_bytes"] - before["body_bytes"]
+                before = after
+                found[path].append(row)
+    names = ("wall", "cpu", "calls", "bytes", "peak_mb")
+    return {path: {name: median([row[name] for row in rows]) for name in names} for path, rows in found.items()}
+
+
+def compare(title: str, found: dict[str, Any], rollouts: int) -> None:
+    ours = found["nip-run"]
+    rows = [
+        (
+            path, row["wall"], row["cpu"] * 1000 / rollouts, ours["wall"] / row["wall"], ours["cpu"] / row["cpu"],
+            int(row["calls"]), int(row["bytes"] / rollouts), int(row["peak_mb"]),
+        )
+        for path, row in found.items()
+    ]  # fmt: skip
+    columns = (
+        "path", "wall s", "CPU ms/rollout", "nip-run's wall", "nip-run's CPU", "calls", "bytes/rollout", "peak MB",
+    )  # fmt: skip
+    table(title, columns, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rollouts", type=int, default=1000)
+    parser.add_argument("--concurrency", type=int, default=256)
+    parser.add_argument("--latency", type=float, default=0.2)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--child", nargs=4, metavar=("PATH", "URL", "ROLLOUTS", "CONCURRENCY"))
+    args = parser.parse_args()
+    if args.child:
+        path, url, rollouts, concurrency = args.child
+        run_child(path, url, int(rollouts), int(concurrency))
+        return
+    about = f"{args.rollouts} rollouts of {ROUNDS} completions, {args.concurrency} in flight"
+    at_once = measure(0.0, args.rollouts, args.concurrency, PATHS, args.repeat)
+    compare(f"{about}, answered at once (ratios: nip-run over the path)", at_once, args.rollouts)
+    slow = measure(args.latency, args.rollouts, args.concurrency, PATHS, args.repeat)
+    compare(f"{about}, answered in {args.latency * 1000:g} ms", slow, args.rollouts)
+    rows = []
+    for concurrency in (64, args.concurrency):
+        ideal = math.ceil(args.rollouts / concurrency) * ROUNDS * args.latency
+        if concurrency == args.concurrency:
+            wall = slow["nip-run"]["wall"]
+        else:
+            wall = measure(args.latency, args.rollouts, concurrency, ("nip-run",), 1)["nip-run"]["wall"]
+        rows.append((concurrency, ideal, wall, wall / ideal))
+    table(f"wall time at {args.latency * 1000:g} ms", ("in flight", "ideal s", "nip-run s", "over the ideal"), rows)
+    footer(__file__)
+
+
+if __name__ == "__main__":
+    main()
