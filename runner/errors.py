@@ -10,6 +10,7 @@ The tree:
     │   ├── JournalError                the journal is damaged, or cannot be written
     │   └── LeaderboardError            the leaderboard is locked, or cannot be read
     ├── BudgetExhausted             exit 3
+    ├── Interrupted                 exit 130
     ├── ProviderRefusal             exit 4: key, billing, unknown model, refused parameter
     ├── CallError                   one call to a model failed; classified where it happened
     │   ├── TransientError              rate limits, time-outs, resets, 5xx
@@ -92,6 +93,10 @@ class LeaderboardError(RunError):
 
 class BudgetExhausted(NipRunError):
     """The budget does not allow another call."""
+
+
+class Interrupted(NipRunError):
+    """A signal stopped the run; what was paid for is kept."""
 
 
 class ProviderRefusal(NipRunError):

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.agents import OpenAiWholeAgent
 from runner.errors import (
     BudgetExhausted,
     ContentFilterError,
@@ -31,7 +30,7 @@ from runner.records import (
     InOrder,
     Rollout,
 )
-from runner.seat import Position
+from runner.seat import Position, Seat
 
 AHEAD = 4
 """How many times the concurrency a game may be ahead of the slowest unfinished one."""
@@ -50,6 +49,10 @@ _OUTCOMES: tuple[tuple[type[NipRunError], str], ...] = (
 
 class Stopped(NipRunError):
     """Somebody asked the run to stop; nothing new is asked."""
+
+
+_LETS_OTHERS_FINISH = (*(kind for kind, _ in _OUTCOMES), Stopped, BudgetExhausted)
+"""What ends one speaker's turn and not the answers that the others have paid for."""
 
 
 @dataclass
@@ -71,16 +74,37 @@ class Engine:
     """Plays games with agents over one way to ask models."""
 
     protocol: Protocol
-    agents: Mapping[str, OpenAiWholeAgent]
+    agents: Mapping[str, Seat]
     complete: Complete
     earlier_failures: Callable[[Job], Sequence[Call]] = lambda _: ()
     kin: Callable[[Job, str], Sequence[int]] | None = None
     """The other repeats of a job in which an agent opens as it does in this one; None: nobody asks."""
     sharing: frozenset[str] = frozenset()
     """The model groups that ask for the answers of kin in one call."""
+    answered: Callable[[Request, Completion], None] = lambda *_: None
     stopping: bool = False
     exhausted: BudgetExhausted | None = None
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _failed: dict[tuple[str, int], list[Call]] = field(default_factory=dict)
+
+    def stop(self) -> None:
+        """Ask nothing new from now on; who sleeps wakes and finds it out."""
+        self.stopping = True
+        self._stopped.set()
+        self._moved.set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, unless the run is stopped.
+
+        Raises:
+            Stopped: it is, or was in the meantime.
+        """
+        try:
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        except TimeoutError:
+            return
+        raise Stopped
 
     def note_failure(self, request: Request, call: Call) -> None:
         """Keep a failed attempt for its rollout's rows."""
@@ -94,24 +118,22 @@ class Engine:
             Stopped: `stopping` was set; games already begun were left where they are.
             BudgetExhausted: the budget does not allow the rest; games that it allowed were played to their end.
         """
-        moved = asyncio.Event()
 
         async def worker() -> None:
             for job in jobs:
+                self._go_on()
                 while not results.has_room(job.index):
-                    moved.clear()
-                    await moved.wait()
-                if self.stopping:
-                    raise Stopped
-                if self.exhausted is not None:
-                    raise self.exhausted
+                    self._moved.clear()
+                    await self._moved.wait()
+                    self._go_on()
                 try:
                     results.put(await self.play(job))
                 except BudgetExhausted as error:
                     # Games that were begun may still fit what is reserved for others now; new ones may not.
                     self.exhausted = error
                     raise
-                moved.set()
+                finally:
+                    self._moved.set()
                 # A provider that answers at once never waits, and signals need the loop.
                 await asyncio.sleep(0)
 
@@ -122,6 +144,13 @@ class Engine:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _go_on(self) -> None:
+        """Raise what keeps new games from starting."""
+        if self.stopping:
+            raise Stopped
+        if self.exhausted is not None:
+            raise self.exhausted
 
     async def play(self, job: Job) -> Rollout:
         """Play one game to its end, whatever that is."""
@@ -168,6 +197,7 @@ class Engine:
                 siblings = tuple(request.sample._replace(repeat=repeat) for repeat in kin)
                 request = replace(request, siblings=siblings)
             completion = await self.complete(request)
+            self.answered(request, completion)
             calls.extend(_calls(request, completion))
             return completion
 
@@ -181,6 +211,7 @@ class Engine:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
 
 
@@ -216,7 +247,7 @@ async def _all_unless_fatal(tasks: Sequence[asyncio.Task[Reply]]) -> None:
         finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
         for task in finished:
             failure = task.exception()
-            if failure is not None and not isinstance(failure, tuple(kind for kind, _ in _OUTCOMES)):
+            if failure is not None and not isinstance(failure, _LETS_OTHERS_FINISH):
                 raise failure
 
 

@@ -100,7 +100,8 @@ def _acquire(descriptor: int, path: Path, what: str, wait_seconds: float) -> Non
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             os.close(descriptor)
             raise RunError(f"cannot lock {path}: {error.strerror}") from error
-        if _Queue(descriptor).wait(wait_seconds):
+        # Whoever lists runs holds the lock for an instant to see whether it is held.
+        if _Queue(descriptor).wait(max(wait_seconds, 0.2)):
             return
         raise RunDirectoryError(f"{what} is in use by {_holder(path)}") from error
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import duckdb
 
-from runner.errors import LeaderboardError, RunDirectoryError
+from runner.errors import LeaderboardError, RunDirectoryError, UsageError
 from runner.files import duckdb_pattern, flush_folder, locked, read_json
 from runner.rundir import DONE, RunFolder, run_folders
 
@@ -25,6 +25,7 @@ FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
 PIECE = 10_000
+_Kind = duckdb.StatementType
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -212,16 +213,18 @@ def query(results: Path, sql: str, parameters: Sequence[Any] = ()) -> tuple[list
     The question runs on a copy in memory with no access to files, so that it can change nothing.
 
     Raises:
-        LeaderboardError: there is no board yet, or it is damaged, or the question is wrong.
+        UsageError: the question is wrong, or is more than a question.
+        LeaderboardError: the board is damaged.
     """
     connection = open_copy(results, sql)
     try:
-        if len(connection.extract_statements(sql)) != 1:
-            raise LeaderboardError("one SQL statement at a time")
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type not in (_Kind.SELECT, _Kind.EXPLAIN):
+            raise UsageError("one question at a time, and a question only reads: SELECT ...")
         found = connection.execute(sql, list(parameters))
         return [item[0] for item in found.description or []], found.fetchall()
     except duckdb.Error as error:
-        raise LeaderboardError(str(error)) from error
+        raise UsageError(str(error)) from error
     finally:
         connection.close()
 
@@ -248,7 +251,8 @@ def open_copy(results: Path, sql: str) -> duckdb.DuckDBPyConnection:
     except duckdb.Error as error:
         connection.close()
         raise LeaderboardError(
-            f"cannot read {path}: {str(error).splitlines()[0]}. It can be made again: nip-run leaderboard --rebuild"
+            f"cannot read {path}: {str(error).splitlines()[0]}. "
+            f"It can be made again: nip-run leaderboard --rebuild --results {results}"
         ) from error
     return connection
 

@@ -58,7 +58,10 @@ def _overview() -> str:
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
-    first = next((a for a in arguments if not a.startswith("-")), None)
+    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _common(common)
+    _, words = common.parse_known_args(arguments)
+    first = next((word for word in words if not word.startswith("-")), None)
     name = first if first in COMMANDS else "run"
     rest = list(arguments)
     if first in COMMANDS:
@@ -104,16 +107,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:
-    from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, SpecError, UsageError
+    from runner.errors import BudgetExhausted, Interrupted, NipRunError, ProviderRefusal, SpecError, UsageError
     from runner.text import clean
 
     if parsed.verbose > 1:
         traceback.print_exception(error)
-    codes = ((SpecError, USAGE), (UsageError, USAGE), (BudgetExhausted, BUDGET), (ProviderRefusal, REFUSED))
+    codes = (
+        (SpecError, USAGE), (UsageError, USAGE), (BudgetExhausted, BUDGET), (ProviderRefusal, REFUSED),
+        (Interrupted, INTERRUPTED),
+    )  # fmt: skip
     code = next((code for kind, code in codes if isinstance(error, kind)), FAILED)
-    if type(error).__name__ == "Interrupted":
-        code = INTERRUPTED
     lines = [str(p) for p in error.problems] if isinstance(error, SpecError) else [str(error)]
+    lines.extend(getattr(error, "__notes__", ()))
     if not isinstance(error, NipRunError):
         lines = [f"{type(error).__name__}: {error}", "This is a fault of nip-run; -v -v shows where."]
     if parsed.json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
@@ -226,8 +226,3 @@ def _student(clusters: int) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(clusters - 1, 0.5 + CONFIDENCE / 2))
-
-
-def as_mapping(rows: list[Estimate]) -> Mapping[tuple[str | None, str], Estimate]:
-    """Estimates by agent and metric."""
-    return {(row.agent, row.metric): row for row in rows}

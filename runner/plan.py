@@ -6,21 +6,25 @@ edited prompt is another rollout, and a longer run has the shorter one's rollout
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.agents import OpenAiWholeAgent
 from runner.datasets.load import Datapoint
 from runner.documents.fields import plain
 from runner.ids import derived_seed, tagged_hash
 from runner.models.base import estimated_prompt_tokens
+from runner.models.budget import answer_limit
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings
 from runner.protocols.protocol import Protocol
-from runner.seat import AgentRuntime, Position
+from runner.seat import AgentRuntime, Position, Seat
 from runner.spec.load import Spec
+
+if TYPE_CHECKING:
+    from runner.agents import OpenAiWholeAgent
 
 FREE_KEYS = (
     "description",
@@ -139,16 +143,27 @@ class Plan:
             and agent in self.spec.protocol.speakers(0, derived_seed("rollout", seed, point.id, repeat))
         ]
 
+    def seats(self) -> dict[str, Seat]:
+        """The seats of the game as the spec fills them, for who only wants to know."""
+        runtime = AgentRuntime(self.spec.prompts)
+        protocol = self.spec.protocol
+        return {name: Seat(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}
+
     def agents(self) -> dict[str, OpenAiWholeAgent]:
         """The agents that play, one a seat."""
+        from runner.agents import OpenAiWholeAgent  # here and not above: it brings NumPy
+
         runtime = AgentRuntime(self.spec.prompts)
         protocol = self.spec.protocol
         return {name: OpenAiWholeAgent(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}
 
     def estimates(self) -> list[Estimate]:
-        """Calls, tokens and cost by model group. Tokens are rough: four bytes each, answers at their word limit."""
+        """Calls, tokens and cost by model group, without retries.
+
+        Tokens of prompts are rough: four bytes each. Answers go from the word limit to the most a model may say.
+        """
         shortest, longest = _played_rounds(self.spec.protocol)
-        low, high = _usage(self, shortest), _usage(self, longest)
+        low, high = _usage(self, shortest, most=False), _usage(self, longest, most=True)
         rows = []
         for group in sorted(low.keys() | high.keys()):
             settings = self.spec.experiment.models[group]
@@ -184,38 +199,42 @@ class _Counts:
 
 def _played_rounds(protocol: Protocol) -> tuple[int, int]:
     """The number of rounds of the shortest and of the longest game."""
-    first = next(
-        i for i in range(protocol.min_message_rounds - 1, protocol.max_message_rounds)
-        if protocol.verifier_name in protocol.can_be_active(i) and protocol.step(i).may_decide
-    )  # fmt: skip
+    first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i))
     return first + 1, protocol.max_message_rounds
 
 
-def _usage(plan: Plan, rounds: int) -> Mapping[str, _Counts]:
-    """Tokens of all games of so many rounds, from each datapoint's rendered system message."""
-    protocol, agents = plan.spec.protocol, plan.agents()
-    repeats = plan.spec.experiment.rollouts.per_datapoint
+def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
+    """Tokens of all games of so many rounds, from each datapoint's rendered system message.
+
+    An answer is as long as its word limit; with `most`, as long as its model may make it.
+    """
+    protocol, seats = plan.spec.protocol, plan.seats()
+    points, repeats = plan.spec.dataset.datapoints, plan.spec.experiment.rollouts.per_datapoint
     system: dict[str, int] = {}
-    for name, agent in agents.items():
+    for name, seat in seats.items():
         first = protocol.first_active_round(name)
         if first is not None:
-            points = plan.spec.dataset.datapoints
-            system[name] = sum(
-                estimated_prompt_tokens(agent.prompt(Position(first, (), point.columns))) for point in points
-            )
-    count = len(plan.spec.dataset.datapoints)
+            system[name] = sum(estimated_prompt_tokens(seat.prompt(Position(first, (), p.columns))) for p in points)
     totals: dict[str, _Counts] = {}
     said = 0
     for round_ in range(rounds):
         spoken = 0
-        speakers = protocol.speakers(round_, 0)
-        for name in speakers:
-            agent = agents[name]
-            answer = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
-            row = totals.setdefault(agent.shared_model_group, _Counts())
-            row.calls += count * repeats
-            row.prompt += (system[name] + said * count) * repeats
-            row.completion += answer * count * repeats
-            spoken += answer
+        for name, games in _speaking(plan, round_).items():
+            seat = seats[name]
+            words = int(seat.agent_params.max_response_words * WORDS_TO_TOKENS)
+            answer = (answer_limit(seat.model_settings) or words) if most else words
+            row = totals.setdefault(seat.shared_model_group, _Counts())
+            row.calls += games
+            row.prompt += (system[name] * repeats + said * len(points) * repeats) * games // plan.size
+            row.completion += answer * games
+            spoken = max(spoken, words) if protocol.step(round_).draw == "one" else spoken + words
         said += spoken
     return totals
+
+
+def _speaking(plan: Plan, round_: int) -> Mapping[str, int]:
+    """How many games each agent speaks in, in a round that all of them reach."""
+    protocol = plan.spec.protocol
+    if protocol.step(round_).draw == "all":
+        return dict.fromkeys(protocol.can_be_active(round_), plan.size)
+    return Counter(name for job in plan.jobs() for name in protocol.speakers(round_, job.seed))

@@ -238,7 +238,3 @@ class InOrder:
         while self._next in self._early:
             self._sink(self._early.pop(self._next))
             self._next += 1
-
-    @property
-    def written(self) -> int:
-        return self._next

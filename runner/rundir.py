@@ -13,14 +13,14 @@ from typing import Any
 
 import orjson
 
-from runner.agents import OpenAiWholeAgent
 from runner.documents.fields import plain
 from runner.documents.layers import dump
-from runner.errors import RunDirectoryError, RunError
+from runner.errors import RunDirectoryError, RunError, UsageError
 from runner.files import is_locked, read_json, write_whole
 from runner.ids import tagged_hash
 from runner.plan import FREE_KEYS, FREE_MODEL_KEYS, Plan
 from runner.prompts.templates import SUFFIX
+from runner.seat import Seat
 from runner.version import __version__
 
 RUNNING, DONE, FAILED, INTERRUPTED = "running", "done", "failed", "interrupted"
@@ -74,23 +74,41 @@ class RunFolder:
             manifest["status"] = INTERRUPTED
         return manifest
 
+    def damage(self) -> str | None:
+        """Why the manifest cannot be read, and what to do; None where it can."""
+        try:
+            self.manifest()
+        except RunError as error:
+            return f"{error}; left out. Remove the file to have the run made again from its journal by its own command"
+        except (KeyError, TypeError):
+            return f"{self.manifest_path} is no manifest of ours; left out"
+        return None
+
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         write_whole(self.manifest_path, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
 
 
 def run_folders(results: Path) -> Iterator[RunFolder]:
-    """Every run below a results folder, by name."""
+    """Every run below a results folder, by name; damaged ones are left out (see `damaged_folders`)."""
     runs = results / "runs"
     for path in sorted(runs.iterdir()) if runs.is_dir() else ():
-        if (path / "manifest.json").is_file():
-            yield RunFolder(path)
+        folder = RunFolder(path)
+        if folder.manifest_path.is_file() and folder.damage() is None:
+            yield folder
+
+
+def damaged_folders(results: Path) -> list[str]:
+    """What is wrong with the run folders that every list leaves out."""
+    runs = results / "runs"
+    paths = sorted(runs.glob("*/manifest.json")) if runs.is_dir() else []
+    return [found for path in paths if (found := RunFolder(path.parent).damage()) is not None]
 
 
 def find_run(results: Path, name: str) -> RunFolder:
     """A run by its id, by the start of it where that is one run's alone, or by its folder.
 
     Raises:
-        RunError: there is none, or there are several.
+        UsageError: there is none, or there are several.
     """
     direct = Path(name)
     if (direct / "manifest.json").is_file():
@@ -102,8 +120,8 @@ def find_run(results: Path, name: str) -> RunFolder:
     if len(found) == 1:
         return found[0]
     if found:
-        raise RunError(f"{name!r} is the start of {len(found)} runs: {', '.join(f.run_id for f in found[:5])}")
-    raise RunError(f"no run {name!r} in {results}; `nip-run runs` lists them")
+        raise UsageError(f"{name!r} is the start of {len(found)} runs: {', '.join(f.run_id for f in found[:5])}")
+    raise UsageError(f"no run {name!r} in {results}; `nip-run runs` lists them")
 
 
 def now() -> str:
@@ -205,13 +223,13 @@ def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
         "git_dirty": dirty,
         "parent_run_id": None,
         "iteration": None,
-        "agents": [_agent_row(name, agent) for name, agent in plan.agents().items()],
+        "agents": [_agent_row(name, agent) for name, agent in plan.seats().items()],
         "started_at": now(),
         "finished_at": None,
     }
 
 
-def _agent_row(name: str, agent: OpenAiWholeAgent) -> dict[str, Any]:
+def _agent_row(name: str, agent: Seat) -> dict[str, Any]:
     return {
         "agent": name,
         "role": agent.agent_spec.role,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.errors import LeaderboardError, NipRunError
+from runner.errors import LeaderboardError, NipRunError, RunDirectoryError, UsageError
 from runner.files import locked, read_json
 from runner.ids import tagged_hash
 from runner.models.budget import Budget
 from runner.plan import Plan
 from runner.rundir import DONE, RunFolder, open_folder, refreshed, resolved, run_folders, write_inputs
 from runner.session import ReplayOf, Session, Watch, spending
+from runner.spec.experiment import NAME_PATTERN
 from runner.spec.load import Spec
 
 
@@ -53,12 +56,22 @@ def run(
     from runner import leaderboard
 
     plan, results = Plan(spec), Path(results)
+    if run_id is not None and not re.fullmatch(NAME_PATTERN, run_id):
+        raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {NAME_PATTERN}")
     name = run_id or run_name(plan, results, again=again, replay=replay is not None)
     with ExitStack() as held:
         lock = RunFolder(results / "runs" / name).lock
         held.enter_context(locked(lock, f"run {name}"))
         folder, manifest = open_folder(plan, results, name)
-        if manifest["status"] == DONE and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan)):
+        source = None if replay is None else [replay.run.name, replay.until_round]
+        if manifest.get("replay_of", source) != source:
+            raise RunDirectoryError(
+                f"{folder.path} holds {_played(manifest['replay_of'])}, and not {_played(source)}; "
+                "choose another --run-id or --results"
+            )
+        # Games that no answer reached are not finished: the same command asks for them again.
+        whole = manifest["status"] == DONE and not (manifest.get("transport_failed") and replay is None)
+        if whole and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan)):
             if not leaderboard.holds(results, name):
                 leaderboard.append(results, folder)
             return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
@@ -66,7 +79,8 @@ def run(
         if budget is None and spec.experiment.budget.limited:
             budget = Budget(spec.experiment.budget)
             budget.add_spent(spending(plan, folder))
-        session = Session(plan, folder, refreshed(manifest, plan), budget=budget, replay=replay, watch=watch)
+        manifest = {**refreshed(manifest, plan), "replay_of": source, "cache": _cache_beside(spec, folder)}
+        session = Session(plan, folder, manifest, budget=budget, replay=replay, watch=watch)
         try:
             session.play()
         except NipRunError:
@@ -76,6 +90,18 @@ def run(
             raise
     leaderboard.append(results, folder)
     return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
+
+
+def _played(source: list[Any] | None) -> str:
+    """How a run got its answers, for messages."""
+    if source is None:
+        return "a live run"
+    return f"a replay of {source[0]}" + ("" if source[1] is None else f" until round {source[1]}")
+
+
+def _cache_beside(spec: Spec, folder: RunFolder) -> str | None:
+    """The cache's path from the run's folder, so that no path of this machine is in the manifest."""
+    return None if spec.cache is None else os.path.relpath(spec.cache, folder.path)
 
 
 def run_name(plan: Plan, results: Path, *, again: bool = False, replay: bool = False) -> str:

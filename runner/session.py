@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-import shutil
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from runner.datasets.files import FineTuneFiles
+from runner.datasets.files import FineTuneFiles, remove_files
 from runner.documents.fields import plain
-from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, RunError, TransientError
+from runner.errors import BudgetExhausted, CallError, Interrupted, RunError, TransientError
 from runner.execute import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
 from runner.files import write_whole
 from runner.ids import tagged_hash
 from runner.journal import Journal, read_journal
 from runner.loops import run_to_end
 from runner.metrics import Metrics
-from runner.models.base import Request
+from runner.models.base import Completion, Request
 from runner.models.budget import Amount, Budget, actual, worst_case
 from runner.models.cache import Cache
 from runner.models.connect import Connection, Provider, connect
@@ -38,20 +34,13 @@ from runner.models.recorded import (
     failure_record,
 )
 from runner.models.replay import ReplayModel, ReplayThenLive
-from runner.models.retry import Failed
 from runner.models.settings import ModelSettings
 from runner.plan import Job, Plan
-from runner.records import Call, InOrder, PartFiles, Rollout
+from runner.records import TRANSPORT_FAILED, Call, InOrder, PartFiles, Rollout
 from runner.rundir import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder, now
-
-GRACE_SECONDS = 30.0
-"""How long calls in flight may still come in after the first Ctrl-C."""
+from runner.surroundings import fewer_collections, log_to, stopping_on_signals
 
 Watch = Callable[[Progress], None]
-
-
-class Interrupted(NipRunError):
-    """The run was stopped by a signal; what was paid for is kept."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +95,9 @@ class Session:
         self._models = used_models(plan)
         self._prices = {name: price_of(settings) for name, settings in self._models.items()}
         self._group_of = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
+        self._cost = 0.0
+        self._failed_calls = 0
+        self._first_failure: str | None = None
         self._usage = {"completions": 0, "prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0}
 
     def play(self) -> None:
@@ -117,22 +109,30 @@ class Session:
         self.manifest["status"] = RUNNING
         self.folder.write_manifest(self.manifest)
         try:
-            with _log_to(self.folder.log), _fewer_collections():
+            with log_to(self.folder.log), fewer_collections():
                 run_to_end(self._play)
         except (Stopped, KeyboardInterrupt, asyncio.CancelledError):
             self._end(INTERRUPTED)
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
-        except (NipRunError, OSError) as error:
+        except Exception as error:
             self._end(INTERRUPTED if isinstance(error, BudgetExhausted) else FAILED)
-            if isinstance(error, (ProviderRefusal, RunError, BudgetExhausted)):
-                raise
-            raise RunError(f"run {self.folder.run_id} failed: {error}") from error
+            if isinstance(error, (CallError, OSError)):
+                raise RunError(f"run {self.folder.run_id} failed: {error}") from error
+            raise
 
     def _end(self, status: str) -> None:
         # The journal is what counts; where not even this can be written, the run shows as interrupted.
         with suppress(RunError):
-            counted = {"rollouts": self.progress.rollouts, **self._usage, "failed_calls": self.progress.failures}
-            self.folder.write_manifest({**self.manifest, **counted, "status": status, "finished_at": now()})
+            spent = spending(self.plan, self.folder)
+            self.manifest.update(
+                status=status,
+                finished_at=now(),
+                rollouts=self.progress.rollouts,
+                completions=spent.completions,
+                failed_calls=self.progress.failures,
+                cost_usd=None if None in self._prices.values() else round(spent.usd, 9),
+            )
+            self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
         # What replays, and what is drawn from the seed, costs nothing to have again.
@@ -175,15 +175,30 @@ class Session:
             if engine.stopping:
                 raise Stopped
 
-        connection = self._connect(journal, recorded, cache, replayed, failed=failed, before_call=before_call)
+        asking: dict[str, Any] = {"failed": failed, "before_call": before_call, "sleep": engine.sleep}
+        connection = self._connect(journal, recorded, cache, replayed, asking)
         try:
             parameters = {name: tagged_hash("model", _sent(settings)) for name, settings in self._models.items()}
             engine.complete = ThroughJournal(
-                connection.complete, journal, recorded, parameters, engine.sharing
+                connection.complete, journal, recorded, parameters, sharing=engine.sharing, keep=self._keeper(cache)
             ).complete
             await self._play_all(engine)
         finally:
             await connection.close()
+
+    def _keeper(self, cache: Cache | None) -> Callable[[Request, Completion], None]:
+        """What puts answers into the cache; a cache that fails is a note, because the answer is in the journal."""
+
+        def keep(request: Request, completion: Completion) -> None:
+            if cache is None or self._replay is not None:
+                return
+            try:
+                cache.keep(request, self._models[request.group], completion)
+            except RunError as error:
+                if str(error) not in self.notes:
+                    self.notes.append(str(error))
+
+        return keep
 
     def _connect(
         self,
@@ -191,18 +206,15 @@ class Session:
         recorded: Recorded,
         cache: Cache | None,
         replayed: ReplayModel | None,
-        *,
-        failed: Failed,
-        before_call: Callable[[], None],
+        asking: dict[str, Any],
     ) -> Connection:
         policy = self.plan.spec.experiment.retry.transient
         options: Any = {
             "concurrency": self._concurrency,
             "replays": self.plan.spec.replays,
-            "failed": failed,
             "budget": self._budget,
             "cache": cache,
-            "before_call": before_call,
+            **asking,
         }
         if self._replay is not None and replayed is not None:
             if self._replay.until_round is None:
@@ -246,6 +258,7 @@ class Session:
             earlier_failures=earlier,
             kin=self.plan.kin if sharing else None,
             sharing=sharing,
+            answered=self._answered,
         )
 
     async def _play_all(self, engine: Engine) -> None:
@@ -265,7 +278,7 @@ class Session:
 
         ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency))
         try:
-            with _signals(engine):
+            with stopping_on_signals(engine):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
         except BaseException:
             with suppress(RunError):
@@ -280,21 +293,31 @@ class Session:
         progress = self.progress
         progress.rollouts += 1
         progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1
+        if rollout.outcome == TRANSPORT_FAILED and self._first_failure is None:
+            self._first_failure = rollout.error
         for call in rollout.calls:
-            progress.calls += 1
             if call.finish_reason is not None:
                 self._usage["completions"] += 1
+            elif call.error is not None:
+                self._failed_calls += 1
             for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
                 self._usage[name] += getattr(call, name)
             price = self._prices[self._group_of[call.agent]]
-            if not call.paid:
-                continue
-            if price is None:
-                progress.cost_usd = None
-            elif progress.cost_usd is not None:
-                progress.cost_usd += price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens)
-        progress.prompt_tokens = self._usage["prompt_tokens"]
-        progress.completion_tokens = self._usage["completion_tokens"]
+            if call.paid and price is not None:
+                self._cost += price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens)
+        self._watch(progress)
+
+    def _answered(self, request: Request, completion: Completion) -> None:
+        """Count an answer for those who watch, as it comes in."""
+        progress, usage = self.progress, completion.usage
+        progress.calls += 1
+        progress.prompt_tokens += usage.prompt_tokens
+        progress.completion_tokens += usage.completion_tokens
+        price = self._prices[request.group]
+        if price is None:
+            progress.cost_usd = None
+        elif progress.cost_usd is not None and not completion.from_cache:
+            progress.cost_usd += price.cost(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
         self._watch(progress)
 
     def _finish(self, files: FineTuneFiles | None) -> None:
@@ -310,16 +333,21 @@ class Session:
             self.notes.extend(
                 f"{row['file']} was not written: {row['why_not_written']}" for row in report if not row["written"]
             )
-        elif self.folder.fine_tune.is_dir():
-            shutil.rmtree(self.folder.fine_tune)
-        cost = self.progress.cost_usd
+        else:
+            remove_files(self.folder.fine_tune)
+        lost = self.metrics.outcomes[TRANSPORT_FAILED]
+        if lost:
+            count = f"{lost} of {self.progress.rollouts} rollouts failed in transport"
+            self.notes.append(f"{count}, the first with {self._first_failure}; the same command asks for them again")
         self.manifest.update(
-            status=DONE,
+            status=FAILED if lost == self.progress.rollouts else DONE,
             finished_at=now(),
             rollouts=self.progress.rollouts,
             **self._usage,
-            failed_calls=self.progress.failures,
-            cost_usd=None if cost is None else round(cost, 9),
+            failed_calls=self._failed_calls,
+            cost_usd=None if None in self._prices.values() else round(self._cost, 9),
+            cost_usd_at_most=None if None in self._prices.values() else round(spending(self.plan, self.folder).usd, 9),
+            transport_failed=lost,
         )
         self.folder.write_manifest(self.manifest)
 
@@ -327,71 +355,3 @@ class Session:
 def _sent(settings: ModelSettings) -> Mapping[str, Any]:
     """What a group's requests hold besides the messages."""
     return {"model": settings.model, "sampling": plain(settings.sampling()), "system_role": settings.system_role}
-
-
-class _QuietFile(logging.FileHandler):
-    """A log that a full disk may silence: the journal is what counts, and says so itself."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        del record
-
-
-@contextmanager
-def _log_to(path: Path) -> Iterator[None]:
-    """Send what limits, retries and batches say of themselves to the run's log."""
-    logger = logging.getLogger("nip_run")
-    try:
-        handler = _QuietFile(path, encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        handler.close()
-
-
-@contextmanager
-def _fewer_collections() -> Iterator[None]:
-    """Thousands of games in flight are many objects and no garbage; looking through them often costs a fifth."""
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@contextmanager
-def _signals(engine: Engine) -> Iterator[None]:
-    """While games are played: the first SIGINT or SIGTERM stops asking, the second stops now."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-
-    def cancel() -> None:
-        if task is not None:
-            task.cancel()
-
-    def stop() -> None:
-        if engine.stopping:
-            cancel()
-        else:
-            engine.stopping = True
-            loop.call_later(GRACE_SECONDS, cancel)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    try:
-        for number in numbers:
-            loop.add_signal_handler(number, stop)
-    except (ValueError, RuntimeError):
-        pass  # not the main thread, as in a notebook: signals are somebody else's there
-    try:
-        yield
-    finally:
-        for number in numbers:
-            with suppress(ValueError, RuntimeError):
-                loop.remove_signal_handler(number)

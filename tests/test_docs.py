@@ -70,7 +70,7 @@ def test_every_spec_of_the_readme_is_there(path: str) -> None:
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block[:30])
 def test_every_yaml_of_the_readme_has_known_keys(block: str) -> None:
     data = yaml.safe_load(block)
-    protocol = "cycle" in data
+    protocol = "cycle" in data or "parameters" in data
     known = keys(experiment_schema()) if not protocol else None
     for name, value in data.items():
         if known is not None:

@@ -240,7 +240,10 @@ def test_the_label_must_not_reach_a_prompt(tmp_path, name, source):
     for columns in ([*COLUMNS, "label", "y"], None):
         with pytest.raises(SpecError) as caught:
             load_prompts(tmp_path, SOLO, columns, Place("s"))
-        assert [str(p) for p in caught.value.problems] == [f"{path}:2:1: {name}: the label must not reach a prompt"]
+        column = source.split("\n")[1].index("NAME") + 1
+        assert [str(p) for p in caught.value.problems] == [
+            f"{path}:2:{column}: {name}: the label must not reach a prompt"
+        ]
 
 
 def test_the_label_is_not_among_the_variables_either():
@@ -253,7 +256,7 @@ def test_the_label_is_not_among_the_variables_either():
 
 def test_an_unknown_variable_names_the_nearest(tmp_path):
     assert refusal(tmp_path, "a\n\n{{ qestion }}") == (
-        "verifier.jinja:3:1: qestion: no such variable, and the dataset has no such column; did you mean 'question'?"
+        "verifier.jinja:3:4: qestion: no such variable, and the dataset has no such column; did you mean 'question'?"
     )
 
 

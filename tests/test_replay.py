@@ -275,7 +275,7 @@ def test_a_run_that_is_not_there_or_has_no_journal_is_a_clear_error(tmp_path: Pa
     path = spec_file(tmp_path, server.base_url)
     first = played(path, tmp_path / "results")
     asked = server.requests
-    assert nip_run("spec.yaml", "--replay", "nothing", cwd=tmp_path).returncode == 1
+    assert nip_run("spec.yaml", "--replay", "nothing", cwd=tmp_path).returncode == 2
     (first.folder.path / "journal.jsonl").unlink()
     with pytest.raises(RunError, match="journal"):
         replayed(path, first.folder.path, tmp_path / "again")

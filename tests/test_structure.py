@@ -20,8 +20,8 @@ FILES = {
 
 HOMES = {
     "duckdb": {
-        "runner.datasets.load", "runner.datasets.read", "runner.leaderboard", "runner.records", "runner.metrics", "runner.rederive",
-        "runner.commands.sql", "runner.commands.show", "runner.commands.leaderboard",
+        "runner.datasets.load", "runner.datasets.read", "runner.leaderboard", "runner.records", "runner.metrics",
+        "runner.rederive", "runner.commands.sql", "runner.commands.show", "runner.commands.leaderboard",
     },
     "openai": {"runner.models.openai"},
     "httpx2": {"runner.models.openai"},

@@ -89,7 +89,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
 
 def _why_miss(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
-    parser.add_argument("--cache", type=Path, required=True, metavar="FILE", help="the cache that the run used")
+    parser.add_argument("--cache", type=Path, metavar="FILE", help="default: the cache that the run used")
     parser.add_argument("--most", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 
 from runner import leaderboard
-from runner.commands.common import print_json, print_table, with_interval
+from runner.commands.common import note, print_json, print_table, with_interval
+from runner.rundir import damaged_folders
 
 
 def execute(args: argparse.Namespace) -> int:
     if args.rebuild:
         runs = leaderboard.rebuild(args.results)
+        for damage in damaged_folders(args.results):
+            note(damage)
         if args.json:
             print_json({"runs": runs})
         else:

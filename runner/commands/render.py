@@ -8,7 +8,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.agents import OpenAiWholeAgent
 from runner.commands.common import note, split_words
 from runner.errors import UsageError
 from runner.models.base import Completion, Request, Wanted
@@ -16,7 +15,7 @@ from runner.models.dummy import DummyModel
 from runner.models.openai_body import request_body
 from runner.plan import Job, Plan
 from runner.protocols.game import Reply, Round, play
-from runner.seat import Position
+from runner.seat import Position, Seat
 from runner.spec.load import Spec, load_specs
 from runner.text import clean, listed, nearest
 
@@ -33,7 +32,7 @@ def execute(args: argparse.Namespace) -> int:
     plan = Plan(spec)
     job = _job(plan, args.datapoint)
     round_ = _round(spec, agent_name, args.round, job)
-    agents = plan.agents()
+    agents = plan.seats()
     rounds = asyncio.run(_filled(spec, agents, job, round_))
     position = Position(round_, rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance, job.datapoint.id)
     agent = agents[agent_name]
@@ -44,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     if round_ and not args.quiet:
         note(f"rounds 0 to {round_ - 1} are filled with answers of the dummy provider")
     for name, value in body.items():
-        if name != "messages":
+        if name != "messages" and value is not None:
             print(f"{name}: {json.dumps(value)}")
     for message in body["messages"]:
         sender = f" ({message['name']})" if "name" in message else ""
@@ -72,7 +71,7 @@ def _round(spec: Spec, agent: str, asked: int | None, job: Job) -> int:
     return asked
 
 
-async def _filled(spec: Spec, agents: dict[str, OpenAiWholeAgent], job: Job, until: int) -> Sequence[Round]:
+async def _filled(spec: Spec, agents: dict[str, Seat], job: Job, until: int) -> Sequence[Round]:
     """Rounds up to `until`, with dummy answers that never decide."""
 
     async def undecided(request: Request) -> Completion:

@@ -14,10 +14,18 @@ from runner.commands.common import (
     with_interval,
 )
 from runner.commands.progress import watching
-from runner.errors import NipRunError, UsageError
+from runner.errors import (
+    BudgetExhausted,
+    Interrupted,
+    LeaderboardError,
+    ProviderRefusal,
+    RunDirectoryError,
+    RunError,
+    UsageError,
+)
 from runner.models.budget import Budget
 from runner.plan import Plan
-from runner.rundir import RunFolder, find_run
+from runner.rundir import FAILED, RunFolder, find_run
 from runner.runs import RunResult, run, run_name
 from runner.session import ReplayOf, spending
 from runner.spec.load import Spec
@@ -44,14 +52,20 @@ def execute(args: argparse.Namespace) -> int:
                     budget=budgets.get(path),
                     watch=watch,
                 )
-        except NipRunError as error:
-            raise type(error)(f"{error}\nGo on with: {_same_command(args)}") from error
+        except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
+            if not isinstance(error, (RunDirectoryError, LeaderboardError)):
+                more = " with a larger budget (budget.usd=..., .tokens or .completions)"
+                error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
+            raise
         results.append(result)
         if not args.json:
             _show(result, path, quiet=args.quiet)
     if args.json:
         print_json([as_json(result) for result in results])
-    return 0
+    failed = [result for result in results if result.manifest["status"] == FAILED]
+    for result in failed:
+        note(f"run {result.folder.run_id} failed: no game got its answers. Go on with: {_same_command(args)}")
+    return 1 if failed else 0
 
 
 def _shared_budgets(args: argparse.Namespace, specs: list[tuple[str, Spec]]) -> dict[str, Budget]:

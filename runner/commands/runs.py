@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from runner.commands.common import print_json, print_table
-from runner.rundir import run_folders
+from runner.commands.common import note, print_json, print_table
+from runner.rundir import damaged_folders, run_folders
 
 
 def execute(args: argparse.Namespace) -> int:
     manifests = [folder.manifest() for folder in run_folders(args.results)]
+    for damage in damaged_folders(args.results):
+        note(damage)
     chosen = [m for m in manifests if args.status in (None, m["status"])]
     chosen.sort(key=lambda m: (m["started_at"], m["run_id"]), reverse=True)
     if args.json:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from runner.commands.common import note, print_json, print_table, with_interval
-from runner.errors import RunError
+from runner.errors import RunError, UsageError
 from runner.files import read_json
 from runner.plan import Plan
 from runner.protocols.protocol import Decision, stance_word
@@ -55,7 +55,7 @@ def _rollout(folder: RunFolder, plan: Plan, wanted: str) -> Rollout:
     jobs = [job for job in plan.jobs() if job.rollout_id.startswith(wanted) or job.datapoint.id == wanted]
     if not jobs:
         first = next(plan.jobs())
-        raise RunError(
+        raise UsageError(
             f"run {folder.run_id} has no rollout {wanted!r}; its first is {first.rollout_id} ({first.datapoint.id})"
         )
     rederiver = Rederiver(folder, plan)

@@ -16,12 +16,16 @@ SHOWN_CHARACTERS = 60
 
 
 def execute(args: argparse.Namespace) -> int:
-    if not args.cache.is_file():
-        raise UsageError(f"no cache file {str(args.cache)!r}")
     folder = find_run(args.results, args.run)
+    used = folder.manifest().get("cache")
+    path = args.cache or (folder.path / used if used else None)
+    if path is None or not path.is_file():
+        raise UsageError(
+            f"no cache file{f' {str(path)!r}' if path else ': the run used none'}; name one with --cache FILE"
+        )
     plan = saved_plan(folder)
     rederiver = Rederiver(folder, plan)
-    cache = Cache(args.cache, folder.run_id)
+    cache = Cache(path, folder.run_id)
     models = plan.spec.experiment.models
     explained: list[dict[str, Any]] = []
     misses = requests = 0

@@ -18,11 +18,10 @@ from typing import IO, Any
 
 import orjson
 
-from runner.agents import OpenAiWholeAgent
 from runner.errors import RunError, UsageError
 from runner.prompts.chat import ChatMessage
 from runner.records import DECIDED, NO_DECISION, Rollout
-from runner.seat import Position
+from runner.seat import Position, Seat
 from runner.spec.experiment import FineTune
 from runner.text import listed, nearest
 
@@ -102,6 +101,14 @@ class _Digests:
         return slot
 
 
+def remove_files(folder: Path) -> None:
+    """Remove the fine-tune files that an earlier pass over the run has left; nobody else's."""
+    for suffix in (f".{METHOD}{format_.suffix}.jsonl" for format_ in FORMATS.values()):
+        for path in (*folder.glob("*" + suffix), *folder.glob("agents/*" + suffix)):
+            path.unlink()
+    (folder / "report.json").unlink(missing_ok=True)
+
+
 @dataclass
 class _File:
     """One file that is being written."""
@@ -119,7 +126,7 @@ class _File:
 class FineTuneFiles:
     """The fine-tune files of one run; `add` takes rollouts in the order of the plan."""
 
-    def __init__(self, folder: Path, settings: FineTune, agents: Mapping[str, OpenAiWholeAgent]) -> None:
+    def __init__(self, folder: Path, settings: FineTune, agents: Mapping[str, Seat]) -> None:
         unknown = [name for name in settings.agents or () if name not in agents]
         if unknown:
             raise UsageError(

@@ -48,14 +48,10 @@ class Amount:
 
 
 def answer_limit(settings: ModelSettings) -> int | None:
-    """The most tokens one answer can have; None where the spec does not say."""
-    extra = settings.extra_body or {}
-    return (
-        settings.max_completion_tokens
-        or settings.max_tokens
-        or extra.get("max_completion_tokens")
-        or extra.get("max_tokens")
-    )
+    """The most tokens one answer can have, by what is sent; None where the spec does not say."""
+    sent = settings.sampling()
+    limits = [sent.get(name) for name in ("max_completion_tokens", "max_tokens")]
+    return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
 
 def worst_case(request: Request, settings: ModelSettings, price: Price | None) -> Amount:
@@ -63,7 +59,8 @@ def worst_case(request: Request, settings: ModelSettings, price: Price | None) -
     if settings.provider != "openai":
         return Amount()
     prompt = sum(len(m["content"].encode("utf-8", "replace")) + MESSAGE_OVERHEAD for m in request.messages)
-    answers = (answer_limit(settings) or 0) * max(request.n, settings.n or 1)
+    asked = settings.sampling().get("n")
+    answers = (answer_limit(settings) or 0) * max(request.n, asked if isinstance(asked, int) else 1)
     usd = price.cost(prompt, answers) if price is not None else 0.0
     return Amount(usd, prompt + answers, 1)
 
@@ -144,7 +141,8 @@ def within_budget(
         cost = most
         try:
             completion = await complete(request)
-            cost = actual(completion, settings, price)
+            # Where the server counts no tokens, what we guess is no bound.
+            cost = most if completion.usage.estimated else actual(completion, settings, price)
         except CallError as error:
             if error.status is not None:
                 cost = Amount(completions=most.completions)  # the server answered with an error: not billed

@@ -19,7 +19,7 @@ from runner.errors import RunError
 from runner.ids import canonical, tagged_hash
 from runner.models.base import Complete, Completion, Request
 from runner.models.openai_body import request_body
-from runner.models.recorded import completion_fields, completion_from_fields, split
+from runner.models.recorded import completion_fields, completion_from_fields
 from runner.models.settings import ModelSettings
 
 BUSY_SECONDS = 30.0
@@ -76,6 +76,11 @@ class Cache:
             ],
         )  # fmt: skip
 
+    def keep(self, request: Request, settings: ModelSettings, completion: Completion) -> None:
+        """Keep an answer that is in the journal already, unless it came from here."""
+        if not completion.from_cache or request.n > 1:
+            self.put(request, asked_fields(replace(request, n=1), settings), completion)
+
     def others(self, request: Request) -> Iterable[dict[str, Any]]:
         """What other runs asked that could be meant: first those of this agent and datapoint, then of the agent."""
         sample = request.sample
@@ -105,22 +110,11 @@ def _key(asked: Mapping[str, Any]) -> str:
 
 
 def through_cache(complete: Complete, cache: Cache, models: Mapping[str, ModelSettings]) -> Complete:
-    """`complete` that answers from the cache what it holds, and keeps there what it does not."""
+    """`complete` that answers from the cache what it holds. What it does not hold is kept by `Cache.keep`."""
 
     async def cached(request: Request) -> Completion:
-        settings = models[request.group]
-        asked = asked_fields(request, settings)
-        found = cache.get(asked)
-        if found is not None:
-            return found
-        completion = await complete(request)
-        if request.n == 1:
-            cache.put(request, asked, completion)
-            return completion
-        for sample, part in zip((request.sample, *request.siblings), split(completion), strict=False):
-            one = replace(request, sample=sample, n=1)
-            cache.put(one, asked_fields(one, settings), part)
-        return completion
+        found = cache.get(asked_fields(request, models[request.group]))
+        return await complete(request) if found is None else found
 
     return cached
 

@@ -125,7 +125,7 @@ class GroupLimit:
         """Take the rates that the server says it allows, where the spec gives none."""
         for kind in ("requests", "tokens"):
             text = headers.get(f"x-ratelimit-limit-{kind}", "")
-            if self._given[kind] is None and text.isascii() and text.isdigit() and int(text) > 0:
+            if self._given[kind] is None and text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0:
                 bucket = self._buckets.get(kind)
                 if bucket is None or bucket.per_minute != int(text):
                     self._buckets[kind] = Bucket(float(text), self._clock)
@@ -195,7 +195,7 @@ class GroupLimit:
             if now >= self._cool_until:
                 self._slow_start = False
                 self.limit = max(self.limit * SHRINK, 1.0)
-                self._cool_until = now + max(COOL_DOWN_SECONDS, error.retry_after or 0.0)
+                self._cool_until = now + max(COOL_DOWN_SECONDS, min(error.retry_after or 0.0, self._most_hold))
                 log.info("%s: 429, down to %d calls at once", self.group, int(self.limit))
         self._leave()
 

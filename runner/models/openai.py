@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import aiohttp
 import httpx2
 import openai
 
@@ -111,7 +112,8 @@ def as_ours(error: Exception, settings: ModelSettings, group: str) -> NipRunErro
     return TransientError(f"the call to {here} failed: {error}")
 
 
-CLIENT_ERRORS = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError)
+CLIENT_ERRORS = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError, ValueError)
+"""All that the client and its transport raise for a call; `aiohttp` lets its own errors for broken HTTP through."""
 
 
 class OpenAiModel:

@@ -87,7 +87,7 @@ class BatchModel:
             TransientError: the line failed, or its batch ended without it; it can go into another.
             ProviderRefusal: the provider refuses the batch.
         """
-        if self._found is None:
+        if self._found is None or (self._found.done() and self._found.exception() is not None):
             self._found = asyncio.create_task(self._find_earlier())
         await asyncio.shield(self._found)
         if self._failure is not None:
@@ -179,12 +179,13 @@ class BatchModel:
                     ours = as_ours(error, self._settings, self._group)
                     if not isinstance(ours, TransientError):
                         raise ours from error
+                    log.info("%s: cannot look at batch %s: %s", self._group, sent.batch_id, ours)
                 else:
-                    if batch.status in ENDED:
+                    if getattr(batch, "status", None) in ENDED:
                         sent.results = await self._results(batch)
                         break
                 await asyncio.sleep(self._settings.batch_poll)
-        except NipRunError as error:
+        except Exception as error:  # noqa: BLE001 - a look that fails in any way must not leave games waiting
             sent.results = {}
             if sent.from_earlier_process:
                 self._send_anew(sent)  # the provider knows no more of it

@@ -18,6 +18,8 @@ from runner.text import clean
 
 BASE_URL = "https://api.openai.com/v1"
 MAX_ANSWER_BYTES = 32 << 20
+MAX_COUNT = 1 << 40
+MAX_OTHER_BYTES = 64 << 10
 
 BILLING = frozenset(
     (
@@ -80,7 +82,7 @@ def read_completion(
     choices = tuple(_choices(data.get("choices")))
     if not choices:
         raise TransientError(f"{here} sent a completion without choices")
-    other = {name: value for name, value in data.items() if name not in ("choices", "model", "usage", "object")}
+    other = _other(data)
     model = data.get("model")
     return Completion(
         choices,
@@ -89,6 +91,15 @@ def read_completion(
         latency_ms,
         other=other,
     )
+
+
+def _other(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an answer that nobody here reads, for the journal; none of them where they are no fit for it."""
+    other = {name: value for name, value in data.items() if name not in ("choices", "model", "usage", "object")}
+    try:
+        return other if len(orjson.dumps(other)) <= MAX_OTHER_BYTES else {}
+    except (TypeError, ValueError, RecursionError):
+        return {}
 
 
 def error_detail(body: object) -> dict[str, Any]:
@@ -119,7 +130,7 @@ def classified(
         return ProviderRefusal(
             f"{said}\nThe account has no money or quota left; top it up and run the same command again."
         )
-    if status in (408, 409, 425, 429) or status >= 500:
+    if status in (408, 409, 425, 429) or status >= 500 or not 300 <= status < 500:
         return TransientError(said, retry_after=retry_after(headers), status=status)
     return ProviderRefusal(f"{said}\n{_advice(status, detail, settings, group)}")
 
@@ -169,7 +180,7 @@ def _usage(raw: object, request: Request, choices: Sequence[Choice]) -> Usage:
 
 def _count(value: object) -> int | None:
     """A number of tokens; None for whatever else a server sends."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT else None
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:

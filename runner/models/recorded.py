@@ -134,7 +134,7 @@ class ThroughJournal:
     """`complete` that answers from the journal what it holds, and writes what it does not before going on.
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
-    ask for the answers of sibling samples in one call.
+    ask for the answers of sibling samples in one call; `keep` is told of each answer once it is on disk.
     """
 
     def __init__(
@@ -143,13 +143,16 @@ class ThroughJournal:
         journal: Journal,
         recorded: Recorded,
         parameters: Mapping[str, str],
+        *,
         sharing: frozenset[str] = frozenset(),
+        keep: Callable[[Request, Completion], None] = lambda *_: None,
     ) -> None:
         self._complete = complete
         self._journal = journal
         self._recorded = recorded
         self._parameters = parameters
         self._sharing = sharing
+        self._keep = keep
         self._ready: dict[Sample, Completion] = {}
         self._asking: dict[Sample, asyncio.Lock] = {}
         self._written: set[Sample] = set()
@@ -164,14 +167,15 @@ class ThroughJournal:
         recorded = self._from_journal(request, messages)
         if recorded is not None:
             return recorded
-        if request.group in self._sharing and request.siblings:
-            return await self._shared(request, messages)
         try:
+            if request.group in self._sharing and request.siblings:
+                return await self._shared(request, messages)
             completion = await self._complete(request)
         except CallError as error:
             await self._journal.append(ended_record(request.sample, error, self._parameters[request.group], messages))
             raise
         await self._write(request.sample, completion, request.group, messages)
+        self._keep(request, completion)
         return completion
 
     def _from_journal(self, request: Request, messages: str) -> Completion | None:
@@ -211,6 +215,8 @@ class ThroughJournal:
             parts = list(zip(wanted, split(completion), strict=False))
             for sample, part in parts:
                 await self._write(sample, part, request.group, messages)
+                if not completion.from_cache:
+                    self._keep(replace(request, sample=sample, n=len(wanted)), part)
                 self._written.add(sample)
                 self._ready[sample] = part
             return self._ready.pop(request.sample)

@@ -27,7 +27,8 @@ def with_retries(
 ) -> Complete:
     """`complete` with transient failures asked again; `timed` says for which calls the total time is bounded.
 
-    Jitter draws from a generator of its own: waiting is the one thing that may differ between equal runs.
+    The total time runs from the first failure: waiting for a place or for a rate is nobody's failure. Jitter draws
+    from a generator of its own: waiting is the one thing that may differ between equal runs.
     """
     jitter = rng or random.Random()
 
@@ -39,7 +40,9 @@ def with_retries(
             try:
                 return await complete(request)
             except TransientError as error:
-                wait = error.retry_after if error.retry_after is not None else own_wait(policy, attempt, jitter)
+                # A server that says `0` says no more than that it does not know.
+                wait = error.retry_after or own_wait(policy, attempt, jitter)
+                started = started if attempt > 1 else clock()
                 late = timed(request) and clock() - started + wait > policy.total_seconds
                 last = attempt >= policy.attempts or late
                 await failed(request, attempt, error, -1.0 if last else wait)

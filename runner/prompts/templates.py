@@ -7,6 +7,7 @@ attributes, no assignments. Variables are plain text and numbers, and what is re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -206,24 +207,36 @@ def _template_problems(source: str, path: Path, columns: Iterable[str] | None) -
         refused = list(_forbidden(tree))
         _environment.compile(tree)
     except RecursionError:
-        refused = [(1, "the template nests too deep")]
+        yield Problem(Place(str(path)), "", "the template nests too deep")
+        return
     except (TemplateError, AssertionError) as error:
         refused = [(getattr(error, "lineno", 1) or 1, f"template syntax: {error}")]
     for line, message in refused:
         yield Problem(Place(str(path), line or 1), "", message)
-    if refused:
-        return
     known = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
-    for name in sorted(meta.find_undeclared_variables(tree)):
-        line = next((i for i, text in enumerate(source.split("\n"), 1) if name in text), 1)
+    used = meta.find_undeclared_variables(tree) if not refused else set(_names(tree)) - {"loop"}
+    for name in sorted(used):
+        place = _place_of(name, tree, source, path)
         if name in FORBIDDEN:
-            yield Problem(Place(str(path), line), name, "the label must not reach a prompt")
+            yield Problem(place, name, "the label must not reach a prompt")
         elif name in VARIABLES and name in (columns or ()):
             message = "both a column of the dataset and a variable of the runner; rename the column (dataset.columns)"
-            yield Problem(Place(str(path), line), name, message)
-        elif columns is not None and name not in known:
+            yield Problem(place, name, message)
+        elif columns is not None and name not in known and not refused:
             message = f"no such variable, and the dataset has no such column{nearest(name, known)}"
-            yield Problem(Place(str(path), line), name, message)
+            yield Problem(place, name, message)
+
+
+def _names(tree: nodes.Template) -> Iterable[str]:
+    return (node.name for node in tree.find_all(nodes.Name))
+
+
+def _place_of(name: str, tree: nodes.Template, source: str, path: Path) -> Place:
+    """Where a template uses a variable first."""
+    line = min((node.lineno or 1 for node in tree.find_all(nodes.Name) if node.name == name), default=1)
+    text = source.split("\n")[line - 1]
+    found = re.search(rf"\b{re.escape(name)}\b", text)
+    return Place(str(path), line, found.start() + 1 if found else 1)
 
 
 def _forbidden(tree: nodes.Template) -> Iterable[tuple[int, str]]:

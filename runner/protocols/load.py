@@ -162,14 +162,10 @@ def unplayable(protocol: Protocol, where: Callable[[str], Place]) -> Iterator[Pr
     if low > high:
         key = "protocol.min_message_rounds"
         yield Problem(where(key), key, f"{low} is more than max_message_rounds ({high})")
-    elif not any(_may_ever_decide(protocol, round_) for round_ in range(low - 1, high)):
+    elif not any(protocol.can_ever_decide(round_) for round_ in range(high)):
         yield Problem(
             where("protocol"),
             "protocol",
             f"the verifier may decide in no round from {low - 1} to {high - 1} (rounds count from 0); "
             "change the cycle, verifier_first or the number of rounds",
         )
-
-
-def _may_ever_decide(protocol: Protocol, round_: int) -> bool:
-    return protocol.step(round_).may_decide and protocol.verifier_name in protocol.can_be_active(round_)

@@ -111,6 +111,11 @@ class Protocol:
         """Whether the verifier speaks in this round and may decide; whether that counts is `min_message_rounds`."""
         return self.step(round_).may_decide and self.verifier_name in self.speakers(round_, seed)
 
+    def can_ever_decide(self, round_: int) -> bool:
+        """Whether a decision in this round counts under some seed."""
+        active = self.verifier_name in self.can_be_active(round_)
+        return round_ >= self.min_message_rounds - 1 and active and self.step(round_).may_decide
+
     @cached_property
     def max_verifier_questions(self) -> int:
         """The number of rounds in which the verifier speaks."""

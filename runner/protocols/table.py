@@ -127,8 +127,3 @@ class ProtocolFile:
     fixed: tuple[str, ...] = key(
         "Parameters that a spec cannot change here.", default=(), example=["max_message_rounds"]
     )
-
-
-def parameter_names() -> tuple[str, ...]:
-    """The names of all parameters, in their order."""
-    return tuple(Parameters.__dataclass_fields__)

@@ -14,6 +14,9 @@ from runner.models.settings import ModelSettings
 from runner.protocols.parse import DecisionFormat
 from runner.protocols.table import Parameters
 
+NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
+"""The form of a run's name and id: it is the name of a folder."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
@@ -68,7 +71,7 @@ class Experiment:
     name: str = key(
         "The run's name; run ids start with it.",
         example="nip-code-validation",
-        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$",
+        pattern=NAME_PATTERN,
     )
     description: str = key("For people.", default="", example="A weak verifier questions a strong prover.")
     seed: int = key("Everything that is not a model's answer or the clock follows from it.", default=0, minimum=0)

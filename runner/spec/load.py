@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from runner import builtin
 from runner.datasets.load import HUB, Dataset, Where, load_dataset
@@ -124,45 +125,77 @@ class _Readers:
 
 
 def _assemble(layered: Layered, readers: _Readers) -> Spec:
-    """Check and read each section that its own errors allow, so that one mistake does not hide the next."""
+    """Check and read all that its own errors allow, so that one mistake does not hide the next."""
     problems = check(layered, experiment_schema())
-    broken = {problem.key.split(".")[0] for problem in problems}
-    data = layered.data
-
-    def usable(*sections: str) -> bool:
-        return all(name in data and name not in broken for name in sections)
-
-    seed = data.get("seed", 0) if "seed" not in broken else 0
+    sound = _Sound(layered.data, frozenset(problem.key for problem in problems))
     dataset = protocol = prompts = None
     try:
-        if usable("dataset"):
-            dataset = _dataset(layered, readers, seed)
+        if "path" in sound.section("dataset"):
+            dataset = _dataset(layered, readers, sound)
     except SpecError as error:
         problems.extend(error.problems)
     try:
-        if usable("protocol"):
-            protocol = _protocol(layered)
+        if "use" in sound.section("protocol"):
+            protocol = _protocol(layered, sound.section("protocol"))
             problems.extend(unplayable(protocol, _where(layered)))
     except SpecError as error:
         problems.extend(error.problems)
-    if protocol is not None and usable("agents"):
-        problems.extend(_agent_problems(layered, protocol))
-    if usable("models"):
-        problems.extend(_model_problems(layered))
-    if usable("models", "budget"):
-        problems.extend(_budget_problems(layered))
+    if protocol is not None:
+        problems.extend(_agent_problems(layered, protocol, sound))
+    problems.extend(_model_problems(layered, sound))
+    problems.extend(_budget_problems(layered, sound))
     try:
-        if protocol is not None and usable("prompts"):
-            place = layered.place(("prompts",))
-            folder = builtin.find(data["prompts"], layered.folder(("prompts",))) or Path(data["prompts"])
+        if protocol is not None and isinstance(layered.data.get("prompts"), str):
+            place, name = layered.place(("prompts",)), layered.data["prompts"]
+            folder = builtin.find(name, layered.folder(("prompts",))) or Path(name)
             prompts = load_prompts(folder, protocol, dataset.columns if dataset else None, place)
+            if dataset is not None:
+                problems.extend(_shown_problems(dataset, prompts, layered.place(("dataset", "path"))))
     except SpecError as error:
         problems.extend(error.problems)
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems)
-    experiment = build(Experiment, data)
+    experiment = build(Experiment, layered.data)
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
     return Spec(experiment, protocol, prompts, dataset, dict(_replays(layered)), cache)
+
+
+@dataclass(frozen=True)
+class _Sound:
+    """What of the data the schema has nothing against."""
+
+    data: Mapping[str, Any]
+    broken: frozenset[str]
+
+    def section(self, *at: str) -> dict[str, Any]:
+        """A mapping's entries without those that are wrong in themselves or below."""
+        value: Any = self.data
+        for part in at:
+            value = value.get(part) if isinstance(value, dict) else None
+        prefix = ".".join(at)
+        return {
+            name: item
+            for name, item in (value.items() if isinstance(value, dict) else ())
+            if not any(key == f"{prefix}.{name}" or key.startswith(f"{prefix}.{name}.") for key in self.broken)
+        }
+
+    def mappings(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each entry of a section of mappings, such as `models`, without what is wrong in it."""
+        entries: Any = self.data.get(name)
+        for entry, value in entries.items() if isinstance(entries, dict) else ():
+            if isinstance(value, dict):
+                yield entry, self.section(name, entry)
+
+
+def _shown_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Iterator[Problem]:
+    """Values that a template would show as something no author wrote, such as `None`."""
+    used = sorted({name for names in prompts.variables.values() for name in names} & set(dataset.columns))
+    for name in used:
+        rows = [p.id for p in dataset.datapoints if not isinstance(p.columns[name], (str, int, float, list))]
+        if rows:
+            some = listed(rows[:5]) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+            message = f"a template shows the column {name!r}, which holds no text or number in: {some}"
+            yield Problem(place, f"dataset.{name}", message)
 
 
 def _where(layered: Layered) -> Where:
@@ -170,62 +203,57 @@ def _where(layered: Layered) -> Where:
     return lambda key: layered.place(tuple(key.split(".")))
 
 
-def _dataset(layered: Layered, readers: _Readers, seed: int) -> Dataset:
-    settings = build(DatasetSettings, layered.data["dataset"])
+def _dataset(layered: Layered, readers: _Readers, sound: _Sound) -> Dataset:
+    settings = build(DatasetSettings, sound.section("dataset"))
+    seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0
     at = ("dataset", "path")
     path = None if settings.path.startswith(HUB) else builtin.find(settings.path, layered.folder(at))
     return readers.dataset(settings, path, seed, _where(layered))
 
 
-def _protocol(layered: Layered) -> Protocol:
-    section = layered.data["protocol"]
+def _protocol(layered: Layered, section: Mapping[str, Any]) -> Protocol:
     known = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in section.items() if name in known}
     folder = layered.folder(("protocol", "use"))
     return load_protocol(section["use"], parameters, folder=folder, where=_where(layered))
 
 
-def _agent_problems(layered: Layered, protocol: Protocol) -> Iterator[Problem]:
-    data = layered.data
-    agents, models = data["agents"], data.get("models")
-    missing = [name for name in protocol.agent_names if name not in agents]
-    if missing:
-        yield Problem(
-            layered.place(("agents",)), "agents", f"{protocol.name} has a seat that nobody fills: {listed(missing)}"
-        )
-    for name, settings in agents.items():
-        if name not in protocol.agent_names:
-            hint = nearest(name, protocol.agent_names) or f"; its seats are {listed(protocol.agent_names)}"
-            yield Problem(layered.place(("agents", name)), f"agents.{name}", f"{protocol.name} has no such agent{hint}")
-        if isinstance(models, dict) and settings["model"] not in models:
+def _agent_problems(layered: Layered, protocol: Protocol, sound: _Sound) -> Iterator[Problem]:
+    agents, models = layered.data.get("agents"), layered.data.get("models")
+    if isinstance(agents, dict):
+        missing = [name for name in protocol.agent_names if name not in agents]
+        if missing:
+            message = f"{protocol.name} has a seat that nobody fills: {listed(missing)}"
+            yield Problem(layered.place(("agents",)), "agents", message)
+        for name in agents:
+            if name not in protocol.agent_names:
+                hint = nearest(name, protocol.agent_names) or f"; its seats are {listed(protocol.agent_names)}"
+                message = f"{protocol.name} has no such agent{hint}"
+                yield Problem(layered.place(("agents", name)), f"agents.{name}", message)
+    for name, settings in sound.mappings("agents"):
+        if isinstance(models, dict) and "model" in settings and settings["model"] not in models:
             hint = nearest(settings["model"], models) or f"; there are {listed(models)}"
             at = ("agents", name, "model")
             yield Problem(layered.place(at), ".".join(at), f"no model group {settings['model']!r}{hint}")
-    fine_tune = data.get("fine_tune")
-    if isinstance(fine_tune, dict):
-        for index, name in enumerate(fine_tune.get("agents") or ()):
-            if name not in protocol.agent_names:
-                place = layered.place(("fine_tune", "agents", index))
-                yield Problem(
-                    place,
-                    "fine_tune.agents",
-                    f"{protocol.name} has no agent {name!r}{nearest(name, protocol.agent_names)}",
-                )
-        if fine_tune.get("replace_verifier_guess_with_true_label") and not fine_tune.get(
-            "ensure_last_message_is_assistant", True
-        ):
-            place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
-            yield Problem(
-                place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true"
-            )
+    fine_tune = sound.section("fine_tune")
+    for index, name in enumerate(fine_tune.get("agents") or ()):
+        if name not in protocol.agent_names:
+            message = f"{protocol.name} has no agent {name!r}{nearest(name, protocol.agent_names)}"
+            yield Problem(layered.place(("fine_tune", "agents", index)), "fine_tune.agents", message)
+    replaces = fine_tune.get("replace_verifier_guess_with_true_label")
+    if replaces and not fine_tune.get("ensure_last_message_is_assistant", True):
+        place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
+        yield Problem(place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true")
 
 
-def _model_problems(layered: Layered) -> Iterator[Problem]:
-    for name, settings in layered.data["models"].items():
+def _model_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
+    for name, settings in sound.mappings("models"):
         at: tuple[str, ...] = ("models", name)
         key = ".".join(at)
+        if f"{key}.provider" in sound.broken:
+            continue
         provider = settings.get("provider", "openai")
-        if provider == "openai" and settings.get("model") is None:
+        if provider == "openai" and layered.data["models"][name].get("model") is None:
             yield Problem(layered.place(at), key, "missing key: model (the name the server knows)")
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
             place = layered.place((*at, "max_tokens"))
@@ -233,6 +261,9 @@ def _model_problems(layered: Layered) -> Iterator[Problem]:
         if settings.get("share_prompts") and (settings.get("n") or 1) > 1:
             place = layered.place((*at, "share_prompts"))
             yield Problem(place, f"{key}.share_prompts", "share_prompts sets n itself; leave n out")
+        if settings.get("share_prompts") and settings.get("batch"):
+            place = layered.place((*at, "share_prompts"))
+            yield Problem(place, f"{key}.share_prompts", "a batch asks for one answer a line; leave share_prompts out")
         if provider == "replay":
             if settings.get("run") is None:
                 yield Problem(layered.place(at), key, "missing key: run (the folder of the run to replay)")
@@ -240,10 +271,10 @@ def _model_problems(layered: Layered) -> Iterator[Problem]:
                 yield Problem(layered.place((*at, "run")), f"{key}.run", f"no run folder {settings['run']!r}")
 
 
-def _budget_problems(layered: Layered) -> Iterator[Problem]:
+def _budget_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
     """What keeps the worst case of a call from being known before it is made."""
-    budget = build(BudgetSettings, layered.data["budget"])
-    for name, data in layered.data["models"].items():
+    budget = build(BudgetSettings, sound.section("budget"))
+    for name, data in sound.mappings("models"):
         settings, at = build(ModelSettings, data), ("models", name)
         if settings.provider != "openai":
             continue

@@ -1,0 +1,89 @@
+"""What surrounds a run while it is played: its log, signals, and how often garbage is looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from runner.errors import RunError
+from runner.execute import Engine
+
+GRACE_SECONDS = 30.0
+"""How long calls in flight may still come in after the first Ctrl-C."""
+
+
+class _QuietFile(logging.FileHandler):
+    """A log that a full disk may silence: the journal is what counts, and says so itself."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        del record
+
+
+@contextmanager
+def log_to(path: Path) -> Iterator[None]:
+    """Send what limits, retries and batches say of themselves to the run's log."""
+    logger = logging.getLogger("nip_run")
+    try:
+        handler = _QuietFile(path, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+@contextmanager
+def fewer_collections() -> Iterator[None]:
+    """Thousands of games in flight are many objects and no garbage; looking through them often costs a fifth."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
+def stopping_on_signals(engine: Engine) -> Iterator[None]:
+    """While games are played: the first SIGINT or SIGTERM stops asking, the second stops now."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel() -> None:
+        if task is not None:
+            task.cancel()
+
+    late: list[asyncio.TimerHandle] = []
+
+    def stop() -> None:
+        if engine.stopping:
+            cancel()
+        else:
+            engine.stop()
+            late.append(loop.call_later(GRACE_SECONDS, cancel))
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+    except (ValueError, RuntimeError):
+        pass  # not the main thread, as in a notebook: signals are somebody else's there
+    try:
+        yield
+    finally:
+        for handle in late:
+            handle.cancel()
+        for number in numbers:
+            with suppress(ValueError, RuntimeError):
+                loop.remove_signal_handler(number)
