@@ -209,6 +209,7 @@ def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
         "protocol": spec.protocol.name,
         "status": RUNNING,
         "seed": spec.experiment.seed,
+        "point": dict(spec.point),
         "identity": plan.identity,
         "game_sha256": plan.game_hash,
         "spec_sha256": tagged_hash("spec", resolved(plan)),

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from runner.commands.common import load_all, print_json, print_table
+from runner.commands.common import load_all, print_json, print_table, shown_point
 from runner.plan import Estimate, Plan
 
 
@@ -18,6 +18,8 @@ def execute(args: argparse.Namespace) -> int:
     for path, plan in plans:
         points = len(plan.spec.dataset.datapoints)
         print(f"{path}: no errors. Run {plan.run_id} plays {plan.size} rollouts of {plan.spec.protocol.name}")
+        if plan.spec.point:
+            print(f"with {shown_point(plan.spec.point)}")
         print(f"on {points} datapoints ({sum(p.label for p in plan.spec.dataset.datapoints)} with label 1).")
         rows = [_row(estimate) for estimate in plan.estimates()]
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
@@ -41,6 +43,7 @@ def _as_json(path: str, plan: Plan) -> dict[str, Any]:
     return {
         "spec": path,
         "run_id": plan.run_id,
+        "point": dict(plan.spec.point),
         "identity": plan.identity,
         "rollouts": plan.size,
         "datapoints": len(plan.spec.dataset.datapoints),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,11 @@ def with_interval(value: float | None, low: float | None, high: float | None) ->
     if value is None:
         return "-"
     return f"{value:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
+
+
+def shown_point(point: Mapping[str, Any]) -> str:
+    """What tells a sweep's points apart, as overrides."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
 
 
 def note(text: str) -> None:

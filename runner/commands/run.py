@@ -11,6 +11,7 @@ from runner.commands.common import (
     note,
     print_json,
     print_table,
+    shown_point,
     with_interval,
 )
 from runner.commands.progress import watching
@@ -119,7 +120,8 @@ def _show(result: RunResult, path: str, *, quiet: bool) -> None:
         for m in result.metrics["metrics"]
         if m["n"]
     ]
-    print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows, title=result.folder.run_id)
+    title = f"{result.folder.run_id}  {shown_point(result.manifest.get('point', {}))}".rstrip()
+    print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows, title=title)
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
     cost = result.manifest["cost_usd"]
     print(f"\noutcomes: {outcomes}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from runner.commands.common import note, print_json, print_table
+from runner.commands.common import note, print_json, print_table, shown_point
 from runner.rundir import damaged_folders, run_folders
 
 
@@ -20,9 +20,18 @@ def execute(args: argparse.Namespace) -> int:
     if not chosen:
         print(f"no runs in {args.results}; start with: nip-run specs/quickstart.yaml")
         return 0
-    columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started")
+    columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started", "point of its sweep")
     rows = [
-        (m["run_id"], m["status"], m["benchmark"], m["protocol"], m.get("rollouts"), m.get("cost_usd"), m["started_at"])
+        (
+            m["run_id"],
+            m["status"],
+            m["benchmark"],
+            m["protocol"],
+            m.get("rollouts"),
+            m.get("cost_usd"),
+            m["started_at"],
+            shown_point(m.get("point", {})),
+        )
         for m in chosen
     ]
     print_table(columns, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class Spec:
     replays: Mapping[str, Path]
     """For each model group that replays a run: that run's folder."""
     cache: Path | None = None
+    point: Mapping[str, Any] = field(default_factory=dict)
+    """What the sweep sets here: dotted keys and their values."""
 
 
 def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
@@ -85,7 +87,8 @@ def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequenc
             swept = load_layers(found, str(path), [*given, Override("sweep={}"), *point], builtin.find)
             if swept.problems:
                 raise SpecError(swept.problems)
-            specs.append(_assemble(swept, readers))
+            values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point}
+            specs.append(replace(_assemble(swept, readers), point=values))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:
