@@ -39,6 +39,7 @@ from runner.plan import Job, Plan
 from runner.records import TRANSPORT_FAILED, Call, InOrder, PartFiles, Rollout
 from runner.rundir import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder, now
 from runner.surroundings import fewer_collections, log_to, stopping_on_signals
+from runner.text import listed
 
 Watch = Callable[[Progress], None]
 
@@ -330,9 +331,10 @@ class Session:
         if files is not None:
             report = files.close()
             write_whole(self.folder.fine_tune / "report.json", orjson.dumps(report, option=orjson.OPT_INDENT_2))
-            self.notes.extend(
-                f"{row['file']} was not written: {row['why_not_written']}" for row in report if not row["written"]
-            )
+            short = [f"{row['file']} ({row['examples']})" for row in report if not row["written"]]
+            if short:
+                fewest = self.plan.spec.experiment.fine_tune.min_examples if self.plan.spec.experiment.fine_tune else 0
+                self.notes.append(f"fine-tune files of fewer than {fewest} examples were not written: {listed(short)}")
         else:
             remove_files(self.folder.fine_tune)
         lost = self.metrics.outcomes[TRANSPORT_FAILED]

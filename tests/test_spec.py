@@ -148,7 +148,7 @@ def test_a_folder_is_no_spec(tmp_path):
         ("prover: {model: m}", "prover: 3", [
             "spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3"]),
         ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
-            "spec.yaml:4:1: prompts: no folder 'nowhere'"]),
+            "spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones"]),
         ("name: tiny", "name: tiny\nfine_tune: {agents: [verifier, provr]}", [
             "spec.yaml:2:32: fine_tune.agents: nip has no agent 'provr'; did you mean 'prover'?"]),
         ("name: tiny", "name: tiny\nsweep: {seed: []}", None),
@@ -187,7 +187,7 @@ def test_mistakes_in_all_sections_come_at_once(spec):
     )
     found = problems(spec)
     assert [message.split(": ")[1] for message in found] == [
-        "seeed", "dataset.path", "protocol.use", "models.m", "agents.prover", "rollouts.per_datapoint",
+        "seeed", "dataset.path", "protocol.use", "prompts", "models.m", "agents.prover", "rollouts.per_datapoint",
     ]  # fmt: skip
 
 

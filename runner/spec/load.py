@@ -145,12 +145,17 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
         problems.extend(error.problems)
     if protocol is not None:
         problems.extend(_agent_problems(layered, protocol, sound))
+    problems.extend(_group_problems(layered, sound))
     problems.extend(_model_problems(layered, sound))
     problems.extend(_budget_problems(layered, sound))
     try:
-        if protocol is not None and isinstance(layered.data.get("prompts"), str):
-            place, name = layered.place(("prompts",)), layered.data["prompts"]
-            folder = builtin.find(name, layered.folder(("prompts",))) or Path(name)
+        name, place = layered.data.get("prompts"), layered.place(("prompts",))
+        folder = builtin.find(name, layered.folder(("prompts",))) if isinstance(name, str) else None
+        if isinstance(name, str) and (folder is None or not folder.is_dir()):
+            problems.append(
+                Problem(place, "prompts", f"no folder {name!r} beside the spec, nor among the built-in ones")
+            )
+        elif protocol is not None and folder is not None:
             prompts = load_prompts(folder, protocol, dataset.columns if dataset else None, place)
             if dataset is not None:
                 problems.extend(_shown_problems(dataset, prompts, layered.place(("dataset", "path"))))
@@ -222,7 +227,7 @@ def _protocol(layered: Layered, section: Mapping[str, Any]) -> Protocol:
 
 
 def _agent_problems(layered: Layered, protocol: Protocol, sound: _Sound) -> Iterator[Problem]:
-    agents, models = layered.data.get("agents"), layered.data.get("models")
+    agents = layered.data.get("agents")
     if isinstance(agents, dict):
         missing = [name for name in protocol.agent_names if name not in agents]
         if missing:
@@ -233,11 +238,6 @@ def _agent_problems(layered: Layered, protocol: Protocol, sound: _Sound) -> Iter
                 hint = nearest(name, protocol.agent_names) or f"; its seats are {listed(protocol.agent_names)}"
                 message = f"{protocol.name} has no such agent{hint}"
                 yield Problem(layered.place(("agents", name)), f"agents.{name}", message)
-    for name, settings in sound.mappings("agents"):
-        if isinstance(models, dict) and "model" in settings and settings["model"] not in models:
-            hint = nearest(settings["model"], models) or f"; there are {listed(models)}"
-            at = ("agents", name, "model")
-            yield Problem(layered.place(at), ".".join(at), f"no model group {settings['model']!r}{hint}")
     fine_tune = sound.section("fine_tune")
     for index, name in enumerate(fine_tune.get("agents") or ()):
         if name not in protocol.agent_names:
@@ -247,6 +247,15 @@ def _agent_problems(layered: Layered, protocol: Protocol, sound: _Sound) -> Iter
     if replaces and not fine_tune.get("ensure_last_message_is_assistant", True):
         place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
         yield Problem(place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true")
+
+
+def _group_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
+    models = layered.data.get("models")
+    for name, settings in sound.mappings("agents"):
+        if isinstance(models, dict) and "model" in settings and settings["model"] not in models:
+            hint = nearest(settings["model"], models) or f"; there are {listed(models)}"
+            at = ("agents", name, "model")
+            yield Problem(layered.place(at), ".".join(at), f"no model group {settings['model']!r}{hint}")
 
 
 def _model_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
