@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from array import array
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -70,35 +70,25 @@ def problem_of(messages: Sequence[ChatMessage]) -> str | None:
     return None
 
 
-class _Digests:
-    """A set of 64-bit digests in one flat array: 16 to 32 bytes an entry, where a set of objects takes 100."""
+class _Seen:
+    """The lines that each file has already, as digests in a file of their own: memory does not grow with them."""
 
-    def __init__(self) -> None:
-        self._slots = array("Q", bytes(8 * 1024))
-        self._count = 0
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.unlink(missing_ok=True)
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA synchronous=OFF")
+        self._db.execute("PRAGMA journal_mode=OFF")
+        self._db.execute("CREATE TABLE seen (owner TEXT, digest BLOB, PRIMARY KEY (owner, digest)) WITHOUT ROWID")
 
-    def add(self, data: bytes) -> bool:
-        """Whether the data is new."""
-        value = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") or 1
-        if self._count * 2 >= len(self._slots):
-            old = self._slots
-            self._slots = array("Q", bytes(8 * len(old) * 2))
-            for held in old:
-                if held:
-                    self._slots[self._slot(held)] = held
-        slot = self._slot(value)
-        if self._slots[slot]:
-            return False
-        self._slots[slot] = value
-        self._count += 1
-        return True
+    def add(self, owner: str, line: bytes) -> bool:
+        """Whether the line is new to this owner."""
+        digest = hashlib.sha256(line).digest()[:16]
+        return self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", [owner, digest]).rowcount == 1
 
-    def _slot(self, value: int) -> int:
-        size = len(self._slots)
-        slot = value % size
-        while self._slots[slot] not in (0, value):
-            slot = (slot + 1) % size
-        return slot
+    def close(self) -> None:
+        self._db.close()
+        self._path.unlink(missing_ok=True)
 
 
 def remove_files(folder: Path) -> None:
@@ -138,9 +128,9 @@ class FineTuneFiles:
         }
         self._folder = folder
         self._files: dict[tuple[str, str], _File] = {}
-        self._seen: dict[str, _Digests] = {}
         try:
             (folder / "agents").mkdir(parents=True, exist_ok=True)
+            self._seen = _Seen(folder / ".seen")
             for format_ in settings.formats:
                 suffix = f".{METHOD}{FORMATS[format_].suffix}.jsonl"
                 for name, agent in self._agents.items():
@@ -153,8 +143,8 @@ class FineTuneFiles:
                             target.unlink(missing_ok=True)
                             handle = target.with_name(target.name + ".new").open("wb")
                             self._files[key] = _File(target, handle)
-        except OSError as error:
-            raise RunError(f"cannot write {folder}: {error.strerror}") from error
+        except (OSError, sqlite3.Error) as error:
+            raise RunError(f"cannot write {folder}: {error}") from error
 
     def add(self, rollout: Rollout) -> None:
         """Add each agent's example of one rollout."""
@@ -178,10 +168,16 @@ class FineTuneFiles:
             why = reason or ("the agent said nothing" if example is None else problem_of(example))
             text = b"" if example is None else orjson.dumps(example)
             for owner in (name, "group:" + agent.shared_model_group):
-                doubled = why is None and not self._seen.setdefault(owner, _Digests()).add(text)
+                doubled = why is None and not self._is_new(owner, text)
                 for format_ in self._settings.formats:
                     reason_here = "duplicate line" if doubled else why
                     self._write(self._files[format_, owner], FORMATS[format_], example, reason_here)
+
+    def _is_new(self, owner: str, text: bytes) -> bool:
+        try:
+            return self._seen.add(owner, text)
+        except sqlite3.Error as error:
+            raise RunError(f"cannot write {self._folder}: {error}") from error
 
     def _unusable(self, rollout: Rollout) -> str | None:
         if rollout.outcome not in (DECIDED, NO_DECISION):
@@ -203,6 +199,7 @@ class FineTuneFiles:
 
     def close(self) -> list[dict[str, Any]]:
         """Put the files with enough examples in their place, and report all of them."""
+        self._seen.close()
         report = []
         fewest = self._settings.min_examples
         for (format_, name), file in sorted(self._files.items()):
@@ -234,6 +231,7 @@ class FineTuneFiles:
 
     def discard(self) -> None:
         """Leave no half-written file."""
+        self._seen.close()
         for file in self._files.values():
             with suppress(OSError):  # a full disk has its error already; this one must not hide it
                 file.handle.close()
