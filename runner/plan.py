@@ -21,6 +21,7 @@ from runner.models.prices import price_of
 from runner.models.settings import ModelSettings
 from runner.protocols.protocol import Protocol
 from runner.seat import AgentRuntime, Position, Seat
+from runner.spec.experiment import AgentSettings
 from runner.spec.load import Spec
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Plan:
                 "protocol": protocol_content(protocol),
                 "prompts": dict(self.spec.prompts.sources),
                 "models": {name: model_content(experiment.models[name]) for name in groups},
-                "agents": plain(experiment.agents),
+                "agents": {name: _seat_content(agent) for name, agent in experiment.agents.items()},
                 "decision_format": plain(experiment.decision_format),
                 "retry": [plain(experiment.retry.invalid_response), plain(experiment.retry.refused)],
             },
@@ -188,6 +189,11 @@ def model_content(settings: ModelSettings) -> dict[str, Any]:
     """What of a model group a game depends on; not where it is served, nor its key, price or patience."""
     free = (*FREE_MODEL_KEYS, "run")
     return {f.name: plain(getattr(settings, f.name)) for f in fields(settings) if f.name not in free}
+
+
+def _seat_content(agent: AgentSettings) -> dict[str, Any]:
+    """What of an agent's settings a game depends on; not whether it is trained afterwards."""
+    return {name: value for name, value in plain(agent).items() if name != "freeze"}
 
 
 @dataclass

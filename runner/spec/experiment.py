@@ -13,6 +13,7 @@ from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
 from runner.protocols.parse import DecisionFormat
 from runner.protocols.table import Parameters
+from runner.training.settings import TrainingSettings
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """The form of a run's name and id: it is the name of a folder."""
@@ -24,6 +25,7 @@ class AgentSettings:
 
     model: str = key("The model group that plays it: a key of `models`.", example="strong")
     max_response_words: int = key("The word limit its prompt tells it.", default=150, minimum=1)
+    freeze: bool = key("Never train it, in a training run.", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,9 @@ class Experiment:
     )
     description: str = key("For people.", default="", example="A weak verifier questions a strong prover.")
     seed: int = key("Everything that is not a model's answer or the clock follows from it.", default=0, minimum=0)
-    kind: Literal["benchmark"] = key("A benchmark measures and changes nothing.", default="benchmark")
+    kind: Literal["benchmark", "training"] = key(
+        "A benchmark measures and changes nothing; training also changes models.", default="benchmark"
+    )
     benchmark: str | None = key(
         "The leaderboard that the rows belong to; null: the name.", default=None, example="code-validation/v1"
     )
@@ -105,6 +109,11 @@ class Experiment:
     )
     fine_tune: FineTune | None = key(
         "Which fine-tune files to build; null: none.", default=None, example={"agents": ["verifier"]}
+    )
+    training: TrainingSettings | None = key(
+        "What is learnt from the rollouts, and how; for `kind: training` alone.",
+        default=None,
+        example={"method": "expert_iteration", "trainers": {"strong": {"backend": "files"}}},
     )
     sweep: Mapping[str, tuple[Any, ...]] = key(
         "Dotted keys, each with a list of values; every combination is a run of its own.",

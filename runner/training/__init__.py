@@ -1,0 +1,1 @@
+"""Rollouts into better models: what is selected, what is trained, iteration by iteration."""

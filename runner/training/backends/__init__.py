@@ -1,0 +1,1 @@
+"""Where models are fine-tuned: openai, command, files and dummy are equals."""
