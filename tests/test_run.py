@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ import duckdb
 import pytest
 
 from runner.errors import ProviderRefusal, RunDirectoryError, RunError
+from tests.processes import ended, started, until
 from tests.server.client import serving
 from tests.server.play import (
-    command,
     derived_files,
     environment,
     journal_records,
@@ -46,28 +45,6 @@ BOARD_COLUMNS = {
     "metrics": "run_id agent metric value stderr ci_low ci_high n clusters",
     "rollouts": COLUMNS["rollouts"],
 }
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.01)
-
-
-def started(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def ended(process: subprocess.Popen[str], seconds: float = 30.0) -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=seconds)
-    finally:
-        process.kill()
-    return process.returncode, out, err
 
 
 # What a run leaves
