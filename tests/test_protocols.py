@@ -564,13 +564,39 @@ def test_mnip_keeps_its_own_round_limits():
     assert (len(decides.rounds), decides.decided) == (3, True)
 
 
-@pytest.mark.parametrize("name", builtin_names())
-@pytest.mark.parametrize("parameters", [{}, {"verifier_first": False}, {"sequential": True}, {"max_message_rounds": 5}])
+VARIANTS = ({}, {"verifier_first": False}, {"sequential": True}, {"max_message_rounds": 5})
+FIXED = [
+    ("adp", {"sequential": True}, "sequential at False"),
+    ("adp", {"max_message_rounds": 5}, "max_message_rounds at 2"),
+    ("merlin_arthur", {"sequential": True}, "sequential at False"),
+    ("merlin_arthur", {"max_message_rounds": 5}, "max_message_rounds at 2"),
+    ("nip", {"sequential": True}, "sequential at False"),
+    ("solo_verifier", {"verifier_first": False}, "verifier_first at True"),
+    ("solo_verifier", {"sequential": True}, "sequential at False"),
+    ("solo_verifier", {"max_message_rounds": 5}, "max_message_rounds at 2"),
+]
+"""Those of the variants that a protocol refuses, and what it says that it fixes."""
+ALLOWED = [
+    (name, parameters)
+    for name in builtin_names()
+    for parameters in VARIANTS
+    if (name, parameters) not in [fixed[:2] for fixed in FIXED]
+]
+
+
+@pytest.mark.parametrize(("name", "parameters", "fixes"), FIXED)
+def test_a_parameter_that_the_protocol_fixes_is_refused_by_its_name(name, parameters, fixes):
+    (parameter,) = parameters
+    with pytest.raises(SpecError) as caught:
+        load_protocol(name, parameters)
+    assert [(problem.key, problem.message) for problem in caught.value.problems] == [
+        (f"protocol.{parameter}", f"{name} fixes {fixes}; leave it out")
+    ]
+
+
+@pytest.mark.parametrize(("name", "parameters"), ALLOWED)
 def test_the_number_of_questions_is_the_number_of_rounds_in_which_the_verifier_speaks(name, parameters):
-    try:
-        protocol = load_protocol(name, parameters)
-    except SpecError:
-        pytest.skip("the protocol fixes this parameter")
+    protocol = load_protocol(name, parameters)
     speaks = ["verifier" in protocol.can_be_active(i) for i in range(protocol.max_message_rounds)]
     assert protocol.max_verifier_questions == sum(speaks)
     for round_ in range(protocol.max_message_rounds):
