@@ -20,6 +20,7 @@ from runner.models.budget import answer_limit
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings
 from runner.protocols.protocol import Protocol
+from runner.protocols.shape import Shape
 from runner.seat import AgentRuntime, Position, Seat
 from runner.spec.experiment import AgentSettings
 from runner.spec.load import Spec
@@ -32,8 +33,11 @@ FREE_KEYS = (
     "sweep",
     "rollouts.per_datapoint",
     "rollouts.concurrency",
+    "rollouts.most_calls",
     "dataset.limit",
     "fine_tune",
+    "kind",
+    "training",
     "retry.transient",
     "budget",
     "cache",
@@ -91,6 +95,7 @@ class Plan:
                 "agents": {name: _seat_content(agent) for name, agent in experiment.agents.items()},
                 "decision_format": plain(experiment.decision_format),
                 "retry": [plain(experiment.retry.invalid_response), plain(experiment.retry.refused)],
+                **({} if self.shape is None else {"tree": self.shape.responses}),
             },
         )
 
@@ -118,21 +123,36 @@ class Plan:
     def benchmark(self) -> str:
         return self.spec.experiment.benchmark or self.spec.experiment.name
 
+    @cached_property
+    def shape(self) -> Shape | None:
+        """The shape of the trees of responses; None where single games are played."""
+        responses = self.spec.experiment.rollouts.num_responses_per_timestep
+        return None if responses is None else Shape(responses, self.spec.protocol.max_message_rounds)
+
     @property
     def size(self) -> int:
-        """How many rollouts."""
+        """How many games or trees."""
         return len(self.spec.dataset.datapoints) * self.spec.experiment.rollouts.per_datapoint
 
     def jobs(self) -> Iterator[Job]:
-        """Every game, the first repeat of all datapoints first, so that a run cut short covers them evenly."""
+        """Every game or tree, the first of all datapoints first, so that a run cut short covers them evenly."""
         seed = self.spec.experiment.seed
+        apart = 1 if self.shape is None else self.shape.branches
         index = 0
-        for repeat in range(self.spec.experiment.rollouts.per_datapoint):
+        for number in range(self.spec.experiment.rollouts.per_datapoint):
             for point in self.spec.dataset.datapoints:
-                rollout_id = tagged_hash("rollout", [self.game_hash, point.content_hash, repeat, seed])[:16]
                 # Not from the game's hash: the same datapoint meets the same chance under every model.
-                yield Job(index, rollout_id, point, repeat, derived_seed("rollout", seed, point.id, repeat))
+                chance = derived_seed("rollout", seed, point.id, number)
+                yield self._job(index, point, number * apart, chance)
                 index += 1
+
+    def branch(self, job: Job, repeat: int) -> Job:
+        """One branch of a tree as a job of its own; chance is the whole tree's."""
+        return self._job(job.index, job.datapoint, repeat, job.seed)
+
+    def _job(self, index: int, point: Datapoint, repeat: int, chance: int) -> Job:
+        content = [self.game_hash, point.content_hash, repeat, self.spec.experiment.seed]
+        return Job(index, tagged_hash("rollout", content)[:16], point, repeat, chance)
 
     def kin(self, job: Job, agent: str) -> list[int]:
         """The other repeats of a job's datapoint in which this agent speaks first too: they ask the same first."""

@@ -90,7 +90,7 @@ class Session:
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self.metrics = Metrics(plan.spec.protocol)
         self.notes: list[str] = []
-        self.progress = Progress(total=plan.size)
+        self.progress = Progress(total=plan.size, of="rollouts" if plan.shape is None else "trees")
         self._watch = watch or (lambda _: None)
         self._budget, self._replay = budget, replay
         self._models = used_models(plan)
@@ -257,6 +257,8 @@ class Session:
             self.plan.agents(),
             unconnected,
             earlier_failures=earlier,
+            shape=self.plan.shape,
+            branch=self.plan.branch,
             kin=self.plan.kin if sharing else None,
             sharing=sharing,
             answered=self._answered,
@@ -270,12 +272,15 @@ class Session:
         settings = self.plan.spec.experiment.fine_tune
         files = FineTuneFiles(self.folder.fine_tune, settings, engine.agents) if settings else None
 
-        def sink(rollout: Rollout) -> None:
-            parts.write(rollout)
-            self.metrics.add(rollout)
-            if files is not None:
-                files.add(rollout)
-            self._count(rollout)
+        def sink(rollouts: Sequence[Rollout]) -> None:
+            for rollout in rollouts:
+                parts.write(rollout)
+                self.metrics.add(rollout)
+                if files is not None:
+                    files.add(rollout)
+                self._count(rollout)
+            self.progress.jobs += 1
+            self._watch(self.progress)
 
         ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency))
         try:
@@ -306,7 +311,6 @@ class Session:
             price = self._prices[self._group_of[call.agent]]
             if call.paid and price is not None:
                 self._cost += price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens)
-        self._watch(progress)
 
     def _answered(self, request: Request, completion: Completion) -> None:
         """Count an answer for those who watch, as it comes in."""

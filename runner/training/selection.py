@@ -37,7 +37,9 @@ def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> 
     """
     if settings.method == "threshold":
         # The original's rewards are float32, and so is its comparison: 0.9 reaches a threshold of 0.9.
-        return [int(i) for i in np.flatnonzero(np.asarray(rewards, np.float32) >= np.float32(settings.reward_threshold))]
+        return [
+            int(i) for i in np.flatnonzero(np.asarray(rewards, np.float32) >= np.float32(settings.reward_threshold))
+        ]
     size = sample_size(len(rewards), settings)
     chances = probabilities(rewards, settings)
     if np.isnan(chances).any():
