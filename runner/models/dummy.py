@@ -1,4 +1,4 @@
-"""The provider without a network: well-formed answers for the agent's role, drawn from the rollout's seed and repeat."""
+"""The provider without a network: well-formed answers for the agent's role, drawn from rollout and sample."""
 
 from __future__ import annotations
 
