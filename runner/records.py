@@ -6,7 +6,6 @@ run goes on they stand in `.parts/` as JSON lines; sealing turns each into one P
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import IO, Any, Final
 import orjson
 
 from runner.errors import RunError
-from runner.files import duckdb_pattern
+from runner.parquet import write_parquet
 from runner.plan import Job
 from runner.protocols.game import Round
 
@@ -185,35 +184,13 @@ class PartFiles:
 
     def seal(self) -> None:
         """Turn the parts into Parquet files, each whole or absent."""
-        import duckdb
-
         self.close()
-        connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
+        for name, columns in COLUMNS.items():
+            write_parquet(self._tables[name].paths, columns, self._folder / f"{name}.parquet")
         try:
-            for name, columns in COLUMNS.items():
-                target = self._folder / f"{name}.parquet"
-                beside = target.with_suffix(".parquet.new")
-                connection.execute(
-                    "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?)) TO "
-                    f"'{_quoted(beside)}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {PART_ROWS})",
-                    [[duckdb_pattern(path) for path in self._tables[name].paths], dict(columns)],
-                )
-                _flush(beside)
-                beside.replace(target)
             shutil.rmtree(self._parts)
-        except (duckdb.Error, OSError) as error:
-            raise RunError(f"cannot write the tables in {self._folder}: {error}") from error
-        finally:
-            connection.close()
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+        except OSError as error:
+            raise _disk_error(self._parts, error) from error
 
 
 def _disk_error(path: Path, error: OSError) -> RunError:

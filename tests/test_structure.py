@@ -20,7 +20,7 @@ FILES = {
 
 HOMES = {
     "duckdb": {
-        "runner.datasets.load", "runner.datasets.read", "runner.leaderboard", "runner.records", "runner.metrics",
+        "runner.datasets.load", "runner.datasets.read", "runner.leaderboard", "runner.parquet", "runner.metrics",
         "runner.rederive", "runner.commands.sql", "runner.commands.show", "runner.commands.leaderboard",
     },
     "openai": {"runner.models.openai"},

@@ -1,0 +1,92 @@
+"""Chats as played into chats that every chat template takes, and why a text cannot be trained on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from runner.prompts.chat import ChatMessage
+
+ROLES = ("system", "developer", "user", "assistant")
+
+_MARKED = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
+"""`<|im_start|>` and its family; DeepSeek's have wide bars."""
+
+TEMPLATE_TOKENS = (
+    "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]", "[TOOL_RESULTS]",
+    "[AVAILABLE_TOOLS]", "<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>", "<s>", "</s>",
+)  # fmt: skip
+"""Control tokens of common chat templates that look like no others: Mistral's, Llama 2's, Gemma's."""
+
+
+def text_problem(text: str, tokens: Iterable[str] = ()) -> str | None:
+    """Why a text cannot stand in a dataset; `tokens` are refused besides the `<|...|>` family."""
+    if not text.strip():
+        return "empty content"
+    if "\ufeff" in text:
+        return "byte-order mark"
+    if not is_utf8(text):
+        return "not UTF-8"
+    if _MARKED.search(text):
+        return "special token <|...|>"
+    found = next((token for token in tokens if token in text), None)
+    return f"special token {found}" if found else None
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written at all."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, from an answer's JSON
+        return False
+    return True
+
+
+def chat_problem(messages: Sequence[ChatMessage], tokens: Iterable[str] = ()) -> str | None:
+    """Why a chat cannot stand in a dataset."""
+    for message in messages:
+        if message["role"] not in ROLES:
+            return f"unknown role {message['role']}"
+        problem = text_problem(message["content"], tokens)
+        if problem:
+            return problem
+    return None
+
+
+def alternating(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """A chat in which roles alternate as chat templates demand: perhaps a system message, then user and assistant.
+
+    Senders stand in the text. A system message in the middle is part of the user's; neighbours of one role are
+    merged; a system message that the assistant answers at once is the user's.
+    """
+    chat: list[ChatMessage] = []
+    for index, message in enumerate(messages):
+        role, content = _role(message, first=index == 0), _with_sender(message)
+        if chat and chat[-1]["role"] == role:
+            chat[-1]["content"] += "\n\n" + content
+        else:
+            chat.append({"role": role, "content": content})
+    if chat and chat[0]["role"] == "system" and (len(chat) == 1 or chat[1]["role"] == "assistant"):
+        chat[0]["role"] = "user"
+    return chat
+
+
+def _role(message: ChatMessage, *, first: bool) -> str:
+    if message["role"] in ("system", "developer"):
+        return "system" if first else "user"
+    return message["role"]
+
+
+def _with_sender(message: ChatMessage) -> str:
+    name = message.get("name")
+    return f"{name}: {message['content']}" if name else message["content"]
+
+
+def alternation_problem(prompt: Sequence[ChatMessage]) -> str | None:
+    """Why an answer cannot follow a prompt; what `alternating` gives can go wrong at its ends only."""
+    chat = alternating(prompt)
+    if not chat:
+        return "no prompt"
+    if chat[-1]["role"] == "assistant":
+        return "the prompt ends with the assistant's own message"
+    return None if chat[0]["role"] != "assistant" else "the chat begins with the assistant"

@@ -1,0 +1,69 @@
+"""What is trained on, before any file format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.prompts.chat import ChatMessage
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """A chat to learn the assistant's messages of, but for those whose indices are in `unlearnable`."""
+
+    messages: Sequence[ChatMessage]
+    unlearnable: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Two answers to one prompt, and which is better."""
+
+    prompt: Sequence[ChatMessage]
+    preferred: str
+    non_preferred: str
+
+
+@dataclass(frozen=True)
+class RlTurn:
+    """One turn of one agent: what it was asked with, what it said, what it earned.
+
+    `reward` is the agent's of the whole game, `ground_truth` the datapoint's label, `index` the row's place in its
+    file. `data_source` and `ability` are verl's: by them a trainer chooses how to score its own new answers.
+    """
+
+    prompt: Sequence[ChatMessage]
+    response: str
+    reward: float
+    ground_truth: int
+    datapoint_id: str
+    run_id: str = ""
+    rollout_id: str = ""
+    agent: str = ""
+    round: int = 0
+    data_source: str = "nip-run"
+    ability: str = ""
+    split: str = "train"
+    index: int = 0
+
+
+Example = Supervised | Preference | RlTurn
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an example comes from.
+
+    `round` is that of the turn, of a whole chat its last; `other` is what only some have: of a preference the other
+    side's `rejected_rollout_id` and `rejected_reward`.
+    """
+
+    run_id: str
+    rollout_id: str
+    agent: str
+    round: int
+    reward: float
+    datapoint_id: str = ""
+    other: Mapping[str, Any] = field(default_factory=dict)

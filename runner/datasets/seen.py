@@ -1,0 +1,55 @@
+"""Which lines datasets hold already, as digests in a file of their own: memory does not grow with them."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.errors import RunError
+
+
+class Digests:
+    """The digests of the lines of many files, until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA synchronous=OFF")
+            self._db.execute("PRAGMA journal_mode=OFF")
+            self._db.execute(
+                "CREATE TABLE seen (scope TEXT, digest BLOB, file TEXT, PRIMARY KEY (scope, digest)) WITHOUT ROWID"
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise RunError(f"cannot write {path.parent}: {error}") from error
+
+    def holder(self, scope: str, line: bytes, file: str) -> str | None:
+        """The file of this scope that has the line already; None where it is new, and this file's from now on."""
+        digest = hashlib.sha256(line).digest()[:16]
+        try:
+            inserted = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", [scope, digest, file])
+            if inserted.rowcount == 1:
+                return None
+            found = self._db.execute("SELECT file FROM seen WHERE scope = ? AND digest = ?", [scope, digest])
+            return str(found.fetchone()[0])
+        except sqlite3.Error as error:
+            raise RunError(f"cannot write {self._path.parent}: {error}") from error
+
+    def close(self) -> None:
+        self._db.close()
+        self._path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The lines of some files that may share none: the splits of one dataset."""
+
+    digests: Digests
+    scope: str
+
+    def holder(self, line: bytes, file: str) -> str | None:
+        return self.digests.holder(self.scope, line, file)
