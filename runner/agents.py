@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.arrays import NestedArrayDict, is_missing, rounds_from_arrays
+from runner.documents.fields import build, plain
 from runner.loops import run_to_end
 from runner.models.base import Complete
+from runner.models.settings import Trained
 from runner.prompts.chat import ChatMessage
 from runner.prompts.templates import FORBIDDEN
 from runner.protocols.game import Reply
@@ -245,8 +247,12 @@ class OpenAiWholeAgent(Seat):
     # State
 
     def get_state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold: the model's name and what it was fine-tuned from."""
-        return {"model_name": self.model_name, "base_model_name": self.base_model_name}
+        """What a checkpoint must hold: the model's name, what it was fine-tuned from, and every step on the way."""
+        return {
+            "model_name": self.model_name,
+            "base_model_name": self.base_model_name,
+            "lineage": plain(self.model_settings.lineage),
+        }
 
     def set_state(self, checkpoint: Mapping[str, Any]) -> None:
         """Go on with the model of a checkpoint.
@@ -258,6 +264,7 @@ class OpenAiWholeAgent(Seat):
             self.model_settings,
             model=checkpoint["model_name"],
             base_model=checkpoint.get("base_model_name", self.base_model_name),
+            lineage=tuple(build(Trained, step) for step in checkpoint.get("lineage", ())),
         )
         self._client = self.settings.complete
 

@@ -181,6 +181,17 @@ class Journal:
             self._flushing = asyncio.create_task(self._flush())
         await asyncio.shield(flushed)
 
+    def append_now(self, record: dict[str, Any]) -> None:
+        """Write one record where no event loop runs; it is kept when this returns.
+
+        Raises:
+            JournalError: it could not be written; nor can anything after it.
+        """
+        if self._failure is not None:
+            raise JournalError(f"{self._path} takes no more: {self._failure}") from self._failure
+        self._write([encode(self._sequence, record)])
+        self._sequence += 1
+
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
         self._thread = self._thread or ThreadPoolExecutor(1, "journal")

@@ -207,7 +207,7 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
 
 def model_content(settings: ModelSettings) -> dict[str, Any]:
     """What of a model group a game depends on; not where it is served, nor its key, price or patience."""
-    free = (*FREE_MODEL_KEYS, "run")
+    free = (*FREE_MODEL_KEYS, "run", "lineage")
     return {f.name: plain(getattr(settings, f.name)) for f in fields(settings) if f.name not in free}
 
 

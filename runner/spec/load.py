@@ -24,6 +24,7 @@ from runner.protocols.load import load_protocol, unplayable
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters
 from runner.spec.experiment import Experiment, experiment_schema
+from runner.spec.training import training_problems, tree_problems
 from runner.text import listed, nearest
 
 
@@ -38,6 +39,8 @@ class Spec:
     replays: Mapping[str, Path]
     """For each model group that replays a run: that run's folder."""
     cache: Path | None = None
+    test: Dataset | None = None
+    """What a training run measures its models on."""
     point: Mapping[str, Any] = field(default_factory=dict)
     """What the sweep sets here: dotted keys and their values."""
 
@@ -164,8 +167,15 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems)
     experiment = build(Experiment, layered.data)
+    test = _test_dataset(layered, readers, experiment)
+    problems = [
+        *tree_problems(experiment, protocol, dataset, _where(layered)),
+        *training_problems(experiment, protocol, dataset, test, _where(layered)),
+    ]
+    if problems:
+        raise SpecError(problems)
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
-    return Spec(experiment, protocol, prompts, dataset, dict(_replays(layered)), cache)
+    return Spec(experiment, protocol, prompts, dataset, dict(_replays(layered)), cache, test)
 
 
 @dataclass(frozen=True)
@@ -214,9 +224,23 @@ def _where(layered: Layered) -> Where:
 def _dataset(layered: Layered, readers: _Readers, sound: _Sound) -> Dataset:
     settings = build(DatasetSettings, sound.section("dataset"))
     seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0
+    return _read_dataset(layered, readers, settings, seed)
+
+
+def _read_dataset(layered: Layered, readers: _Readers, settings: DatasetSettings, seed: int) -> Dataset:
     at = ("dataset", "path")
     path = None if settings.path.startswith(HUB) else builtin.find(settings.path, layered.folder(at))
     return readers.dataset(settings, path, seed, _where(layered))
+
+
+def _test_dataset(layered: Layered, readers: _Readers, experiment: Experiment) -> Dataset | None:
+    """The other split of the dataset, which a training run measures its models on."""
+    if experiment.training is None or experiment.training.test.scheme == "none":
+        return None
+    test = experiment.training.test
+    return _read_dataset(
+        layered, readers, replace(experiment.dataset, split=test.split, limit=test.limit), experiment.seed
+    )
 
 
 def _protocol(layered: Layered, section: Mapping[str, Any]) -> Protocol:
