@@ -270,7 +270,8 @@ class Session:
         concurrency = self.plan.size if batched else min(self._concurrency, self.plan.size)
         parts = PartFiles(self.folder.path, self.folder.run_id)
         settings = self.plan.spec.experiment.fine_tune
-        files = FineTuneFiles(self.folder.fine_tune, settings, engine.agents) if settings else None
+        run_id, folder = self.folder.run_id, self.folder.fine_tune
+        files = FineTuneFiles(folder, settings, engine.agents, run_id) if settings else None
 
         def sink(rollouts: Sequence[Rollout]) -> None:
             for rollout in rollouts:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.datasets.files import problem_of
+from runner.datasets.examples import Supervised
+from runner.datasets.formats import FORMATS
 from tests.server.client import serving
 from tests.server.play import derived_files, merged, nip_run, only_run, played, spec_file, table
 
@@ -23,6 +24,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
+def datasets(folder: Path) -> set[Path]:
+    """The dataset files below a folder, without their sidecars."""
+    return {path for path in folder.rglob("*.jsonl") if not path.name.endswith(".trace.jsonl")}
+
+
 def report(run: Path) -> dict[str, dict[str, Any]]:
     """The rows of a run's report by file."""
     return {row["file"]: row for row in json.loads((run / "fine_tune" / "report.json").read_text())}
@@ -33,7 +39,7 @@ def test_there_is_a_file_for_each_agent_and_each_model_group_in_each_format(tmp_
         tmp_path, models={"other": {"provider": "dummy"}}, agents={"prover": {"model": "other"}},
     )  # fmt: skip
     run = played(path, tmp_path / "results").folder.path
-    found = {str(p.relative_to(run / "fine_tune")) for p in (run / "fine_tune").rglob("*.jsonl")}
+    found = {str(p.relative_to(run / "fine_tune")) for p in datasets(run / "fine_tune")}
     assert found == {
         f"{name}.sft{suffix}.jsonl"
         for name in ("m", "other", "agents/verifier", "agents/prover")
@@ -54,7 +60,7 @@ def test_a_group_of_several_agents_has_all_their_examples(tmp_path: Path) -> Non
 def test_only_the_agents_that_the_spec_names_have_files(tmp_path: Path) -> None:
     path = spec_file(tmp_path, fine_tune={"agents": ["verifier"], "formats": ["openai"]})
     fine_tune = played(path, tmp_path / "results").folder.path / "fine_tune"
-    assert {p.name for p in fine_tune.rglob("*.jsonl")} == {"m.sft.jsonl", "verifier.sft.jsonl"}
+    assert {p.name for p in datasets(fine_tune)} == {"m.sft.jsonl", "verifier.sft.jsonl"}
 
 
 def test_openai_s_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None:
@@ -107,7 +113,7 @@ def test_the_label_replaces_a_verifier_s_guess_and_no_prover_s_message(tmp_path:
     ],
 )
 def test_each_example_is_checked_before_it_is_written(messages: list[Any], problem: str | None) -> None:
-    found = problem_of(messages)
+    found = FORMATS["openai", "sft"].problem(Supervised(messages))
     assert found is None if problem is None else (found or "").startswith(problem)
 
 
@@ -195,9 +201,11 @@ def test_an_export_equals_the_run_s_own_files_and_asks_nothing(tmp_path: Path, f
     own = {p.relative_to(run / "fine_tune"): p.read_bytes() for p in (run / "fine_tune").rglob("*.jsonl")}
     exported = {p.relative_to(tmp_path / "out"): p.read_bytes() for p in (tmp_path / "out").rglob("*.jsonl")}
     assert own == exported
-    assert len(own) == 3
+    assert len(own) == 2 * 3
     assert derived_files(run) == before
-    assert {row["file"] for row in json.loads(done.stdout)["files"]} == {str(name) for name in own}
+    assert {row["file"] for row in json.loads(done.stdout)["files"]} == {
+        str(path.relative_to(tmp_path / "out")) for path in datasets(tmp_path / "out")
+    }
 
 
 def test_an_export_can_be_another_choice_than_the_run_s_own(tmp_path: Path) -> None:

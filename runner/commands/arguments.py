@@ -78,7 +78,10 @@ def _sql(parser: argparse.ArgumentParser) -> None:
 
 def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
-    parser.add_argument("--format", required=True, choices=("openai", "trl"), help="whose file format")
+    parser.add_argument("--format", required=True, choices=("openai", "trl", "verl"), help="whose file format")
+    parser.add_argument(
+        "--method", choices=("sft", "dpo", "rl"), help="for which method; default: sft, and rl for verl, its only one"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT")
     parser.add_argument("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
     parser.add_argument("--only-correct", action="store_true", help="only rollouts with a right verdict")

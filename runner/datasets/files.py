@@ -1,183 +1,198 @@
-"""Rollouts into fine-tune files: one a model group and one an agent, each line checked before it is written.
+"""Rollouts into fine-tune files: one a model group and one an agent, in each format.
 
-A file is written as rollouts come, beside its place, and put there when it has enough examples. What was left
-out, and why, is counted and reported.
+What was left out, and why, is counted and reported.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import sqlite3
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import orjson
-
-from runner.errors import RunError, UsageError
-from runner.prompts.chat import ChatMessage
+from runner.datasets.example_file import ExampleFile, remove_dataset
+from runner.datasets.examples import Example, RlTurn, Source
+from runner.datasets.formats import FORMATS, Format
+from runner.datasets.rollouts import rl_turns, source_of, supervised
+from runner.datasets.seen import Digests, Seen
+from runner.errors import UsageError
+from runner.ids import derived_seed
 from runner.records import DECIDED, NO_DECISION, Rollout
-from runner.seat import Position, Seat
+from runner.seat import Seat
 from runner.spec.experiment import FineTune
 from runner.text import listed, nearest
 
-METHOD = "sft"
-ROLES = ("system", "developer", "user", "assistant")
+OF_ROLLOUTS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if f.method in ("sft", "rl")}
+"""What a finished game gives each consumer, by the consumer's name."""
 
 
-@dataclass(frozen=True)
-class Format:
-    """A consumer's file format: what it calls itself in file names, and its form of one example."""
+def chosen_agents(agents: Mapping[str, Seat], names: Sequence[str] | None) -> dict[str, Seat]:
+    """The agents of these names; all where there are none.
 
-    suffix: str
-    line: Callable[[Sequence[ChatMessage]], dict[str, Any]]
-
-
-def _openai_line(messages: Sequence[ChatMessage]) -> dict[str, Any]:
-    return {"messages": list(messages)}
-
-
-def _trl_line(messages: Sequence[ChatMessage]) -> dict[str, Any]:
-    """TRL's conversational form. Chat templates know no `name`, so the sender stands in the text."""
-    return {"messages": [_with_sender(message) for message in messages]}
+    Raises:
+        UsageError: one is not there.
+    """
+    unknown = [name for name in names or () if name not in agents]
+    if unknown:
+        raise UsageError(
+            f"no agent {listed(map(repr, unknown))}{nearest(unknown[0], agents)}; there are {listed(agents)}"
+        )
+    return {name: agent for name, agent in agents.items() if names is None or name in names}
 
 
-def _with_sender(message: ChatMessage) -> dict[str, str]:
-    name = message.get("name")
-    content = f"{name}: {message['content']}" if name else message["content"]
-    return {"role": message["role"], "content": content}
-
-
-FORMATS: Mapping[str, Format] = {
-    "openai": Format("", _openai_line),
-    "trl": Format(".trl", _trl_line),
-}
-
-
-def problem_of(messages: Sequence[ChatMessage]) -> str | None:
-    """Why an example cannot be trained on; None where it can."""
-    if not any(message["role"] == "assistant" for message in messages):
-        return "no assistant message"
-    for message in messages:
-        if message["role"] not in ROLES:
-            return f"unknown role {message['role']}"
-        if not message["content"].strip():
-            return "empty content"
-    return None
-
-
-class _Seen:
-    """The lines that each file has already, as digests in a file of their own: memory does not grow with them."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        path.unlink(missing_ok=True)
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA synchronous=OFF")
-        self._db.execute("PRAGMA journal_mode=OFF")
-        self._db.execute("CREATE TABLE seen (owner TEXT, digest BLOB, PRIMARY KEY (owner, digest)) WITHOUT ROWID")
-
-    def add(self, owner: str, line: bytes) -> bool:
-        """Whether the line is new to this owner."""
-        digest = hashlib.sha256(line).digest()[:16]
-        return self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", [owner, digest]).rowcount == 1
-
-    def close(self) -> None:
-        self._db.close()
-        self._path.unlink(missing_ok=True)
+def in_validation(datapoint_id: str, share: float) -> bool:
+    """Whether a datapoint's examples go to the validation file: the same in every run and process."""
+    return derived_seed("validation", datapoint_id) < share * 2**63
 
 
 def remove_files(folder: Path) -> None:
     """Remove the fine-tune files that an earlier pass over the run has left; nobody else's."""
-    for suffix in (f".{METHOD}{format_.suffix}.jsonl" for format_ in FORMATS.values()):
-        for path in (*folder.glob("*" + suffix), *folder.glob("agents/*" + suffix)):
-            path.unlink()
+    for format_ in OF_ROLLOUTS.values():
+        for suffix in (format_.suffix, format_.validation_suffix):
+            for path in (*folder.glob("*" + suffix), *folder.glob("agents/*" + suffix)):
+                remove_dataset(path)
     (folder / "report.json").unlink(missing_ok=True)
 
 
-@dataclass
-class _File:
-    """One file that is being written."""
+@dataclass(frozen=True)
+class _Splits:
+    """One owner's file in one format, and the file of its validation examples."""
 
-    target: Path
-    handle: IO[bytes]
-    written: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
+    train: ExampleFile
+    validation: ExampleFile | None
 
-    @property
-    def beside(self) -> Path:
-        return self.target.with_name(self.target.name + ".new")
+    def __iter__(self) -> Iterator[ExampleFile]:
+        yield self.train
+        if self.validation is not None:
+            yield self.validation
+
+    def of(self, *, validation: bool) -> ExampleFile:
+        return self.validation if validation and self.validation else self.train
+
+    def add(self, example: Example, source: Source, *, validation: bool) -> None:
+        file = self.of(validation=validation)
+        if isinstance(example, RlTurn):
+            example = replace(example, index=file.examples, split="validation" if validation else "train")
+        file.add(example, source)
+
+
+class DatasetFiles:
+    """The files of some agents and of their model groups; `add` takes examples in the order of the files."""
+
+    def __init__(
+        self,
+        folder: Path,
+        formats: Sequence[Format],
+        agents: Mapping[str, Seat],
+        *,
+        min_examples: int = 1,
+        validation_share: float = 0.0,
+    ) -> None:
+        self._folder = folder
+        self._groups = {name: agent.shared_model_group for name, agent in agents.items()}
+        self._min_examples, self._share = min_examples, validation_share
+        self._files: dict[tuple[str, str], _Splits] = {}
+        self._digests = Digests(folder / ".seen")
+        try:
+            for format_ in formats:
+                for owner in (*map(_agent_file, self._groups), *dict.fromkeys(self._groups.values())):
+                    self._files[format_.suffix, owner] = self._opened(format_, owner)
+        except BaseException:
+            self.discard()
+            raise
+
+    def _opened(self, format_: Format, owner: str) -> _Splits:
+        seen = Seen(self._digests, owner + format_.suffix)
+        train = ExampleFile(
+            self._folder / (owner + format_.suffix), format_, min_examples=self._min_examples, seen=seen
+        )
+        target = self._folder / (owner + format_.validation_suffix)
+        if not self._share:
+            remove_dataset(target)
+        return _Splits(train, ExampleFile(target, format_, seen=seen) if self._share else None)
+
+    def add(self, agent: str, format_: Format, example: Example, source: Source) -> None:
+        """Add one agent's example to its own file and to its group's."""
+        validation = in_validation(source.datapoint_id, self._share)
+        for splits in self._of(agent, format_):
+            splits.add(example, source, validation=validation)
+
+    def leave_out(self, agent: str, format_: Format, reason: str, datapoint_id: str) -> None:
+        """Count a game of which this agent has no example."""
+        validation = in_validation(datapoint_id, self._share)
+        for splits in self._of(agent, format_):
+            splits.of(validation=validation).leave_out(reason)
+
+    def _of(self, agent: str, format_: Format) -> Iterator[_Splits]:
+        for owner in (_agent_file(agent), self._groups[agent]):
+            yield self._files[format_.suffix, owner]
+
+    def close(self) -> list[dict[str, Any]]:
+        """Put the files with enough examples in their place, and report all of them."""
+        self._digests.close()
+        return [self._closed(file) for _, splits in sorted(self._files.items()) for file in splits]
+
+    def _closed(self, file: ExampleFile) -> dict[str, Any]:
+        row = file.close()
+        inside = file.target.parent.relative_to(self._folder)
+        return {name: str(inside / row[name]) if name in ("file", "trace") and row[name] else row[name] for name in row}
+
+    def discard(self) -> None:
+        """Leave no half-written file."""
+        self._digests.close()
+        for splits in self._files.values():
+            for file in splits:
+                file.discard()
+
+
+def _agent_file(agent: str) -> str:
+    return f"agents/{agent}"
 
 
 class FineTuneFiles:
     """The fine-tune files of one run; `add` takes rollouts in the order of the plan."""
 
-    def __init__(self, folder: Path, settings: FineTune, agents: Mapping[str, Seat]) -> None:
-        unknown = [name for name in settings.agents or () if name not in agents]
-        if unknown:
-            raise UsageError(
-                f"no agent {listed(map(repr, unknown))}{nearest(unknown[0], agents)}; there are {listed(agents)}"
-            )
-        self._settings = settings
-        self._agents = {
-            name: agent for name, agent in agents.items() if settings.agents is None or name in settings.agents
-        }
-        self._folder = folder
-        self._files: dict[tuple[str, str], _File] = {}
-        try:
-            (folder / "agents").mkdir(parents=True, exist_ok=True)
-            self._seen = _Seen(folder / ".seen")
-            for format_ in settings.formats:
-                suffix = f".{METHOD}{FORMATS[format_].suffix}.jsonl"
-                for name, agent in self._agents.items():
-                    group = agent.shared_model_group
-                    for key, target in (
-                        ((format_, name), folder / "agents" / (name + suffix)),
-                        ((format_, "group:" + group), folder / (group + suffix)),
-                    ):
-                        if key not in self._files:
-                            target.unlink(missing_ok=True)
-                            handle = target.with_name(target.name + ".new").open("wb")
-                            self._files[key] = _File(target, handle)
-        except (OSError, sqlite3.Error) as error:
-            raise RunError(f"cannot write {folder}: {error}") from error
+    def __init__(self, folder: Path, settings: FineTune, agents: Mapping[str, Seat], run_id: str) -> None:
+        self._settings, self._run_id = settings, run_id
+        self._agents = chosen_agents(agents, settings.agents)
+        self._formats = [OF_ROLLOUTS[name] for name in settings.formats]
+        self._files = DatasetFiles(
+            folder,
+            self._formats,
+            self._agents,
+            min_examples=settings.min_examples,
+            validation_share=settings.validation_share,
+        )
 
     def add(self, rollout: Rollout) -> None:
-        """Add each agent's example of one rollout."""
+        """Add each agent's examples of one rollout."""
         reason = self._unusable(rollout)
-        job, rounds = rollout.job, rollout.rounds
-        for name, agent in self._agents.items():
-            example = None
-            if reason is None:
-                position = Position(
-                    min(len(rounds), agent.max_message_rounds - 1), rounds, job.datapoint.columns, job.seed,
-                    job.datapoint.prover_stance, job.datapoint.id, job.repeat,
-                )  # fmt: skip
-                example = agent.fine_tune_example(
-                    position,
-                    job.datapoint.label,
-                    ensure_last_message_is_assistant=self._settings.ensure_last_message_is_assistant,
-                    replace_verifier_guess_with_true_label=(
-                        self._settings.replace_verifier_guess_with_true_label and agent.is_verifier
-                    ),
-                )
-            why = reason or ("the agent said nothing" if example is None else problem_of(example))
-            text = b"" if example is None else orjson.dumps(example)
-            for owner in (name, "group:" + agent.shared_model_group):
-                doubled = why is None and not self._is_new(owner, text)
-                for format_ in self._settings.formats:
-                    reason_here = "duplicate line" if doubled else why
-                    self._write(self._files[format_, owner], FORMATS[format_], example, reason_here)
+        for name, seat in self._agents.items():
+            found = {} if reason else self._examples(seat, rollout)
+            for format_ in self._formats:
+                if not found.get(format_.method):
+                    why = reason or "the agent said nothing"
+                    self._files.leave_out(name, format_, why, rollout.job.datapoint.id)
+                for example, source in found.get(format_.method, ()):
+                    self._files.add(name, format_, example, source)
 
-    def _is_new(self, owner: str, text: bytes) -> bool:
-        try:
-            return self._seen.add(owner, text)
-        except sqlite3.Error as error:
-            raise RunError(f"cannot write {self._folder}: {error}") from error
+    def _examples(self, seat: Seat, rollout: Rollout) -> dict[str, list[tuple[Example, Source]]]:
+        """What one agent's part of a game gives each method that some format asks for."""
+        settings, run_id = self._settings, self._run_id
+        methods = {format_.method for format_ in self._formats}
+        found: dict[str, list[tuple[Example, Source]]] = {}
+        if "rl" in methods:
+            turns = rl_turns(seat, rollout, run_id)
+            found["rl"] = [(turn, source_of(seat, rollout, run_id, turn.round)) for turn in turns]
+        if "sft" in methods:
+            chat = supervised(
+                seat,
+                rollout,
+                ensure_last_message_is_assistant=settings.ensure_last_message_is_assistant,
+                replace_verifier_guess_with_true_label=settings.replace_verifier_guess_with_true_label,
+            )
+            found["sft"] = [] if chat is None else [(chat, source_of(seat, rollout, run_id))]
+        return found
 
     def _unusable(self, rollout: Rollout) -> str | None:
         if rollout.outcome not in (DECIDED, NO_DECISION):
@@ -186,53 +201,10 @@ class FineTuneFiles:
             return "wrong verdict"
         return None
 
-    def _write(self, file: _File, format_: Format, example: Sequence[ChatMessage] | None, why: str | None) -> None:
-        if why is not None or example is None:
-            file.left_out[why or "nothing"] += 1
-            return
-        line = orjson.dumps(format_.line(example), option=orjson.OPT_APPEND_NEWLINE)
-        try:
-            file.handle.write(line)
-        except OSError as error:
-            raise RunError(f"cannot write {file.target}: {error.strerror}") from error
-        file.written += 1
-
     def close(self) -> list[dict[str, Any]]:
         """Put the files with enough examples in their place, and report all of them."""
-        self._seen.close()
-        report = []
-        fewest = self._settings.min_examples
-        for (format_, name), file in sorted(self._files.items()):
-            enough = file.written >= fewest
-            try:
-                file.handle.flush()
-                os.fsync(file.handle.fileno())
-                file.handle.close()
-                if enough:
-                    file.beside.replace(file.target)
-                else:
-                    file.beside.unlink()
-            except OSError as error:
-                raise RunError(f"cannot write {file.target}: {error.strerror}") from error
-            report.append(
-                {
-                    "file": str(file.target.relative_to(self._folder)),
-                    "format": format_,
-                    "for": name.removeprefix("group:"),
-                    "examples": file.written,
-                    "written": enough,
-                    "left_out": dict(sorted(file.left_out.items())),
-                    "why_not_written": None
-                    if enough
-                    else f"{file.written} examples, fewer than min_examples ({fewest})",
-                }
-            )
-        return report
+        return self._files.close()
 
     def discard(self) -> None:
         """Leave no half-written file."""
-        self._seen.close()
-        for file in self._files.values():
-            with suppress(OSError):  # a full disk has its error already; this one must not hide it
-                file.handle.close()
-            file.beside.unlink(missing_ok=True)
+        self._files.discard()

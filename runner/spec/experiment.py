@@ -54,11 +54,11 @@ class FineTune:
 
     agents: tuple[str, ...] | None = key("For these agents; null: all.", default=None, example=["verifier"])
     formats: tuple[str, ...] = key(
-        "`openai`: chat JSONL. `trl`: TRL's conversational JSONL.",
+        "`openai`: chat JSONL. `trl`: TRL's conversational JSONL. `verl`: Parquet, a row for each turn, with rewards.",
         default=("openai",),
         example=["openai", "trl"],
         minItems=1,
-        items={"type": "string", "enum": ["openai", "trl"]},
+        items={"type": "string", "enum": ["openai", "trl", "verl"]},
     )
     ensure_last_message_is_assistant: bool = key("Cut each example after the agent's last turn.", default=True)
     replace_verifier_guess_with_true_label: bool = key(
@@ -66,6 +66,9 @@ class FineTune:
     )
     only_correct: bool = key("Only rollouts with a right verdict.", default=False)
     min_examples: int = key("A file of fewer examples is not written; OpenAI asks for 10.", default=10, minimum=1)
+    validation_share: float = key(
+        "Share of the datapoints whose examples go to a validation file.", default=0.0, minimum=0, exclusiveMaximum=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
