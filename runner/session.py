@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from runner.datasets.files import FineTuneFiles, remove_files
+from runner.datasets.files import FineTuneFiles, Trees, remove_files
 from runner.documents.fields import plain
 from runner.errors import BudgetExhausted, CallError, Interrupted, RunError, TransientError
 from runner.execute import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
@@ -225,6 +225,11 @@ class Session:
             return Connection(both.complete, (both.close,))
         return connect(self._models, policy, **options, providers=self._batches(journal, recorded))
 
+    @property
+    def _trees(self) -> Trees | None:
+        shape = self.plan.shape
+        return None if shape is None else Trees(shape, self.plan.spec.experiment.seed)
+
     def _batches(self, journal: Journal, recorded: Recorded) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""
         batched = [name for name, settings in self._models.items() if settings.provider == "openai" and settings.batch]
@@ -271,15 +276,15 @@ class Session:
         parts = PartFiles(self.folder.path, self.folder.run_id)
         settings = self.plan.spec.experiment.fine_tune
         run_id, folder = self.folder.run_id, self.folder.fine_tune
-        files = FineTuneFiles(folder, settings, engine.agents, run_id) if settings else None
+        files = FineTuneFiles(folder, settings, engine.agents, run_id, self._trees) if settings else None
 
         def sink(rollouts: Sequence[Rollout]) -> None:
             for rollout in rollouts:
                 parts.write(rollout)
                 self.metrics.add(rollout)
-                if files is not None:
-                    files.add(rollout)
                 self._count(rollout)
+            if files is not None:
+                files.add(rollouts)
             self.progress.jobs += 1
             self._watch(self.progress)
 

@@ -64,8 +64,12 @@ class ModelSettings:
         default=(),
         example=[
             {
-                "model": "ft:gpt-4o-mini:nip:1", "from_model": "gpt-4o-mini-2024-07-18", "run_id": "nip-ei-0123456789",
-                "iteration": 0, "method": "sft", "dataset_sha256": "e3b0c442",
+                "model": "ft:gpt-4o-mini:nip:1",
+                "from_model": "gpt-4o-mini-2024-07-18",
+                "run_id": "nip-ei-0123456789",
+                "iteration": 0,
+                "method": "sft",
+                "dataset_sha256": "e3b0c442",
             }
         ],
     )

@@ -114,6 +114,7 @@ class TrainingPlan:
             return points
         waiting: list[Datapoint] = []
         taken: list[Datapoint] = []
+        twice: list[Datapoint] = []
         epoch = 0
         for _ in range(iteration + 1):
             taken, twice = [], []

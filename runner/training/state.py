@@ -51,9 +51,7 @@ def models_after(models: Mapping[str, ModelSettings], switched: Record) -> dict[
     result = dict(models)
     for group, state in switched["models"].items():
         lineage = tuple(build(Trained, step) for step in state["lineage"])
-        result[group] = replace(
-            result[group], model=state["model"], base_model=state["base_model"], lineage=lineage
-        )
+        result[group] = replace(result[group], model=state["model"], base_model=state["base_model"], lineage=lineage)
     return result
 
 
