@@ -7,8 +7,8 @@ edited prompt is another rollout, and a longer run has the shorter one's rollout
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +199,31 @@ class Plan:
         return rows
 
 
+def total(estimates: Iterable[Estimate]) -> list[Estimate]:
+    """The sums by model group."""
+    rows: dict[str, Estimate] = {}
+    for new in estimates:
+        old = rows.get(new.group)
+        rows[new.group] = new if old is None else _sum(old, new)
+    return list(rows.values())
+
+
+def _sum(one: Estimate, other: Estimate) -> Estimate:
+    def pair(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+        return a[0] + b[0], a[1] + b[1]
+
+    cost = None
+    if one.cost_usd is not None and other.cost_usd is not None:
+        cost = (one.cost_usd[0] + other.cost_usd[0], one.cost_usd[1] + other.cost_usd[1])
+    return replace(
+        one,
+        calls=pair(one.calls, other.calls),
+        prompt_tokens=pair(one.prompt_tokens, other.prompt_tokens),
+        completion_tokens=pair(one.completion_tokens, other.completion_tokens),
+        cost_usd=cost,
+    )
+
+
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
     """A protocol's content for hashing: its rules and the parameters in force, without names for people."""
     file = plain(protocol.file)
@@ -245,14 +270,15 @@ def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
     said = 0
     for round_ in range(rounds):
         spoken = 0
+        answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
         for name, games in _speaking(plan, round_).items():
             seat = seats[name]
             words = int(seat.agent_params.max_response_words * WORDS_TO_TOKENS)
             answer = (answer_limit(seat.model_settings) or words) if most else words
             row = totals.setdefault(seat.shared_model_group, _Counts())
-            row.calls += games
-            row.prompt += (system[name] * repeats + said * len(points) * repeats) * games // plan.size
-            row.completion += answer * games
+            row.calls += games * answers
+            row.prompt += (system[name] * repeats + said * len(points) * repeats) * games * answers // plan.size
+            row.completion += answer * games * answers
             spoken = max(spoken, words) if protocol.step(round_).draw == "one" else spoken + words
         said += spoken
     return totals

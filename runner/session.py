@@ -40,6 +40,7 @@ from runner.records import TRANSPORT_FAILED, Call, InOrder, PartFiles, Rollout
 from runner.rundir import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder, now
 from runner.surroundings import fewer_collections, log_to, stopping_on_signals
 from runner.text import listed
+from runner.trees import TreeStatistics, grow
 
 Watch = Callable[[Progress], None]
 
@@ -89,6 +90,8 @@ class Session:
     ) -> None:
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self.metrics = Metrics(plan.spec.protocol)
+        shape = plan.shape
+        self._tree_statistics = None if shape is None else TreeStatistics(plan.spec.protocol, shape)
         self.notes: list[str] = []
         self.progress = Progress(total=plan.size, of="rollouts" if plan.shape is None else "trees")
         self._watch = watch or (lambda _: None)
@@ -283,6 +286,9 @@ class Session:
                 parts.write(rollout)
                 self.metrics.add(rollout)
                 self._count(rollout)
+            root = grow(rollouts, self.plan.shape) if self.plan.shape is not None else None
+            if root is not None and self._tree_statistics is not None:
+                self._tree_statistics.add(root)
             if files is not None:
                 files.add(rollouts)
             self.progress.jobs += 1
@@ -332,10 +338,11 @@ class Session:
         self._watch(progress)
 
     def _finish(self, files: FineTuneFiles | None) -> None:
+        trees = {} if self._tree_statistics is None else self._tree_statistics.original_statistics()
         summary = {
             "run_id": self.folder.run_id,
             **self.metrics.summary(),
-            "original_statistics": self.metrics.original_statistics(),
+            "original_statistics": {**self.metrics.original_statistics(), **trees},
         }
         write_whole(self.folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
         if files is not None:

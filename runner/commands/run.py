@@ -14,6 +14,7 @@ from runner.commands.common import (
     shown_point,
     with_interval,
 )
+from runner.commands.curve import show_training
 from runner.commands.progress import watching
 from runner.errors import (
     BudgetExhausted,
@@ -24,11 +25,11 @@ from runner.errors import (
     RunError,
     UsageError,
 )
+from runner.launch import id_of, run, spent
 from runner.models.budget import Budget
-from runner.plan import Plan
-from runner.rundir import FAILED, RunFolder, find_run
-from runner.runs import RunResult, run, run_name
-from runner.session import ReplayOf, spending
+from runner.rundir import FAILED, find_run
+from runner.runs import RunResult
+from runner.session import ReplayOf
 from runner.spec.load import Spec
 
 
@@ -52,6 +53,7 @@ def execute(args: argparse.Namespace) -> int:
                     replay=replay,
                     budget=budgets.get(path),
                     watch=watch,
+                    set_model=_chosen(args.set_model),
                 )
         except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
             if not isinstance(error, (RunDirectoryError, LeaderboardError)):
@@ -77,10 +79,20 @@ def _shared_budgets(args: argparse.Namespace, specs: list[tuple[str, Spec]]) -> 
         if not settings.limited:
             continue
         budget = budgets.setdefault(path, Budget(settings))
-        plan = Plan(spec)
-        name = args.run_id or run_name(plan, args.results, again=args.again, replay=args.replay is not None)
-        budget.add_spent(spending(plan, RunFolder(args.results / "runs" / name)))
+        name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=args.replay is not None)
+        budget.add_spent(spent(spec, args.results, name))
     return budgets
+
+
+def _chosen(words: list[str]) -> dict[str, str]:
+    """`--set-model GROUP=NAME` as a mapping."""
+    chosen = {}
+    for word in words:
+        group, equals, name = word.partition("=")
+        if not (group and equals and name.strip()):
+            raise UsageError(f"--set-model {word!r}: GROUP=NAME belongs here")
+        chosen[group] = name.strip()
+    return chosen
 
 
 def _same_command(args: argparse.Namespace) -> str:
@@ -95,7 +107,13 @@ def _same_command(args: argparse.Namespace) -> str:
         words += ["--replay", args.replay]
     if args.until_round is not None:
         words += ["--until-round", str(args.until_round)]
+    for chosen in args.set_model:
+        words += ["--set-model", chosen]
     return shlex.join(words)
+
+
+_SHOWN = ("outcomes", "metrics", "iterations", "tests")
+"""What of a run's metrics a machine is told at once."""
 
 
 def as_json(result: RunResult) -> dict[str, Any]:
@@ -105,16 +123,32 @@ def as_json(result: RunResult) -> dict[str, Any]:
         "folder": str(result.folder.path),
         "was_finished": result.was_finished,
         "status": result.manifest["status"],
-        "rollouts": result.manifest["rollouts"],
-        "completions": result.manifest["completions"],
-        "cost_usd": result.manifest["cost_usd"],
-        "outcomes": result.metrics["outcomes"],
-        "metrics": result.metrics["metrics"],
+        **{name: result.manifest.get(name) for name in ("rollouts", "completions", "cost_usd")},
+        **{name: value for name, value in result.metrics.items() if name in _SHOWN},
         "notes": list(result.notes),
     }
 
 
 def _show(result: RunResult, path: str, *, quiet: bool) -> None:
+    results = result.folder.path.parents[1]
+    where = "" if results.as_posix() == "results" else f" --results {shlex.quote(str(results))}"
+    if result.manifest["kind"] == "training":
+        show_training(result.metrics)
+        print(f"folder: {result.folder.path}")
+    else:
+        _show_games(result)
+    if quiet:
+        return
+    if result.was_finished:
+        note(f"{path} was played already; --again plays it anew")
+    for line in result.notes:
+        note(f"note: {line}")
+    if result.manifest["kind"] != "training":
+        note(f"transcripts: nip-run show {result.folder.run_id}{where}")
+    note(f"leaderboard: nip-run leaderboard{where}   (file: {results / 'leaderboard.duckdb'})")
+
+
+def _show_games(result: RunResult) -> None:
     rows = [
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
         for m in result.metrics["metrics"]
@@ -127,13 +161,3 @@ def _show(result: RunResult, path: str, *, quiet: bool) -> None:
     print(f"\noutcomes: {outcomes}")
     print(f"calls: {result.manifest['completions']}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}")
     print(f"folder: {result.folder.path}")
-    if quiet:
-        return
-    if result.was_finished:
-        note(f"{path} was played already; --again plays it anew")
-    for line in result.notes:
-        note(f"note: {line}")
-    results = result.folder.path.parents[1]
-    where = "" if results.as_posix() == "results" else f" --results {shlex.quote(str(results))}"
-    note(f"transcripts: nip-run show {result.folder.run_id}{where}")
-    note(f"leaderboard: nip-run leaderboard{where}   (file: {results / 'leaderboard.duckdb'})")

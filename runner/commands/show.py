@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from runner.commands.common import note, print_json, print_table, with_interval
+from runner.commands.curve import show_training
 from runner.errors import RunError, UsageError
 from runner.files import read_json
 from runner.plan import Job, Plan
@@ -41,6 +42,9 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
         print(f"{name:<15} {manifest.get(name, '-')}")
     if metrics is None:
         note("no results yet; run the same command again to go on")
+        return 0
+    if "iterations" in metrics:
+        show_training(metrics)
         return 0
     rows = [
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])

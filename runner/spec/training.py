@@ -31,7 +31,8 @@ def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, 
     responses, key = rollouts.num_responses_per_timestep, "rollouts.num_responses_per_timestep"
     if responses is None:
         return
-    trees = len(dataset.datapoints) * rollouts.per_datapoint
+    asked = experiment.training.datapoints_per_iteration if experiment.training is not None else None
+    trees = (asked or len(dataset.datapoints)) * rollouts.per_datapoint
     calls = tree_calls(protocol, responses) * trees
     if calls > rollouts.most_calls:
         yield Problem(

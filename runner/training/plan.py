@@ -104,6 +104,14 @@ class TrainingPlan:
         )
         return replace(self.spec, experiment=experiment, dataset=self.spec.test, test=None)
 
+    def all_games(self) -> list[Plan]:
+        """The games of all iterations and tests, as far as they can be known before: played by the untrained models."""
+        models = self.spec.experiment.models
+        iterations = range(self.training.iterations)
+        played = [Plan(self.played(iteration, models)) for iteration in iterations]
+        tests = sum(self.tests_before(iteration) for iteration in (*iterations, self.training.iterations))
+        return [*played, *([Plan(self.tested(models))] * tests)]
+
     def datapoints(self, iteration: int) -> tuple[Datapoint, ...]:
         """What an iteration plays: the next ones of a seeded order, which begins anew when all have been played.
 
