@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack, suppress
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,15 @@ def run(
     again: bool = False,
     replay: ReplayOf | None = None,
     budget: Budget | None = None,
+    held: Collection[str] = (),
     watch: Watch | None = None,
 ) -> RunResult:
     """Play a spec, going on where an earlier run of it stopped, and put its rows on the leaderboard.
 
     A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays it
     with another run's answers. `budget` is shared by the points of a sweep, what their journals hold counted in;
-    without one the spec's own holds for this run alone. `watch` is called whenever the progress has moved.
+    without one the spec's own holds for this run alone. `held` are the runs that the caller has locked already (see
+    `lock_run`), as whoever counts journals into a budget must. `watch` is called whenever the progress has moved.
 
     Raises:
         BudgetExhausted: what is left does not fit the budget.
@@ -56,12 +59,8 @@ def run(
     from runner import leaderboard
 
     plan, results = Plan(spec), Path(results)
-    if run_id is not None and not re.fullmatch(NAME_PATTERN, run_id):
-        raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {NAME_PATTERN}")
     name = run_id or run_name(plan, results, again=again, replay=replay is not None)
-    with ExitStack() as held:
-        lock = RunFolder(results / "runs" / name).lock
-        held.enter_context(locked(lock, f"run {name}"))
+    with nullcontext() if name in held else lock_run(results, name):
         folder, manifest = open_folder(plan, results, name)
         source = None if replay is None else [replay.run.name, replay.until_round]
         if manifest.get("replay_of", source) != source:
@@ -90,6 +89,18 @@ def run(
             raise
     leaderboard.append(results, folder)
     return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
+
+
+def lock_run(results: Path, run_id: str) -> AbstractContextManager[None]:
+    """Keep a run to this process; its folder is made if it is not there.
+
+    Raises:
+        UsageError: no run can have this id.
+        RunDirectoryError: another process has it; the message names the process.
+    """
+    if not re.fullmatch(NAME_PATTERN, run_id):
+        raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {NAME_PATTERN}")
+    return locked(RunFolder(results / "runs" / run_id).lock, f"run {run_id}")
 
 
 def _played(source: list[Any] | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from contextlib import ExitStack
 from typing import Any
 
 from runner.commands.common import (
@@ -19,6 +20,7 @@ from runner.errors import (
     BudgetExhausted,
     Interrupted,
     LeaderboardError,
+    NipRunError,
     ProviderRefusal,
     RunDirectoryError,
     RunError,
@@ -27,7 +29,7 @@ from runner.errors import (
 from runner.models.budget import Budget
 from runner.plan import Plan
 from runner.rundir import FAILED, RunFolder, find_run
-from runner.runs import RunResult, run, run_name
+from runner.runs import RunResult, lock_run, run, run_name
 from runner.session import ReplayOf, spending
 from runner.spec.load import Spec
 
@@ -39,28 +41,28 @@ def execute(args: argparse.Namespace) -> int:
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round needs --replay RUN")
     replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
-    budgets = _shared_budgets(args, specs)
     results = []
-    for path, spec in specs:
-        try:
-            with watching(spec.experiment.name, quiet=args.quiet) as watch:
-                result = run(
-                    spec,
-                    args.results,
-                    run_id=args.run_id,
-                    again=args.again,
-                    replay=replay,
-                    budget=budgets.get(path),
-                    watch=watch,
-                )
-        except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
-            if not isinstance(error, (RunDirectoryError, LeaderboardError)):
-                more = " with a larger budget (budget.usd=..., .tokens or .completions)"
-                error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
-            raise
-        results.append(result)
-        if not args.json:
-            _show(result, path, quiet=args.quiet)
+    with ExitStack() as locks:
+        budgets, held = _shared_budgets(args, specs, locks)
+        for path, spec in specs:
+            try:
+                with watching(spec.experiment.name, quiet=args.quiet) as watch:
+                    result = run(
+                        spec,
+                        args.results,
+                        run_id=args.run_id,
+                        again=args.again,
+                        replay=replay,
+                        budget=budgets.get(path),
+                        held=held,
+                        watch=watch,
+                    )
+            except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
+                _add_next_step(error, args)
+                raise
+            results.append(result)
+            if not args.json:
+                _show(result, path, quiet=args.quiet)
     if args.json:
         print_json([as_json(result) for result in results])
     failed = [result for result in results if result.manifest["status"] == FAILED]
@@ -69,9 +71,17 @@ def execute(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _shared_budgets(args: argparse.Namespace, specs: list[tuple[str, Spec]]) -> dict[str, Budget]:
-    """One budget for all points of a spec's sweep, with what their journals hold counted in."""
+def _shared_budgets(
+    args: argparse.Namespace, specs: list[tuple[str, Spec]], locks: ExitStack
+) -> tuple[dict[str, Budget], set[str]]:
+    """One budget for all points of a spec's sweep, with what their journals hold counted in, and the runs it locks.
+
+    All points stay locked until the command ends: what was counted is true only as long as nobody else pays for
+    any of them. A second process that comes to one of them is told who has it, before it has asked for anything.
+    """
     budgets: dict[str, Budget] = {}
+    held: set[str] = set()
+    counted: set[tuple[str, str]] = set()
     for path, spec in specs:
         settings = spec.experiment.budget
         if not settings.limited:
@@ -79,8 +89,19 @@ def _shared_budgets(args: argparse.Namespace, specs: list[tuple[str, Spec]]) -> 
         budget = budgets.setdefault(path, Budget(settings))
         plan = Plan(spec)
         name = args.run_id or run_name(plan, args.results, again=args.again, replay=args.replay is not None)
-        budget.add_spent(spending(plan, RunFolder(args.results / "runs" / name)))
-    return budgets
+        if name not in held:
+            locks.enter_context(lock_run(args.results, name))
+            held.add(name)
+        if (path, name) not in counted:
+            budget.add_spent(spending(plan, RunFolder(args.results / "runs" / name)))
+            counted.add((path, name))
+    return budgets, held
+
+
+def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
+    if not isinstance(error, (RunDirectoryError, LeaderboardError)):
+        more = " a larger budget (budget.usd=..., .tokens or .completions)"
+        error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
 
 
 def _same_command(args: argparse.Namespace) -> str:
