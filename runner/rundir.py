@@ -137,19 +137,31 @@ def open_folder(plan: Plan, results: Path, run_id: str) -> tuple[RunFolder, dict
         RunError: it cannot be written.
     """
     folder = RunFolder(results / "runs" / run_id)
-    if folder.manifest_path.is_file():
-        manifest = folder.manifest()
-        if manifest["identity"] != plan.identity:
-            raise RunDirectoryError(
-                f"{folder.path} holds another spec's run; these keys differ: "
-                f"{', '.join(_differing(folder, plan)) or 'the contents of its files'}. Choose another --run-id"
-            )
+    manifest = manifest_of(plan, folder)
+    if manifest is not None:
         return folder, manifest
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make {folder.path}: {error.strerror}") from error
     return folder, new_manifest(plan, run_id)
+
+
+def manifest_of(plan: Plan, folder: RunFolder) -> dict[str, Any] | None:
+    """The manifest of a plan's run; None where it has not begun.
+
+    Raises:
+        RunDirectoryError: the folder belongs to another spec.
+    """
+    if not folder.manifest_path.is_file():
+        return None
+    manifest = folder.manifest()
+    if manifest["identity"] != plan.identity:
+        raise RunDirectoryError(
+            f"{folder.path} holds another spec's run; these keys differ: "
+            f"{', '.join(_differing(folder, plan)) or 'the contents of its files'}. Choose another --run-id"
+        )
+    return manifest
 
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:

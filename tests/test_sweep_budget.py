@@ -128,3 +128,27 @@ def test_a_run_id_that_can_be_none_is_refused_before_anything_is_written(tmp_pat
         before = sorted(tmp_path.rglob("*"))
         assert nip_run("spec.yaml", "-q", "--run-id", name, cwd=tmp_path).returncode == 2
         assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_budget_counts_no_other_spec_s_run(tmp_path: Path) -> None:
+    """The folder that `--run-id` names holds another game, with other agents."""
+    solo = {
+        "protocol": {"use": "solo_verifier", "max_message_rounds": None}, "agents": {"prover": None},
+        "prompts": "prompts/code_validation/solo_verifier",
+    }  # fmt: skip
+    spec_file(tmp_path, size=2)
+    assert nip_run("spec.yaml", "-q", "--run-id", "taken", cwd=tmp_path).returncode == 0
+    spec_file(tmp_path, size=2, budget={"usd": 1.0}, **solo)
+    done = nip_run("spec.yaml", "-q", "--run-id", "taken", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "holds another spec's run" in done.stderr
+
+
+def test_what_a_run_without_a_manifest_spent_is_counted(tmp_path: Path) -> None:
+    """As after a damaged manifest was removed, to have the run made again from its journal."""
+    with providing() as provider:
+        (run_id,) = sweep(tmp_path, provider, seeds=1, budget={"usd": 0.5})
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        (tmp_path / "results" / "runs" / run_id / "manifest.json").unlink()
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        assert provider.billed_usd(IN, OUT) <= 0.5

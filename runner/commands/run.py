@@ -28,7 +28,7 @@ from runner.errors import (
 )
 from runner.models.budget import Budget
 from runner.plan import Plan
-from runner.rundir import FAILED, RunFolder, find_run
+from runner.rundir import FAILED, RunFolder, find_run, manifest_of
 from runner.runs import RunResult, lock_run, run, run_name
 from runner.session import ReplayOf, spending
 from runner.spec.load import Spec
@@ -92,8 +92,10 @@ def _shared_budgets(
         if name not in held:
             locks.enter_context(lock_run(args.results, name))
             held.add(name)
+        folder = RunFolder(args.results / "runs" / name)
+        manifest_of(plan, folder)  # raises where the folder is another spec's, whose journal says nothing to this one
         if (path, name) not in counted:
-            budget.add_spent(spending(plan, RunFolder(args.results / "runs" / name)))
+            budget.add_spent(spending(plan, folder))
             counted.add((path, name))
     return budgets, held
 
