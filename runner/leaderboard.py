@@ -141,8 +141,7 @@ def _replacing(
     except RunDirectoryError as error:
         raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
     except (duckdb.Error, OSError) as error:
-        hint = f"If {path} is damaged: nip-run leaderboard --rebuild --results {results}. {later}"
-        raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {hint}") from error
+        raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {later}") from error
 
 
 @contextmanager

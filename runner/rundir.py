@@ -157,19 +157,31 @@ def open_folder(
         RunError: it cannot be written.
     """
     folder = RunFolder(results / "runs" / run_id)
-    if folder.manifest_path.is_file():
-        manifest = folder.manifest()
-        if manifest["identity"] != (identity or plan.identity):
-            raise RunDirectoryError(
-                f"{folder.path} holds another spec's run; these keys differ: "
-                f"{', '.join(_differing(folder, plan)) or 'the contents of its files'}. Choose another --run-id"
-            )
+    manifest = manifest_of(plan, folder, identity)
+    if manifest is not None:
         return folder, manifest
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make {folder.path}: {error.strerror}") from error
     return folder, {**new_manifest(plan, run_id), "identity": identity or plan.identity}
+
+
+def manifest_of(plan: Plan, folder: RunFolder, identity: str | None = None) -> dict[str, Any] | None:
+    """The manifest of a plan's run, or of the run of that identity; None where it has not begun.
+
+    Raises:
+        RunDirectoryError: the folder belongs to another spec.
+    """
+    if not folder.manifest_path.is_file():
+        return None
+    manifest = folder.manifest()
+    if manifest["identity"] != (identity or plan.identity):
+        raise RunDirectoryError(
+            f"{folder.path} holds another spec's run; these keys differ: "
+            f"{', '.join(_differing(folder, plan)) or 'the contents of its files'}. Choose another --run-id"
+        )
+    return manifest
 
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack, suppress
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from runner.models.budget import Budget
 from runner.plan import Plan
 from runner.rundir import DONE, Part, RunFolder, open_folder, refreshed, resolved, run_folders, write_inputs
 from runner.session import ReplayOf, Session, Watch, spending
-from runner.spec.experiment import NAME_PATTERN
+from runner.spec.experiment import RUN_ID_PATTERN
 from runner.spec.load import Spec
 
 
@@ -39,6 +40,7 @@ def run(
     again: bool = False,
     replay: ReplayOf | None = None,
     budget: Budget | None = None,
+    held: Collection[str] = (),
     watch: Watch | None = None,
     part: Part | None = None,
 ) -> RunResult:
@@ -46,7 +48,8 @@ def run(
 
     A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays it
     with another run's answers. `budget` is shared by the points of a sweep, what their journals hold counted in;
-    without one the spec's own holds for this run alone. `watch` is called whenever the progress has moved.
+    without one the spec's own holds for this run alone. `held` are the runs that the caller has locked already (see
+    `lock_run`), as whoever counts journals into a budget must. `watch` is called whenever the progress has moved.
     `part` says of which training run these games are a part.
 
     Raises:
@@ -58,12 +61,8 @@ def run(
     from runner import leaderboard
 
     plan, results = Plan(spec), Path(results)
-    if run_id is not None and part is None:
-        check_run_id(run_id)
     name = run_id or run_name(plan.run_id, results, again=again, replay=replay is not None)
-    with ExitStack() as held:
-        lock = RunFolder(results / "runs" / name).lock
-        held.enter_context(locked(lock, f"run {name}"))
+    with nullcontext() if name in held else lock_run(results, name):
         folder, manifest = open_folder(plan, results, name)
         source = None if replay is None else [replay.run.name, replay.until_round]
         if manifest.get("replay_of", source) != source:
@@ -95,14 +94,16 @@ def run(
     return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
 
 
-def check_run_id(run_id: str) -> None:
-    """Refuse what cannot be the name of a run's folder.
+def lock_run(results: Path, run_id: str) -> AbstractContextManager[None]:
+    """Keep a run to this process; its folder is made if it is not there.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: no run can have this id.
+        RunDirectoryError: another process has it; the message names the process.
     """
-    if not re.fullmatch(NAME_PATTERN, run_id):
-        raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {NAME_PATTERN}")
+    if not re.fullmatch(RUN_ID_PATTERN, run_id):
+        raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {RUN_ID_PATTERN}")
+    return locked(RunFolder(results / "runs" / run_id).lock, f"run {run_id}")
 
 
 def _played(source: list[Any] | None) -> str:

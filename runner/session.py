@@ -220,27 +220,32 @@ class Session:
             "cache": cache,
             **asking,
         }
-        if self._replay is not None and replayed is not None:
-            if self._replay.until_round is None:
-                return Connection(replayed.complete, (replayed.close,))
-            live = connect(self._models, policy, **options, providers=self._batches(journal, recorded))
-            both = ReplayThenLive(replayed, live, self._replay.until_round)
-            return Connection(both.complete, (both.close,))
-        return connect(self._models, policy, **options, providers=self._batches(journal, recorded))
+        until = self._replay.until_round if self._replay is not None else None
+        if replayed is not None and until is None:
+            return Connection(replayed.complete, (replayed.close,))
+        batches = self._batches(journal, recorded, asking["before_call"])
+        live = connect(self._models, policy, **options, providers=batches)
+        if replayed is None or until is None:
+            return live
+        both = ReplayThenLive(replayed, live, until)
+        return Connection(both.complete, (both.close,))
 
     @property
     def _trees(self) -> Trees | None:
         shape = self.plan.shape
         return None if shape is None else Trees(shape, self.plan.spec.experiment.seed)
 
-    def _batches(self, journal: Journal, recorded: Recorded) -> dict[str, Provider]:
+    def _batches(self, journal: Journal, recorded: Recorded, before_sending: Callable[[], None]) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""
         batched = [name for name, settings in self._models.items() if settings.provider == "openai" and settings.batch]
         if not batched:
             return {}
         from runner.models.openai_batch import BatchModel
 
-        return {name: BatchModel(self._models[name], name, journal.append, recorded.batches) for name in batched}
+        return {
+            name: BatchModel(self._models[name], name, journal.append, recorded.batches, before_sending=before_sending)
+            for name in batched
+        }
 
     @property
     def _concurrency(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from contextlib import ExitStack
 from typing import Any
 
 from runner.commands.common import (
@@ -20,6 +21,7 @@ from runner.errors import (
     BudgetExhausted,
     Interrupted,
     LeaderboardError,
+    NipRunError,
     ProviderRefusal,
     RunDirectoryError,
     RunError,
@@ -28,7 +30,7 @@ from runner.errors import (
 from runner.launch import id_of, run, spent
 from runner.models.budget import Budget
 from runner.rundir import FAILED, find_run
-from runner.runs import RunResult
+from runner.runs import RunResult, lock_run
 from runner.session import ReplayOf
 from runner.spec.load import Spec
 
@@ -40,29 +42,29 @@ def execute(args: argparse.Namespace) -> int:
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round needs --replay RUN")
     replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
-    budgets = _shared_budgets(args, specs)
     results = []
-    for path, spec in specs:
-        try:
-            with watching(spec.experiment.name, quiet=args.quiet) as watch:
-                result = run(
-                    spec,
-                    args.results,
-                    run_id=args.run_id,
-                    again=args.again,
-                    replay=replay,
-                    budget=budgets.get(path),
-                    watch=watch,
-                    set_model=_chosen(args.set_model),
-                )
-        except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
-            if not isinstance(error, (RunDirectoryError, LeaderboardError)):
-                more = " with a larger budget (budget.usd=..., .tokens or .completions)"
-                error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
-            raise
-        results.append(result)
-        if not args.json:
-            _show(result, path, quiet=args.quiet)
+    with ExitStack() as locks:
+        budgets, held = _shared_budgets(args, specs, locks)
+        for path, spec in specs:
+            try:
+                with watching(spec.experiment.name, quiet=args.quiet) as watch:
+                    result = run(
+                        spec,
+                        args.results,
+                        run_id=args.run_id,
+                        again=args.again,
+                        replay=replay,
+                        budget=budgets.get(path),
+                        held=held,
+                        watch=watch,
+                        set_model=_chosen(args.set_model),
+                    )
+            except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
+                _add_next_step(error, args)
+                raise
+            results.append(result)
+            if not args.json:
+                _show(result, path, quiet=args.quiet)
     if args.json:
         print_json([as_json(result) for result in results])
     failed = [result for result in results if result.manifest["status"] == FAILED]
@@ -71,17 +73,37 @@ def execute(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _shared_budgets(args: argparse.Namespace, specs: list[tuple[str, Spec]]) -> dict[str, Budget]:
-    """One budget for all points of a spec's sweep, with what their journals hold counted in."""
+def _shared_budgets(
+    args: argparse.Namespace, specs: list[tuple[str, Spec]], locks: ExitStack
+) -> tuple[dict[str, Budget], set[str]]:
+    """One budget for all points of a spec's sweep, with what their journals hold counted in, and the runs it locks.
+
+    All points stay locked until the command ends: what was counted is true only as long as nobody else pays for
+    any of them. A second process that comes to one of them is told who has it, before it has asked for anything.
+    """
     budgets: dict[str, Budget] = {}
+    held: set[str] = set()
+    counted: set[tuple[str, str]] = set()
     for path, spec in specs:
         settings = spec.experiment.budget
         if not settings.limited:
             continue
         budget = budgets.setdefault(path, Budget(settings))
         name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=args.replay is not None)
-        budget.add_spent(spent(spec, args.results, name))
-    return budgets
+        if name not in held:
+            locks.enter_context(lock_run(args.results, name))
+            held.add(name)
+        amount = spent(spec, args.results, name)
+        if (path, name) not in counted:
+            budget.add_spent(amount)
+            counted.add((path, name))
+    return budgets, held
+
+
+def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
+    if not isinstance(error, (RunDirectoryError, LeaderboardError)):
+        more = " a larger budget (budget.usd=..., .tokens or .completions)"
+        error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
 
 
 def _chosen(words: list[str]) -> dict[str, str]:

@@ -117,7 +117,7 @@ CLIENT_ERRORS = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, aioht
 
 
 class OpenAiModel:
-    """One model group on one server. `learn` is told the headers of every answer."""
+    """One model group on one server. `learn` is told the headers of every answer, errors included."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class OpenAiModel:
     ) -> None:
         self._settings = settings
         self._group = group
-        self._learn = learn
+        self._learn = learn or (lambda _: None)
         self._gives_n = True
         self._client = make_client(settings, group, connections)
 
@@ -154,11 +154,12 @@ class OpenAiModel:
             here = where(self._settings, self._group)
             raise TransientError(f"no answer from {here} in {self._settings.timeout:g} s") from error
         except CLIENT_ERRORS as error:
-            if n is not None and isinstance(error, openai.APIStatusError) and refuses_n(error.status_code, error.body):
-                self._gives_n = False
-                return await self.complete(request)
+            if isinstance(error, openai.APIStatusError):
+                self._learn(error.response.headers)
+                if n is not None and refuses_n(error.status_code, error.body):
+                    self._gives_n = False
+                    return await self.complete(request)
             raise as_ours(error, self._settings, self._group) from error
-        if self._learn is not None:
-            self._learn(response.headers)
+        self._learn(response.headers)
         latency = round((time.perf_counter() - started) * 1000, 3)
         return read_completion(response.content, response.headers, request, self._settings, latency_ms=latency)

@@ -16,7 +16,10 @@ from runner.protocols.table import Parameters
 from runner.training.settings import TrainingSettings
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
-"""The form of a run's name and id: it is the name of a folder."""
+"""The form of a spec's name."""
+
+RUN_ID_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$"
+"""The form of a run's id: it is the name of a folder, and longer than the name that it begins with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters
 from runner.spec.experiment import Experiment, experiment_schema
 from runner.spec.training import training_problems, tree_problems
-from runner.text import listed, nearest
+from runner.text import listed, nearest, nearest_file
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequenc
         there = [
             p.name for folder in (beside, builtin.root() / "specs") if folder.is_dir() for p in folder.glob("*.yaml")
         ]
-        hint = nearest(Path(path).name, [*there, *also])
+        hint = nearest_file(Path(path).name, [*there, *also])
         raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
     given = [Override(text) for text in overrides]
     layered = load_layers(found, str(path), given, builtin.find)

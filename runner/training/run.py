@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import orjson
 
 from runner import leaderboard
 from runner.errors import BudgetExhausted, Interrupted, LeaderboardError, NipRunError, RunError, UsageError
-from runner.files import locked, read_json, write_whole
+from runner.files import read_json, write_whole
 from runner.ids import tagged_hash
 from runner.journal import Journal, read_journal
 from runner.models.budget import Amount, Budget
@@ -34,7 +34,7 @@ from runner.rundir import (
     run_folders,
     write_inputs,
 )
-from runner.runs import RunResult, check_run_id, run, run_name
+from runner.runs import RunResult, lock_run, run, run_name
 from runner.session import Watch, spending
 from runner.spec.load import Spec
 from runner.surroundings import log_to, terminated_like_ctrl_c
@@ -53,6 +53,7 @@ def train(
     run_id: str | None = None,
     again: bool = False,
     budget: Budget | None = None,
+    held: Collection[str] = (),
     watch: Watch | None = None,
     chosen: Mapping[str, str] | None = None,
     sleep: Callable[[float], None] = time.sleep,
@@ -68,11 +69,9 @@ def train(
         BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.run`.
     """
     plan, results = TrainingPlan(spec), Path(results)
-    if run_id is not None:
-        check_run_id(run_id)
     _check_chosen(plan, chosen or {})
     name = run_id or run_name(plan.run_id, results, again=again)
-    with locked(RunFolder(results / "runs" / name).lock, f"run {name}"):
+    with nullcontext() if name in held else lock_run(results, name):
         folder, manifest = open_folder(plan.games, results, name, plan.identity)
         if manifest["status"] == DONE and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan.games)):
             if not leaderboard.holds(results, name):
