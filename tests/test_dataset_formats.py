@@ -297,6 +297,18 @@ def test_a_line_is_written_once_but_prompts_of_rl_come_again(tmp_path: Path) -> 
         assert file.close()["examples"] == (2 if second is None else 1)
 
 
+def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: Path) -> None:
+    digests = Digests(tmp_path / ".seen")
+    train, validation = (
+        ExampleFile(tmp_path / name, FORMATS["trl", "sft"], seen=Seen(digests, "m"), repeats=True)
+        for name in ("m.train", "m.validation")
+    )
+    assert [train.add(Supervised(CHAT), SOURCE) for _ in range(3)] == [None] * 3
+    assert validation.add(Supervised(CHAT), SOURCE) == "already in m.train"
+    assert (train.close()["examples"], validation.close()["examples"]) == (3, 0)
+    digests.close()
+
+
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
 def test_what_stands_in_one_split_is_refused_in_the_other(tmp_path: Path, format_: Format) -> None:
     digests = Digests(tmp_path / ".seen")

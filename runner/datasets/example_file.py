@@ -71,17 +71,27 @@ class _Lines:
 class ExampleFile:
     """One dataset file that is being written.
 
-    `seen` is what this file and others may not both hold; without it the file keeps its own.
+    `seen` is what this file and others may not both hold; without it the file keeps its own. `repeats` lets a line
+    come again in this file, for examples that were drawn with replacement.
 
     Raises:
         RunError: from all methods: something cannot be written.
     """
 
-    def __init__(self, target: Path, format: Format, *, min_examples: int = 1, seen: Seen | None = None) -> None:  # noqa: A002 - the field's word
+    def __init__(
+        self,
+        target: Path,
+        format: Format,  # noqa: A002 - the field's word
+        *,
+        min_examples: int = 1,
+        seen: Seen | None = None,
+        repeats: bool = False,
+    ) -> None:
         self.target, self.format = target, format
         self.examples = 0
         """How many are written."""
         self._min_examples = min_examples
+        self._repeats = repeats or format.repeats
         self._left_out: Counter[str] = Counter()
         self._full = False
         try:
@@ -128,9 +138,9 @@ class ExampleFile:
     def _repeated(self, line: dict[str, Any], text: bytes) -> str | None:
         key = orjson.dumps(line["prompt"]) if self.format.repeats else text
         holder = self._seen.holder(key, self.target.name)
-        if holder is None or (self.format.repeats and holder == self.target.name):
-            return None
-        return "duplicate line" if holder == self.target.name else f"already in {holder}"
+        if holder == self.target.name:
+            return None if self._repeats else "duplicate line"
+        return None if holder is None else f"already in {holder}"
 
     def close(self) -> dict[str, Any]:
         """Put the file in its place, if it has enough examples, and report it."""
