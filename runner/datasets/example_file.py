@@ -71,8 +71,8 @@ class _Lines:
 class ExampleFile:
     """One dataset file that is being written.
 
-    `seen` is what this file and others may not both hold; without it the file keeps its own. With `repeats` a line may
-    come again in this file.
+    `seen` is what this file and others may not both hold; without it the file keeps its own. `repeats` lets a line
+    come again in this file, for examples that were drawn with replacement.
 
     Raises:
         RunError: from all methods: something cannot be written.
@@ -138,9 +138,9 @@ class ExampleFile:
     def _repeated(self, line: dict[str, Any], text: bytes) -> str | None:
         key = orjson.dumps(line["prompt"]) if self.format.repeats else text
         holder = self._seen.holder(key, self.target.name)
-        if holder is None or (self._repeats and holder == self.target.name):
-            return None
-        return "duplicate line" if holder == self.target.name else f"already in {holder}"
+        if holder == self.target.name:
+            return None if self._repeats else "duplicate line"
+        return None if holder is None else f"already in {holder}"
 
     def close(self) -> dict[str, Any]:
         """Put the file in its place, if it has enough examples, and report it."""
