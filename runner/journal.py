@@ -117,8 +117,7 @@ class Journal:
         self._path = path
         self._durable = durable
         self._disk = disk or RealDisk()
-        self._pending: list[bytes] = []
-        self._flushed: asyncio.Future[None] | None = None
+        self._pending: list[tuple[bytes, asyncio.Future[None]]] = []
         self._flushing: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -168,36 +167,34 @@ class Journal:
         """
         if self._failure is not None:
             raise JournalError(f"{self._path} takes no more: {self._failure}") from self._failure
-        self._pending.append(encode(self._sequence, record))
+        line = encode(self._sequence, record)
         self._sequence += 1
         if not self._durable:
-            self._write(self._pending)
-            self._pending = []
+            self._write([line])
             return
-        if self._flushed is None:
-            self._flushed = asyncio.get_running_loop().create_future()
-        flushed = self._flushed
+        flushed = asyncio.get_running_loop().create_future()
+        self._pending.append((line, flushed))
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.create_task(self._flush())
-        await asyncio.shield(flushed)
+        await flushed  # who is cancelled here gives up waiting, and the record is written all the same
 
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
         self._thread = self._thread or ThreadPoolExecutor(1, "journal")
         while self._pending:
             batch, self._pending = self._pending, []
-            flushed, self._flushed = self._flushed, None
-            assert flushed is not None
             try:
-                await loop.run_in_executor(self._thread, self._write, batch)
+                await loop.run_in_executor(self._thread, self._write, [line for line, _ in batch])
             except JournalError as error:
-                for waiting in (flushed, self._flushed):
-                    if waiting is not None:
-                        waiting.set_exception(error)
-                        waiting.exception()  # seen: those who wait may have been cancelled
-                self._pending, self._flushed = [], None
+                batch, self._pending = batch + self._pending, []
+                for _, flushed in batch:
+                    if not flushed.done():
+                        flushed.set_exception(error)
+                        flushed.exception()  # seen: those who wait may be cancelled before they look
                 return
-            flushed.set_result(None)
+            for _, flushed in batch:
+                if not flushed.done():
+                    flushed.set_result(None)
 
     def _write(self, batch: list[bytes]) -> None:
         """Write whole lines, or none that count: after a failure the file is cut back to what was whole."""
