@@ -80,10 +80,10 @@ class _Seen:
         self._db.execute("PRAGMA synchronous=OFF")
         self._db.execute("PRAGMA journal_mode=OFF")
         self._db.execute("CREATE TABLE seen (owner TEXT, digest BLOB, PRIMARY KEY (owner, digest)) WITHOUT ROWID")
+        self._db.execute("BEGIN")  # never to be committed: the file is gone in the end, and a commit a line is dear
 
-    def add(self, owner: str, line: bytes) -> bool:
-        """Whether the line is new to this owner."""
-        digest = hashlib.sha256(line).digest()[:16]
+    def add(self, owner: str, digest: bytes) -> bool:
+        """Whether the line with this digest is new to this owner."""
         return self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", [owner, digest]).rowcount == 1
 
     def close(self) -> None:
@@ -149,35 +149,14 @@ class FineTuneFiles:
     def add(self, rollout: Rollout) -> None:
         """Add each agent's example of one rollout."""
         reason = self._unusable(rollout)
-        job, rounds = rollout.job, rollout.rounds
         for name, agent in self._agents.items():
-            example = None
-            if reason is None:
-                position = Position(
-                    min(len(rounds), agent.max_message_rounds - 1), rounds, job.datapoint.columns, job.seed,
-                    job.datapoint.prover_stance, job.datapoint.id, job.repeat,
-                )  # fmt: skip
-                example = agent.fine_tune_example(
-                    position,
-                    job.datapoint.label,
-                    ensure_last_message_is_assistant=self._settings.ensure_last_message_is_assistant,
-                    replace_verifier_guess_with_true_label=(
-                        self._settings.replace_verifier_guess_with_true_label and agent.is_verifier
-                    ),
-                )
+            owners = (name, "group:" + agent.shared_model_group)
+            example = self._example(rollout, agent) if reason is None else None
             why = reason or ("the agent said nothing" if example is None else problem_of(example))
-            text = b"" if example is None else orjson.dumps(example)
-            for owner in (name, "group:" + agent.shared_model_group):
-                doubled = why is None and not self._is_new(owner, text)
-                for format_ in self._settings.formats:
-                    reason_here = "duplicate line" if doubled else why
-                    self._write(self._files[format_, owner], FORMATS[format_], example, reason_here)
-
-    def _is_new(self, owner: str, text: bytes) -> bool:
-        try:
-            return self._seen.add(owner, text)
-        except sqlite3.Error as error:
-            raise RunError(f"cannot write {self._folder}: {error}") from error
+            if example is None or why is not None:
+                self._leave_out(owners, why or "nothing")
+            else:
+                self._write(owners, example)
 
     def _unusable(self, rollout: Rollout) -> str | None:
         if rollout.outcome not in (DECIDED, NO_DECISION):
@@ -186,16 +165,50 @@ class FineTuneFiles:
             return "wrong verdict"
         return None
 
-    def _write(self, file: _File, format_: Format, example: Sequence[ChatMessage] | None, why: str | None) -> None:
-        if why is not None or example is None:
-            file.left_out[why or "nothing"] += 1
-            return
-        line = orjson.dumps(format_.line(example), option=orjson.OPT_APPEND_NEWLINE)
+    def _example(self, rollout: Rollout, agent: Seat) -> list[ChatMessage] | None:
+        job, rounds = rollout.job, rollout.rounds
+        position = Position(
+            min(len(rounds), agent.max_message_rounds - 1), rounds, job.datapoint.columns, job.seed,
+            job.datapoint.prover_stance, job.datapoint.id, job.repeat,
+        )  # fmt: skip
+        return agent.fine_tune_example(
+            position,
+            job.datapoint.label,
+            ensure_last_message_is_assistant=self._settings.ensure_last_message_is_assistant,
+            replace_verifier_guess_with_true_label=(
+                self._settings.replace_verifier_guess_with_true_label and agent.is_verifier
+            ),
+        )
+
+    def _leave_out(self, owners: Sequence[str], why: str) -> None:
+        for owner in owners:
+            for format_ in self._settings.formats:
+                self._files[format_, owner].left_out[why] += 1
+
+    def _write(self, owners: Sequence[str], example: Sequence[ChatMessage]) -> None:
+        """Write an example to the files of those owners who do not have it yet."""
+        digest = hashlib.sha256(orjson.dumps(example)).digest()[:16]
+        lines = {
+            name: orjson.dumps(FORMATS[name].line(example), option=orjson.OPT_APPEND_NEWLINE)
+            for name in self._settings.formats
+        }
+        for owner in owners:
+            if not self._is_new(owner, digest):
+                self._leave_out((owner,), "duplicate line")
+                continue
+            for format_, line in lines.items():
+                file = self._files[format_, owner]
+                try:
+                    file.handle.write(line)
+                except OSError as error:
+                    raise RunError(f"cannot write {file.target}: {error.strerror}") from error
+                file.written += 1
+
+    def _is_new(self, owner: str, digest: bytes) -> bool:
         try:
-            file.handle.write(line)
-        except OSError as error:
-            raise RunError(f"cannot write {file.target}: {error.strerror}") from error
-        file.written += 1
+            return self._seen.add(owner, digest)
+        except sqlite3.Error as error:
+            raise RunError(f"cannot write {self._folder}: {error}") from error
 
     def close(self) -> list[dict[str, Any]]:
         """Put the files with enough examples in their place, and report all of them."""
