@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from runner.agents import OpenAiWholeAgent
 from runner.datasets.load import Datapoint
 from runner.documents.fields import plain
 from runner.ids import derived_seed, tagged_hash
@@ -24,9 +25,6 @@ from runner.protocols.shape import Shape
 from runner.seat import AgentRuntime, Position, Seat
 from runner.spec.experiment import AgentSettings
 from runner.spec.load import Spec
-
-if TYPE_CHECKING:
-    from runner.agents import OpenAiWholeAgent
 
 FREE_KEYS = (
     "description",
@@ -172,8 +170,6 @@ class Plan:
 
     def agents(self) -> dict[str, OpenAiWholeAgent]:
         """The agents that play, one a seat."""
-        from runner.agents import OpenAiWholeAgent  # here and not above: it brings NumPy
-
         runtime = AgentRuntime(self.spec.prompts)
         protocol = self.spec.protocol
         return {name: OpenAiWholeAgent(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}

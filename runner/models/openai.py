@@ -10,8 +10,10 @@ client's aiohttp one, whose pool does not slow down with the number of connectio
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -131,9 +133,28 @@ class OpenAiModel:
         self._learn = learn or (lambda _: None)
         self._gives_n = True
         self._client = make_client(settings, group, connections)
+        # An absolute address spares the client the join with its base URL at each call.
+        base = self._client.base_url
+        self._address = str(base.copy_with(raw_path=base.raw_path + b"chat/completions"))
+        self._key = str(uuid.uuid4())
+        self._numbers = itertools.count()
 
     async def close(self) -> None:
         await self._client.close()
+
+    def _options(self) -> Any:
+        """What the client would make anew for each call: deep copies of its defaults, and a random key.
+
+        `security` is what its own `chat.completions.create` gives. The key that tells calls apart is in no header.
+        """
+        return {
+            "headers": {},
+            "params": {},
+            "max_retries": 0,
+            "timeout": self._client.timeout,
+            "security": {"bearer_auth": True},
+            "idempotency_key": f"{self._key}-{next(self._numbers)}",
+        }
 
     async def complete(self, request: Request) -> Completion:
         """Ask once; for the answers of several samples in one call, unless the server has refused that before.
@@ -149,7 +170,9 @@ class OpenAiModel:
         try:
             # The client's own timeout starts anew with each byte; a call as a whole has one end.
             async with asyncio.timeout(self._settings.timeout):
-                response = await self._client.post("/chat/completions", content=body, cast_to=httpx2.Response)
+                response = await self._client.post(
+                    self._address, content=body, cast_to=httpx2.Response, options=self._options()
+                )
         except TimeoutError as error:
             here = where(self._settings, self._group)
             raise TransientError(f"no answer from {here} in {self._settings.timeout:g} s") from error
