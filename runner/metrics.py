@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -19,8 +18,6 @@ from runner.protocols.protocol import Decision, Protocol
 from runner.records import OUTCOMES, TRANSPORT_FAILED, Rollout
 
 CONFIDENCE = 0.95
-MAX_STEPS = 50
-MANY_DEGREES = 500
 PROPORTIONS = frozenset(
     ("accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall", "decided")
 )
@@ -226,55 +223,6 @@ def _wilson(p: float, stderr: float | None, n: int, clusters: int) -> tuple[floa
 
 
 def _student(clusters: int) -> float:
-    return student_quantile(0.5 + CONFIDENCE / 2, clusters - 1)
+    from scipy.special import stdtrit
 
-
-@lru_cache
-def student_quantile(probability: float, freedom: int) -> float:
-    """Student's t: the quantile of a probability above a half, for a whole number of degrees of freedom.
-
-    Here and not from SciPy, whose import takes longer than many a run. Abramowitz and Stegun: 26.7.5 for many
-    degrees, for few Newton's steps on 26.7.3 and 26.7.4. The distribution is concave right of the normal quantile,
-    where the steps start, so that none leaps over the root.
-    """
-    z = NormalDist().inv_cdf(probability)
-    if freedom > MANY_DEGREES:
-        return z + sum(_at(terms, z) / float(freedom) ** power for power, terms in enumerate(_EXPANSION, 1))
-    half = freedom / 2
-    scale = math.exp(math.lgamma(half + 0.5) - math.lgamma(half)) / math.sqrt(freedom * math.pi)
-    t = z
-    for _ in range(MAX_STEPS):
-        density = scale * (1 + t * t / freedom) ** -(half + 0.5)
-        step = (2 * probability - 1 - _student_within(t, freedom)) / (2 * density)
-        t += step
-        if abs(step) <= 1e-14 * t:
-            break
-    return t
-
-
-_EXPANSION = (
-    {3: 1 / 4, 1: 1 / 4},
-    {5: 5 / 96, 3: 16 / 96, 1: 3 / 96},
-    {7: 3 / 384, 5: 19 / 384, 3: 17 / 384, 1: -15 / 384},
-    {9: 79 / 92160, 7: 776 / 92160, 5: 1482 / 92160, 3: -1920 / 92160, 1: -945 / 92160},
-)
-"""26.7.5: for each power of 1/degrees, the coefficients of the powers of the normal quantile."""
-
-
-def _at(terms: Mapping[int, float], z: float) -> float:
-    return math.fsum(factor * z**power for power, factor in terms.items())
-
-
-def _student_within(t: float, freedom: int) -> float:
-    """P(|T| < t): Abramowitz and Stegun, 26.7.3 and 26.7.4, sums of positive terms."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    if freedom == 1:
-        return 2 * angle / math.pi
-    term = cosine if odd else 1.0
-    total = term
-    for k in range(2 + odd, freedom - 1, 2):
-        term *= cosine * cosine * (k - 1) / k
-        total += term
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return float(stdtrit(clusters - 1, 0.5 + CONFIDENCE / 2))

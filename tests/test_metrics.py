@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from scipy.special import stdtrit
 from statsmodels.stats.proportion import proportion_confint
 
 from runner.datasets.load import Datapoint
-from runner.metrics import MANY_DEGREES, Metrics, episode_length, interval, student_quantile
+from runner.metrics import Metrics, episode_length, interval
 from runner.plan import Job
 from runner.protocols.game import Message, Round
 from runner.records import OUTCOMES, Rollout
@@ -118,13 +117,6 @@ def test_all_right_and_all_wrong_leave_room_for_doubt(protocol, value: float, la
     assert accuracy.stderr == 0.0
     expected = proportion_confint(int(20 * value), 20, method="wilson")
     assert (accuracy.ci_low, accuracy.ci_high) == (pytest.approx(expected[0]), pytest.approx(expected[1]))
-
-
-@pytest.mark.parametrize("probability", [0.9, 0.975, 0.995])
-def test_quantiles_of_student_s_t_are_scipy_s(probability: float) -> None:
-    degrees = [*range(1, 60), *range(MANY_DEGREES - 3, MANY_DEGREES + 4), 1000, 4999, 100_000]
-    ours = [student_quantile(probability, freedom) for freedom in degrees]
-    assert ours == pytest.approx([float(stdtrit(freedom, probability)) for freedom in degrees], rel=1e-12)
 
 
 def test_a_single_datapoint_gives_no_error_and_no_narrow_interval(protocol) -> None:
