@@ -237,10 +237,15 @@ def _test_dataset(layered: Layered, readers: _Readers, experiment: Experiment) -
     """The other split of the dataset, which a training run measures its models on."""
     if experiment.training is None or experiment.training.test.scheme == "none":
         return None
-    test = experiment.training.test
-    return _read_dataset(
-        layered, readers, replace(experiment.dataset, split=test.split, limit=test.limit), experiment.seed
-    )
+    test, where = experiment.training.test, _where(layered)
+    settings = replace(experiment.dataset, split=test.split, limit=test.limit)
+    try:
+        return _read_dataset(layered, readers, settings, experiment.seed)
+    except SpecError as error:
+        ours = "training.test.split"
+        raise SpecError(
+            [replace(p, key=ours, place=where(ours)) if p.key == "dataset.split" else p for p in error.problems]
+        ) from error
 
 
 def _protocol(layered: Layered, section: Mapping[str, Any]) -> Protocol:

@@ -1,0 +1,316 @@
+"""Training runs, offline: what they leave, that they go on after any stage, and what they refuse to train."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import SpecError, UsageError
+from runner.leaderboard import query
+from runner.rundir import RunFolder
+from runner.spec.load import load_spec
+from runner.training.loop import Waiting
+from runner.training.plan import TrainingPlan
+from tests.server.play import nip_run
+from tests.training import TEST, TRAIN, datasets_of, malt, stages_of, trained, training_spec
+
+# What a training run leaves
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of expert iteration: spec and results."""
+    folder = tmp_path_factory.mktemp("finished")
+    trained(training_spec(folder, training={"test": {"scheme": "all"}}), folder / "results")
+    return folder
+
+
+def test_every_iteration_and_every_test_is_a_row_of_its_own(finished: Path) -> None:
+    sql = "SELECT kind, iteration, parent_run_id, status, rollouts, training IS NULL FROM runs ORDER BY kind, iteration"
+    _, rows = query(finished / "results", sql)
+    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    assert rows == [
+        *[("benchmark", iteration, run_id, "done", TEST, True) for iteration in (0, 1, 2)],
+        *[("training", iteration, run_id, "done", TRAIN, False) for iteration in (0, 1)],
+        ("training", None, None, "done", None, False),
+    ]
+
+
+def test_sql_draws_the_learning_curve(finished: Path) -> None:
+    sql = (
+        "SELECT r.iteration, l.accuracy, l.models FROM leaderboard l JOIN runs r USING (run_id) "
+        "WHERE r.parent_run_id IS NOT NULL ORDER BY r.iteration"
+    )
+    _, rows = query(finished / "results", sql)
+    assert [row[0] for row in rows] == [0, 1, 2]
+    assert rows[0][2] == "prover=dummy, verifier=dummy"
+    assert len({row[2] for row in rows}) == 3
+
+
+def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -> None:
+    again = trained(finished / "spec.yaml", finished / "results")
+    assert again.was_finished
+    assert [row["iteration"] for row in again.metrics["tests"]] == [0, 1, 2]
+    shown = nip_run("show", again.folder.run_id, cwd=finished)
+    assert shown.returncode == 0
+    assert "in the end" in shown.stdout
+
+
+def test_each_model_says_what_it_came_from(finished: Path) -> None:
+    folder = trained(finished / "spec.yaml", finished / "results").folder
+    state = json.loads((folder.path / "state.json").read_text("utf-8"))
+    for group, settings in state.items():
+        assert [step["iteration"] for step in settings["lineage"]] == [0, 1]
+        assert settings["base_model"] == "dummy" == settings["lineage"][0]["from_model"]
+        assert settings["lineage"][0]["model"] == settings["lineage"][1]["from_model"]
+        assert settings["lineage"][1]["model"] == settings["model"]
+        for step in settings["lineage"]:
+            report = next(
+                s for s in stages_of(folder) if (s["stage"], s["iteration"]) == ("datasets", step["iteration"])
+            )
+            assert step["dataset_sha256"] == report["groups"][group]["sha256"]
+
+
+def test_the_next_iteration_plays_with_the_new_models(finished: Path) -> None:
+    folder = trained(finished / "spec.yaml", finished / "results").folder
+    state = json.loads((folder.path / "state.json").read_text("utf-8"))
+    second = RunFolder(folder.path.with_name(folder.run_id + "-i1")).manifest()
+    for row in second["agents"]:
+        assert row["model"] == state[row["model_group"]]["lineage"][0]["model"]
+        assert row["base_model"] == "dummy"
+
+
+def test_every_line_of_a_dataset_is_traced_to_its_rollout(finished: Path) -> None:
+    folder = trained(finished / "spec.yaml", finished / "results").folder
+    files = datasets_of(folder)
+    for name in [name for name in files if not name.endswith(".trace.jsonl")]:
+        traces = [json.loads(line) for line in files[name + ".trace.jsonl"].splitlines()]
+        assert [trace["line"] for trace in traces] == list(range(1, len(files[name].splitlines()) + 1))
+        for trace in traces:
+            _, found = query(
+                finished / "results",
+                "SELECT rewards FROM rollouts WHERE run_id = ? AND rollout_id = ?",
+                [trace["run_id"], trace["rollout_id"]],
+            )
+            assert json.loads(found[0][0])[trace["agent"]] == trace["reward"] >= 0.9
+
+
+def test_the_saved_spec_of_a_training_run_is_a_valid_spec_of_the_same_run(finished: Path) -> None:
+    folder = trained(finished / "spec.yaml", finished / "results").folder
+    saved, given = load_spec(folder.spec), load_spec(finished / "spec.yaml")
+    assert saved.dataset.sha256 != ""
+    assert [p.id for p in saved.dataset.datapoints] == [p.id for p in given.dataset.datapoints]
+    assert saved.test is not None
+    assert given.test is not None
+    assert [p.id for p in saved.test.datapoints] == [p.id for p in given.test.datapoints]
+
+
+# Going on
+
+
+@pytest.mark.parametrize("changes", [{}, malt(rollouts={"concurrency": 3})], ids=["expert_iteration", "malt"])
+def test_a_run_that_was_killed_after_any_stage_comes_to_the_same_end(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = training_spec(tmp_path, **changes)
+    whole = trained(path, tmp_path / "results").folder
+    lines = (whole.path / "stages.jsonl").read_bytes().splitlines(keepends=True)
+    state, datasets = (whole.path / "state.json").read_bytes(), datasets_of(whole)
+    assert len(lines) > 8
+    for kept in range(1, len(lines)):
+        shutil.copytree(tmp_path / "results", tmp_path / f"cut{kept}")
+        cut = RunFolder(tmp_path / f"cut{kept}" / "runs" / whole.run_id)
+        (cut.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][: len(lines[kept]) // 2])
+        manifest = cut.manifest()
+        cut.write_manifest({**manifest, "status": "running"})
+        journals = {p: p.read_bytes() for p in sorted((cut.path.parent).glob("*/journal.jsonl"))}
+        again = trained(path, tmp_path / f"cut{kept}").folder
+        assert (again.path / "state.json").read_bytes() == state
+        assert datasets_of(again) == datasets
+        assert {p: p.read_bytes() for p in journals} == journals
+        assert len(stages_of(again)) == len(lines)
+
+
+def test_more_iterations_go_on_where_fewer_ended(tmp_path: Path) -> None:
+    path = training_spec(tmp_path)
+    short = trained(path, tmp_path / "results").folder
+    before = datasets_of(short)
+    longer = trained(path, tmp_path / "results", "training.iterations=3").folder
+    assert longer.run_id == short.run_id
+    assert {name: data for name, data in datasets_of(longer).items() if name in before} == before
+    assert len(list(longer.path.glob("iterations/*"))) == 3
+
+
+def test_datasets_are_the_same_in_another_process_with_another_hash_seed(tmp_path: Path) -> None:
+    changes = {"selection": {"method": "weighted_sampling"}, "guess_replacement": {"proportion": 0.5}}
+    training_spec(tmp_path, training=changes)
+    found = []
+    for seed in ("0", "1"):
+        done = nip_run("spec.yaml", "--results", f"r{seed}", cwd=tmp_path, PYTHONHASHSEED=seed)
+        assert done.returncode == 0, done.stderr
+        (folder,) = (p.parent for p in (tmp_path / f"r{seed}").glob("runs/*/stages.jsonl"))
+        found.append(datasets_of(RunFolder(folder)))
+    assert found[0] == found[1]
+    assert any(b"guess_replaced" in data for data in found[0].values())
+
+
+# Who is trained
+
+
+def test_provers_that_share_a_model_train_it_once_on_both_agents_examples(tmp_path: Path) -> None:
+    path = training_spec(
+        tmp_path,
+        protocol={"use": "debate", "max_message_rounds": 4},
+        prompts="prompts/code_validation/debate",
+        agents={"prover": None, "prover0": {"model": "p"}, "prover1": {"model": "p"}},
+        training={"selection": {"reward_threshold": 0.0}},
+    )
+    folder = trained(path, tmp_path / "results").folder
+    records = stages_of(folder)
+    for iteration in (0, 1):
+        assert sum((r["stage"], r.get("group"), r["iteration"]) == ("trained", "p", iteration) for r in records) == 1
+        trace = folder.path / "iterations" / str(iteration) / "p.sft.jsonl.trace.jsonl"
+        agents = [json.loads(line)["agent"] for line in trace.read_text("utf-8").splitlines()]
+        assert agents == sorted(agents)
+        assert set(agents) == {"prover0", "prover1"}
+
+
+def test_a_frozen_agent_never_trains(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, agents={"verifier": {"freeze": True}}, training={"trainers": {"v": None}})
+    folder = trained(path, tmp_path / "results").folder
+    assert not list(folder.path.rglob("v.sft*"))
+    assert not [record for record in stages_of(folder) if record.get("group") == "v"]
+    last = RunFolder(folder.path.with_name(folder.run_id + "-t2")).manifest()
+    assert {row["agent"]: row["model"] for row in last["agents"]}["verifier"] == "dummy"
+
+
+def test_too_few_examples_are_said_in_the_row_and_leave_the_model_as_it_was(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"min_examples": 1000, "iterations": 1})
+    result = trained(path, tmp_path / "results")
+    _, rows = query(tmp_path / "results", "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'")
+    outcomes = json.loads(rows[0][0])
+    assert {group: outcome["outcome"] for group, outcome in outcomes.items()} == dict.fromkeys("pv", "too_few_examples")
+    assert result.metrics["iterations"][0]["models"]["p"]["model"] == "dummy"
+    shown = nip_run("spec.yaml", cwd=tmp_path)
+    assert "not trained: fewer than 1000 examples" in shown.stdout
+
+
+def test_where_all_rollouts_paid_the_same_weighted_sampling_trains_nobody(tmp_path: Path) -> None:
+    flat = {"verifier_reward": 0.0, "verifier_incorrect_penalty": 0.0, "verifier_terminated_penalty": 0.0}
+    path = training_spec(
+        tmp_path,
+        protocol={**flat, "prover_reward": 0.0},
+        training={"selection": {"method": "weighted_sampling"}, "iterations": 1},
+    )
+    result = trained(path, tmp_path / "results")
+    (row,) = result.metrics["iterations"]
+    assert {outcome["outcome"] for outcome in row["outcomes"].values()} == {"too_few_examples"}
+    report = next(record for record in stages_of(result.folder) if record["stage"] == "datasets")
+    assert "nothing tells the rollouts apart" in report["groups"]["p"]["notes"][0]
+
+
+def test_all_previous_rollouts_or_the_last_alone(tmp_path: Path) -> None:
+    seen = {}
+    for everything in (False, True):
+        path = training_spec(tmp_path / str(everything), training={"on_all_previous_rollouts": everything})
+        folder = trained(path, tmp_path / str(everything) / "results").folder
+        trace = (folder.path / "iterations" / "1" / "v.sft.jsonl.trace.jsonl").read_text("utf-8").splitlines()
+        seen[everything] = {json.loads(line)["run_id"].rpartition("-")[2] for line in trace}
+    assert seen == {False: {"i1"}, True: {"i0", "i1"}}
+
+
+def test_from_scratch_each_job_starts_from_the_base_model(tmp_path: Path) -> None:
+    folder = trained(training_spec(tmp_path, training={"from_scratch": True}), tmp_path / "results").folder
+    state = json.loads((folder.path / "state.json").read_text("utf-8"))
+    for settings in state.values():
+        (step,) = settings["lineage"]
+        assert (step["from_model"], step["iteration"]) == ("dummy", 1)
+
+
+def test_no_datapoint_is_skipped_and_none_comes_twice_in_an_iteration(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"datapoints_per_iteration": 5, "iterations": 24})
+    plan = TrainingPlan(load_spec(path))
+    played = [[point.id for point in plan.datapoints(iteration)] for iteration in range(24)]
+    assert all(len(set(ids)) == 5 for ids in played)
+    everything = [name for ids in played for name in ids]
+    assert {everything.count(name) for name in everything} == {10}  # 24 x 5 of 12
+
+
+# A model that is trained by hand
+
+
+def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    waits = nip_run("spec.yaml", cwd=tmp_path)
+    assert waits.returncode == 1
+    assert "--set-model p=" in waits.stderr
+    assert "Traceback" not in waits.stderr
+    wrong = nip_run("spec.yaml", "--set-model", "q=mine", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "no such model group" in wrong.stderr
+    done = nip_run("spec.yaml", "--set-model", "p=mine-1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["iterations"][0]["models"]["p"]["model"] == "mine-1"
+
+
+def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    for _ in range(2):
+        with pytest.raises(Waiting):
+            trained(path, tmp_path / "results")
+    assert len(list((tmp_path / "results" / "runs").iterdir())) == 2
+    _, rows = query(tmp_path / "results", "SELECT status FROM runs WHERE parent_run_id IS NULL")
+    assert rows == [("interrupted",)]
+
+
+def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:
+    path = training_spec(tmp_path)
+    with pytest.raises(UsageError, match="--set-model is for training runs"):
+        trained(path, tmp_path / "results", "kind=benchmark", "training=null", set_model={"p": "x"})
+
+
+# What check finds
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": None}, "a training run needs a section `training`"),
+        ({"kind": "benchmark"}, "this is for `kind: training`"),
+        ({"training": {"trainers": {"p": None}}}, "by what is 'p' trained, which prover plays"),
+        ({"training": {"trainers": {"q": {"backend": "dummy"}}}}, "no model group 'q'"),
+        ({"training": {"trainers": {"p": {"backend": "openai"}}}}, "the group's provider is dummy"),
+        ({"training": {"trainers": {"p": {"backend": "command"}}}}, "`backend: command` needs it"),
+        ({"training": {"method": "malt"}}, "malt compares answers to one step: 2 or more"),
+        ({"rollouts": {"num_responses_per_timestep": 2}}, "expert_iteration plays single games"),
+        (malt(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
+        ({"training": {"datapoints_per_iteration": 13}}, "13 is more than the 12 datapoints"),
+        ({"training": {"test": {"split": "train"}}}, "these datapoints are trained on, too"),
+        ({"training": {"test": {"split": "tset"}}}, "training.test.split: no row has this split; the file has test, train"),
+        ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change the model that both play with"),
+        (malt(rollouts={"most_calls": 100}), "grow exponentially with their rounds"),
+        (
+            {"training": {"selection": {"method": "weighted_sampling", "replacement": False, "sample_size_factor": 2}}},
+            "more than there are cannot be drawn",
+        ),
+        ({"training": {"guess_replacement": {"annealing": "cosine"}}}, "cosine"),
+    ],
+)  # fmt: skip
+def test_a_training_spec_that_cannot_be_played_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(training_spec(tmp_path, **changes))
+    assert message in str(caught.value)
+
+
+def test_check_says_how_many_calls_the_trees_may_take(tmp_path: Path) -> None:
+    training_spec(tmp_path, **malt())
+    said = nip_run("check", "spec.yaml", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "exponential in their 4 rounds, at most 360 calls" in said.stdout  # 12 x (2 + 4 + 8 + 16)
+    assert not (tmp_path / "results").exists()

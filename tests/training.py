@@ -1,0 +1,68 @@
+"""A small training spec for tests, played offline unless a server is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner.journal import read_journal
+from runner.launch import run
+from runner.rundir import RunFolder
+from runner.runs import RunResult
+from runner.spec.load import load_spec
+from tests.server.play import merged
+
+TRAIN, TEST = 12, 6
+
+
+def training_spec(folder: Path, **changes: Any) -> Path:
+    """A spec file beside its dataset; `changes` are merged over it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"id": f"{split}{i}", "label": i % 2, "question": f"{split} {i}?", "solution": f"s{split}{i}", "split": split}
+        for split, size in (("train", TRAIN), ("test", TEST))
+        for i in range(size)
+    ]
+    (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
+    spec: dict[str, Any] = {
+        "name": "learn",
+        "kind": "training",
+        "dataset": {"path": "data.jsonl", "split": "train"},
+        "protocol": {"use": "nip", "max_message_rounds": 4},
+        "prompts": "prompts/code_validation/nip",
+        "models": {"p": {"provider": "dummy"}, "v": {"provider": "dummy"}},
+        "agents": {"prover": {"model": "p"}, "verifier": {"model": "v"}},
+        "training": {
+            "method": "expert_iteration",
+            "iterations": 2,
+            "min_examples": 2,
+            "trainers": {"p": {"backend": "dummy"}, "v": {"backend": "dummy"}},
+        },
+    }
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(merged(spec, changes)), "utf-8")
+    return path
+
+
+def malt(**changes: Any) -> dict[str, Any]:
+    """What makes of the small spec one of trees and preferences."""
+    base = {"training": {"method": "malt"}, "rollouts": {"num_responses_per_timestep": 2}}
+    return merged(base, changes)
+
+
+def trained(path: Path, results: Path, *overrides: str, **options: Any) -> RunResult:
+    return run(load_spec(path, list(overrides)), results, **options)
+
+
+def stages_of(run_folder: RunFolder) -> list[Mapping[str, Any]]:
+    return [record for _, record in read_journal(run_folder.path / "stages.jsonl")]
+
+
+def datasets_of(run_folder: RunFolder) -> dict[str, bytes]:
+    """Every dataset and sidecar of a training run, by its path in the folder."""
+    paths = sorted((run_folder.path / "iterations").rglob("*.jsonl"))
+    return {str(path.relative_to(run_folder.path)): path.read_bytes() for path in paths}
