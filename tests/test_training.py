@@ -290,7 +290,7 @@ def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:
         (malt(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
         ({"training": {"datapoints_per_iteration": 13}}, "13 is more than the 12 datapoints"),
         ({"training": {"test": {"split": "train"}}}, "these datapoints are trained on, too"),
-        ({"training": {"test": {"split": "tset"}}}, "training.test.split: no row has this split; the file has test, train"),
+        ({"training": {"test": {"split": "tset"}}}, "training.test.split: no row has this split"),
         ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change the model that both play with"),
         (malt(rollouts={"most_calls": 100}), "grow exponentially with their rounds"),
         (
