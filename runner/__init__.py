@@ -18,9 +18,10 @@ from runner.version import __version__
 if TYPE_CHECKING:
     from runner.agents import AgentRuntime, OpenAiWholeAgent
     from runner.arrays import NestedArrayDict
+    from runner.launch import run
     from runner.plan import Plan
     from runner.protocols.load import load_protocol
-    from runner.runs import RunResult, run
+    from runner.runs import RunResult
     from runner.spec.load import Spec, load_spec, load_specs
 
 _HOMES = {
@@ -33,7 +34,7 @@ _HOMES = {
     "load_protocol": "runner.protocols.load",
     "load_spec": "runner.spec.load",
     "load_specs": "runner.spec.load",
-    "run": "runner.runs",
+    "run": "runner.launch",
 }
 
 __all__ = [

@@ -1,17 +1,20 @@
-"""The agent that the runner plays with, with the surface for those who come with arrays."""
+"""The agent that the runner plays with, with the surface for those who come with arrays.
+
+NumPy is imported where there are arrays: a run has none, and the import costs it more than a hundred rollouts.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from runner.arrays import NestedArrayDict, is_missing, rounds_from_arrays
+from runner.documents.fields import build, plain
 from runner.loops import run_to_end
 from runner.models.base import Complete
+from runner.models.settings import Trained
 from runner.prompts.chat import ChatMessage
 from runner.prompts.templates import FORBIDDEN
 from runner.protocols.game import Reply
@@ -20,6 +23,9 @@ from runner.seat import AgentRuntime, Position, Seat
 from runner.spec.experiment import Experiment
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from runner.arrays import NestedArrayDict
     from runner.models.connect import Connection
 
 __all__ = ["AgentRuntime", "OpenAiWholeAgent", "Position"]
@@ -57,11 +63,15 @@ class OpenAiWholeAgent(Seat):
     @property
     def visible_message_channel_mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """(channel), in the protocol's order."""
+        import numpy as np
+
         visible = self.visible_message_channel_names
         return np.array([name in visible for name in self.protocol_handler.channel_names], dtype=bool)
 
     @property
     def visible_message_channel_indices(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        import numpy as np
+
         return np.flatnonzero(self.visible_message_channel_mask).astype(np.int64)
 
     @property
@@ -119,7 +129,7 @@ class OpenAiWholeAgent(Seat):
             GenerationError, CallError, ProviderRefusal: the first that any game of the batch raised.
         """
         shape = data.batch_size
-        flat = data.reshape(int(np.prod(shape, dtype=int)))
+        flat = data.reshape(math.prod(shape))
         positions = [self._position(flat, index) for index in range(flat.batch_size[0])]
         chats = [self.prompt(position) if self._speaks_at(position) else [] for position in positions]
         replies = run_to_end(lambda: self._respond_all(positions, chats))
@@ -155,6 +165,8 @@ class OpenAiWholeAgent(Seat):
         return connect(group, self.hyper_params.retry.transient)
 
     def _position(self, flat: NestedArrayDict, index: int, round_: int | None = None) -> Position:
+        from runner.arrays import NestedArrayDict, rounds_from_arrays
+
         # Columns are whatever else the caller gives; a label among them never reaches a template.
         histories = ("message_history", "message_agent_id", "raw_message_history")
         known = {"round", "seed", "prover_stance", "y", *histories}
@@ -179,6 +191,10 @@ class OpenAiWholeAgent(Seat):
         chats: Sequence[Sequence[ChatMessage]],
         replies: Sequence[Reply | None],
     ) -> NestedArrayDict:
+        import numpy as np
+
+        from runner.arrays import NestedArrayDict
+
         names = self.protocol_handler.channel_names
         size = len(positions)
         longest = max((len(chat) for chat in chats), default=0)
@@ -223,7 +239,7 @@ class OpenAiWholeAgent(Seat):
         Raises:
             ValueError: the label is to replace the guess, and there is none, or the last message is not ensured.
         """
-        flat = timesteps.reshape(int(np.prod(timesteps.batch_size, dtype=int)))
+        flat = timesteps.reshape(math.prod(timesteps.batch_size))
         examples = []
         for index in range(flat.batch_size[0]):
             label = _scalar(flat["y"][index]) if "y" in flat else None
@@ -239,14 +255,20 @@ class OpenAiWholeAgent(Seat):
 
     def _final_position(self, flat: NestedArrayDict, index: int) -> Position:
         """A finished game's position: the round stays within the game's last."""
+        from runner.arrays import is_missing
+
         played = sum(any(not is_missing(text) for text in row) for row in flat["raw_message_history"][index])
         return self._position(flat, index, round_=min(played, self.max_message_rounds - 1))
 
     # State
 
     def get_state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold: the model's name and what it was fine-tuned from."""
-        return {"model_name": self.model_name, "base_model_name": self.base_model_name}
+        """What a checkpoint must hold: the model's name, what it was fine-tuned from, and every step on the way."""
+        return {
+            "model_name": self.model_name,
+            "base_model_name": self.base_model_name,
+            "lineage": plain(self.model_settings.lineage),
+        }
 
     def set_state(self, checkpoint: Mapping[str, Any]) -> None:
         """Go on with the model of a checkpoint.
@@ -258,9 +280,12 @@ class OpenAiWholeAgent(Seat):
             self.model_settings,
             model=checkpoint["model_name"],
             base_model=checkpoint.get("base_model_name", self.base_model_name),
+            lineage=tuple(build(Trained, step) for step in checkpoint.get("lineage", ())),
         )
         self._client = self.settings.complete
 
 
 def _scalar(value: Any) -> Any:
+    import numpy as np
+
     return value.item() if isinstance(value, np.generic) else value

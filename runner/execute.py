@@ -1,10 +1,15 @@
-"""Jobs into rollouts: one event loop, games that advance independently, results in the order of the plan."""
+"""Jobs into rollouts: one event loop, games that advance independently, results in the order of the plan.
+
+A tree of responses is a game that others branch off: at each step one answer is the game's own, and each further one
+begins a game that has the same rounds behind it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from runner.errors import (
     BudgetExhausted,
@@ -17,8 +22,9 @@ from runner.errors import (
 )
 from runner.models.base import Complete, Completion, Request
 from runner.plan import Job
-from runner.protocols.game import Reply, Round, Turn, episode_rewards, play
+from runner.protocols.game import Played, Reply, Round, Turn, episode_rewards, play
 from runner.protocols.protocol import Decision, Protocol
+from runner.protocols.shape import Shape
 from runner.records import (
     CONTEXT_EXCEEDED,
     DECIDED,
@@ -31,6 +37,10 @@ from runner.records import (
     Rollout,
 )
 from runner.seat import Position, Seat
+
+T = TypeVar("T")
+
+Game = Generator[Turn, Mapping[str, Reply], Played]
 
 AHEAD = 4
 """How many times the concurrency a game may be ahead of the slowest unfinished one."""
@@ -60,7 +70,10 @@ class Progress:
     """What a run has done so far, for whoever watches it."""
 
     rollouts: int = 0
+    jobs: int = 0
     total: int = 0
+    """How many jobs there are: games, or trees of several rollouts each."""
+    of: str = "rollouts"
     calls: int = 0
     failures: int = 0
     prompt_tokens: int = 0
@@ -77,6 +90,10 @@ class Engine:
     agents: Mapping[str, Seat]
     complete: Complete
     earlier_failures: Callable[[Job], Sequence[Call]] = lambda _: ()
+    shape: Shape | None = None
+    """The shape of the trees that are played; None: single games."""
+    branch: Callable[[Job, int], Job] = lambda job, _: job
+    """One branch of a tree as a job of its own."""
     kin: Callable[[Job, str], Sequence[int]] | None = None
     """The other repeats of a job in which an agent opens as it does in this one; None: nobody asks."""
     sharing: frozenset[str] = frozenset()
@@ -111,7 +128,7 @@ class Engine:
         self._failed.setdefault((request.sample.datapoint, request.sample.repeat), []).append(call)
 
     async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
-        """Play every job, `concurrency` at once; each result goes to `results` when its turn comes.
+        """Play every job, `concurrency` at once; its rollouts go to `results` when its turn comes.
 
         Raises:
             ProviderRefusal, RunError, JournalError: what stops the whole run. Calls in flight are given up.
@@ -127,7 +144,7 @@ class Engine:
                     await self._moved.wait()
                     self._go_on()
                 try:
-                    results.put(await self.play(job))
+                    results.put(job.index, await self.play(job))
                 except BudgetExhausted as error:
                     # Games that were begun may still fit what is reserved for others now; new ones may not.
                     self.exhausted = error
@@ -152,10 +169,52 @@ class Engine:
         if self.exhausted is not None:
             raise self.exhausted
 
-    async def play(self, job: Job) -> Rollout:
-        """Play one game to its end, whatever that is."""
+    async def play(self, job: Job) -> list[Rollout]:
+        """Play one game to its end, whatever that is; or one tree, whose branches come in order."""
+        return sorted(await self._branches(job, self._game(job, ()), 0), key=lambda rollout: rollout.job.repeat)
+
+    def _game(self, job: Job, rounds: Sequence[Round]) -> Game:
         point = job.datapoint
-        game = play(self.protocol, seed=job.seed, label=point.label, prover_stance=point.prover_stance)
+        return play(self.protocol, seed=job.seed, label=point.label, prover_stance=point.prover_stance, rounds=rounds)
+
+    async def _branches(self, job: Job, game: Game, start: int) -> list[Rollout]:
+        """Play a game on to its end, and every branch that leaves it in round `start` or later."""
+        others: list[asyncio.Task[list[Rollout]]] = []
+        unfinished: BaseException | None = None
+        rollouts = []
+        try:
+            try:
+                rollouts.append(await self._line(job, game, start, others))
+            except (Stopped, BudgetExhausted) as failure:
+                unfinished = failure
+            await _all_unless_fatal(others)
+        finally:
+            game.close()
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        for task in others:
+            rollouts.extend(task.result())
+        if unfinished is not None:
+            raise unfinished
+        return rollouts
+
+    def _fork(self, job: Job, turn: Turn) -> Iterator[asyncio.Task[list[Rollout]]]:
+        """Begin a branch for each further answer to a step."""
+        for repeat in self._siblings(job, turn.round):
+            branch = self.branch(job, repeat)
+            yield asyncio.create_task(self._branches(branch, self._game(branch, tuple(turn.rounds)), turn.round + 1))
+
+    def _siblings(self, job: Job, round_: int) -> list[int]:
+        """The repeats of the other answers to the step that a branch is at."""
+        if self.shape is None:
+            return []
+        tree, path = self.shape.tree(job.repeat), self.shape.path(job.repeat)
+        nodes = [self.shape.repeat(tree, (*path[:round_], answer)) for answer in range(self.shape.responses)]
+        return [repeat for answer, repeat in enumerate(nodes) if answer != path[round_]]
+
+    async def _line(self, job: Job, game: Game, start: int, others: list[asyncio.Task[list[Rollout]]]) -> Rollout:
+        """Play one game to its end; tasks that play the branches off it are added to `others`."""
         calls: list[Call] = []
         rounds: Sequence[Round] = ()
         decision, error = int(Decision.NONE), None
@@ -163,6 +222,8 @@ class Engine:
             turn = next(game)
             while True:
                 rounds = turn.rounds
+                if turn.round >= start:
+                    others.extend(self._fork(job, turn))
                 turn = game.send(await self._replies(job, turn, calls))
         except StopIteration as end:
             rounds, decision = end.value.rounds, int(end.value.decision)
@@ -170,8 +231,12 @@ class Engine:
         except tuple(kind for kind, _ in _OUTCOMES) as failure:
             outcome = next(name for kind, name in _OUTCOMES if isinstance(failure, kind))
             error = f"{type(failure).__name__}: {failure}"
-        finally:
-            game.close()
+        return self._rollout(job, calls, rounds, decision=decision, outcome=outcome, error=error)
+
+    def _rollout(
+        self, job: Job, calls: list[Call], rounds: Sequence[Round], *, decision: int, outcome: str, error: str | None
+    ) -> Rollout:
+        point = job.datapoint
         calls.extend(self.earlier_failures(job))
         calls.extend(self._failed.pop((point.id, job.repeat), ()))
         # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
@@ -187,15 +252,20 @@ class Engine:
             job.datapoint.id, job.repeat,
         )  # fmt: skip
 
-        opening = self.kin is not None and not any(played.raw for played in turn.rounds)
+        opening = not any(played.raw for played in turn.rounds)
+
+        def kin(agent: str) -> Sequence[int]:
+            """The repeats whose answer to this step may come in the same call."""
+            if self.shape is not None:
+                return self._siblings(job, turn.round)
+            return self.kin(job, agent) if opening and self.kin is not None else ()
 
         async def complete(request: Request) -> Completion:
             if self.stopping:
                 raise Stopped
-            if opening and self.kin is not None and request.group in self.sharing and request.sample.attempt == 0:
-                kin = self.kin(job, request.sample.agent)
-                siblings = tuple(request.sample._replace(repeat=repeat) for repeat in kin)
-                request = replace(request, siblings=siblings)
+            if request.group in self.sharing and request.sample.attempt == 0:
+                siblings = (request.sample._replace(repeat=repeat) for repeat in kin(request.sample.agent))
+                request = replace(request, siblings=tuple(siblings))
             completion = await self.complete(request)
             self.answered(request, completion)
             calls.extend(_calls(request, completion))
@@ -236,13 +306,13 @@ def _calls(request: Request, completion: Completion) -> Iterator[Call]:
         )
 
 
-async def _all_unless_fatal(tasks: Sequence[asyncio.Task[Reply]]) -> None:
-    """Wait for all speakers of a round; only what stops the whole run stops the wait.
+async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
+    """Wait for all speakers of a round, or all branches; only what stops the whole run stops the wait.
 
     What ends the game alone lets the others finish: their answers are paid for, and which of two such failures
     came first is chance. `task.result()` then raises the first in the protocol's order.
     """
-    pending: set[asyncio.Task[Reply]] = set(tasks)
+    pending: set[asyncio.Task[T]] = set(tasks)
     while pending:
         finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
         for task in finished:

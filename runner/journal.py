@@ -104,6 +104,10 @@ def _scan(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes, dict[str, A
         yield *torn, None
 
 
+_Batch = list[tuple[bytes, asyncio.Future[None]]]
+"""Lines, each with what tells its writer that it is on disk."""
+
+
 class Journal:
     """An open journal: append records, each on disk when `append` returns."""
 
@@ -117,9 +121,9 @@ class Journal:
         self._path = path
         self._durable = durable
         self._disk = disk or RealDisk()
-        self._pending: list[bytes] = []
-        self._flushed: asyncio.Future[None] | None = None
-        self._flushing: asyncio.Task[None] | None = None
+        self._pending: _Batch = []
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._failure: BaseException | None = None
         self._thread: ThreadPoolExecutor | None = None
         try:
@@ -168,36 +172,60 @@ class Journal:
         """
         if self._failure is not None:
             raise JournalError(f"{self._path} takes no more: {self._failure}") from self._failure
-        self._pending.append(encode(self._sequence, record))
+        line = encode(self._sequence, record)
         self._sequence += 1
         if not self._durable:
-            self._write(self._pending)
-            self._pending = []
+            self._write([line])
             return
-        if self._flushed is None:
-            self._flushed = asyncio.get_running_loop().create_future()
-        flushed = self._flushed
-        if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.create_task(self._flush())
-        await asyncio.shield(flushed)
-
-    async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
+        flushed = loop.create_future()
+        self._pending.append((line, flushed))
+        if self._idle.is_set():
+            self._idle.clear()
+            loop.call_soon(self._flush, loop)  # not at once: games that are ready now send their records along
+        await flushed  # who is cancelled here gives up waiting, and the record is written all the same
+
+    def append_now(self, record: dict[str, Any]) -> None:
+        """Write one record where no event loop runs; it is kept when this returns.
+
+        Raises:
+            JournalError: it could not be written; nor can anything after it.
+        """
+        if self._failure is not None:
+            raise JournalError(f"{self._path} takes no more: {self._failure}") from self._failure
+        self._write([encode(self._sequence, record)])
+        self._sequence += 1
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand what is pending to the thread, which tells the loop directly: each detour through it costs a wait."""
+        batch, self._pending = self._pending, []
         self._thread = self._thread or ThreadPoolExecutor(1, "journal")
-        while self._pending:
-            batch, self._pending = self._pending, []
-            flushed, self._flushed = self._flushed, None
-            assert flushed is not None
-            try:
-                await loop.run_in_executor(self._thread, self._write, batch)
-            except JournalError as error:
-                for waiting in (flushed, self._flushed):
-                    if waiting is not None:
-                        waiting.set_exception(error)
-                        waiting.exception()  # seen: those who wait may have been cancelled
-                self._pending, self._flushed = [], None
-                return
-            flushed.set_result(None)
+        self._thread.submit(self._write_and_tell, batch, loop)
+
+    def _write_and_tell(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
+        failure: Exception | None = None
+        try:
+            self._write([line for line, _ in batch])
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            failure = error
+        loop.call_soon_threadsafe(self._flushed, batch, failure, loop)
+
+    def _flushed(self, batch: _Batch, failure: Exception | None, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake who waits for a batch, and go on with what has come meanwhile."""
+        if failure is not None:
+            batch, self._pending = batch + self._pending, []
+        for _, flushed in batch:
+            if flushed.done():
+                continue  # cancelled
+            if failure is None:
+                flushed.set_result(None)
+            else:
+                flushed.set_exception(failure)
+                flushed.exception()  # seen: those who wait may be cancelled before they look
+        if self._pending:
+            self._flush(loop)
+        else:
+            self._idle.set()
 
     def _write(self, batch: list[bytes]) -> None:
         """Write whole lines, or none that count: after a failure the file is cut back to what was whole."""
@@ -224,8 +252,7 @@ class Journal:
 
     async def close(self) -> None:
         """Wait for what is being written, and let go of the file."""
-        if self._flushing is not None:
-            await self._flushing
+        await self._idle.wait()
         if self._thread is not None:
             self._thread.shutdown()
         os.close(self._fd)

@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS runs (
     completions BIGINT, prompt_tokens BIGINT, completion_tokens BIGINT, cached_tokens BIGINT, cost_usd DOUBLE,
     dataset_sha256 VARCHAR, game_sha256 VARCHAR, outcomes JSON
 );
+ALTER TABLE runs ADD COLUMN IF NOT EXISTS training JSON;
 CREATE TABLE IF NOT EXISTS agents (
     run_id VARCHAR, agent VARCHAR, role VARCHAR, model_group VARCHAR, provider VARCHAR, model VARCHAR,
     base_model VARCHAR
@@ -140,8 +141,7 @@ def _replacing(
     except RunDirectoryError as error:
         raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
     except (duckdb.Error, OSError) as error:
-        hint = f"If {path} is damaged: nip-run leaderboard --rebuild --results {results}. {later}"
-        raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {hint}") from error
+        raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {later}") from error
 
 
 @contextmanager
@@ -177,8 +177,8 @@ def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     names = ", ".join(_RUN_COLUMNS)
     marks = ", ".join("?" * len(_RUN_COLUMNS))
     connection.execute(
-        f"INSERT INTO runs ({names}, spec, outcomes) VALUES ({marks}, ?, ?)",
-        [*row, spec, json.dumps(metrics["outcomes"])],
+        f"INSERT INTO runs ({names}, spec, outcomes, training) VALUES ({marks}, ?, ?, ?)",
+        [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.get("training"))],
     )
     for agent in manifest["agents"]:
         connection.execute(
@@ -203,6 +203,10 @@ def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, c
             "FROM read_parquet(?, file_row_number=true) WHERE file_row_number BETWEEN ? AND ?",
             [path, start, start + PIECE - 1],
         )
+
+
+def _json_or_null(value: Any) -> str | None:
+    return None if value is None else json.dumps(value)
 
 
 def _spec_as_json(folder: RunFolder) -> str:

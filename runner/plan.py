@@ -7,11 +7,12 @@ edited prompt is another rollout, and a longer run has the shorter one's rollout
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from runner.agents import OpenAiWholeAgent
 from runner.datasets.load import Datapoint
 from runner.documents.fields import plain
 from runner.ids import derived_seed, tagged_hash
@@ -20,20 +21,21 @@ from runner.models.budget import answer_limit
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings
 from runner.protocols.protocol import Protocol
+from runner.protocols.shape import Shape
 from runner.seat import AgentRuntime, Position, Seat
 from runner.spec.experiment import AgentSettings
 from runner.spec.load import Spec
-
-if TYPE_CHECKING:
-    from runner.agents import OpenAiWholeAgent
 
 FREE_KEYS = (
     "description",
     "sweep",
     "rollouts.per_datapoint",
     "rollouts.concurrency",
+    "rollouts.most_calls",
     "dataset.limit",
     "fine_tune",
+    "kind",
+    "training",
     "retry.transient",
     "budget",
     "cache",
@@ -91,6 +93,7 @@ class Plan:
                 "agents": {name: _seat_content(agent) for name, agent in experiment.agents.items()},
                 "decision_format": plain(experiment.decision_format),
                 "retry": [plain(experiment.retry.invalid_response), plain(experiment.retry.refused)],
+                **({} if self.shape is None else {"tree": self.shape.responses}),
             },
         )
 
@@ -118,21 +121,36 @@ class Plan:
     def benchmark(self) -> str:
         return self.spec.experiment.benchmark or self.spec.experiment.name
 
+    @cached_property
+    def shape(self) -> Shape | None:
+        """The shape of the trees of responses; None where single games are played."""
+        responses = self.spec.experiment.rollouts.num_responses_per_timestep
+        return None if responses is None else Shape(responses, self.spec.protocol.max_message_rounds)
+
     @property
     def size(self) -> int:
-        """How many rollouts."""
+        """How many games or trees."""
         return len(self.spec.dataset.datapoints) * self.spec.experiment.rollouts.per_datapoint
 
     def jobs(self) -> Iterator[Job]:
-        """Every game, the first repeat of all datapoints first, so that a run cut short covers them evenly."""
+        """Every game or tree, the first of all datapoints first, so that a run cut short covers them evenly."""
         seed = self.spec.experiment.seed
+        apart = 1 if self.shape is None else self.shape.branches
         index = 0
-        for repeat in range(self.spec.experiment.rollouts.per_datapoint):
+        for number in range(self.spec.experiment.rollouts.per_datapoint):
             for point in self.spec.dataset.datapoints:
-                rollout_id = tagged_hash("rollout", [self.game_hash, point.content_hash, repeat, seed])[:16]
                 # Not from the game's hash: the same datapoint meets the same chance under every model.
-                yield Job(index, rollout_id, point, repeat, derived_seed("rollout", seed, point.id, repeat))
+                chance = derived_seed("rollout", seed, point.id, number)
+                yield self._job(index, point, number * apart, chance)
                 index += 1
+
+    def branch(self, job: Job, repeat: int) -> Job:
+        """One branch of a tree as a job of its own; chance is the whole tree's."""
+        return self._job(job.index, job.datapoint, repeat, job.seed)
+
+    def _job(self, index: int, point: Datapoint, repeat: int, chance: int) -> Job:
+        content = [self.game_hash, point.content_hash, repeat, self.spec.experiment.seed]
+        return Job(index, tagged_hash("rollout", content)[:16], point, repeat, chance)
 
     def kin(self, job: Job, agent: str) -> list[int]:
         """The other repeats of a job's datapoint in which this agent speaks first too: they ask the same first."""
@@ -152,8 +170,6 @@ class Plan:
 
     def agents(self) -> dict[str, OpenAiWholeAgent]:
         """The agents that play, one a seat."""
-        from runner.agents import OpenAiWholeAgent  # here and not above: it brings NumPy
-
         runtime = AgentRuntime(self.spec.prompts)
         protocol = self.spec.protocol
         return {name: OpenAiWholeAgent(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}
@@ -179,6 +195,31 @@ class Plan:
         return rows
 
 
+def total(estimates: Iterable[Estimate]) -> list[Estimate]:
+    """The sums by model group."""
+    rows: dict[str, Estimate] = {}
+    for new in estimates:
+        old = rows.get(new.group)
+        rows[new.group] = new if old is None else _sum(old, new)
+    return list(rows.values())
+
+
+def _sum(one: Estimate, other: Estimate) -> Estimate:
+    def pair(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+        return a[0] + b[0], a[1] + b[1]
+
+    cost = None
+    if one.cost_usd is not None and other.cost_usd is not None:
+        cost = (one.cost_usd[0] + other.cost_usd[0], one.cost_usd[1] + other.cost_usd[1])
+    return replace(
+        one,
+        calls=pair(one.calls, other.calls),
+        prompt_tokens=pair(one.prompt_tokens, other.prompt_tokens),
+        completion_tokens=pair(one.completion_tokens, other.completion_tokens),
+        cost_usd=cost,
+    )
+
+
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
     """A protocol's content for hashing: its rules and the parameters in force, without names for people."""
     file = plain(protocol.file)
@@ -187,7 +228,7 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
 
 def model_content(settings: ModelSettings) -> dict[str, Any]:
     """What of a model group a game depends on; not where it is served, nor its key, price or patience."""
-    free = (*FREE_MODEL_KEYS, "run")
+    free = (*FREE_MODEL_KEYS, "run", "lineage")
     return {f.name: plain(getattr(settings, f.name)) for f in fields(settings) if f.name not in free}
 
 
@@ -225,14 +266,15 @@ def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
     said = 0
     for round_ in range(rounds):
         spoken = 0
+        answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
         for name, games in _speaking(plan, round_).items():
             seat = seats[name]
             words = int(seat.agent_params.max_response_words * WORDS_TO_TOKENS)
             answer = (answer_limit(seat.model_settings) or words) if most else words
             row = totals.setdefault(seat.shared_model_group, _Counts())
-            row.calls += games
-            row.prompt += (system[name] * repeats + said * len(points) * repeats) * games // plan.size
-            row.completion += answer * games
+            row.calls += games * answers
+            row.prompt += (system[name] * repeats + said * len(points) * repeats) * games * answers // plan.size
+            row.completion += answer * games * answers
             spoken = max(spoken, words) if protocol.step(round_).draw == "one" else spoken + words
         said += spoken
     return totals

@@ -198,20 +198,20 @@ def _disk_error(path: Path, error: OSError) -> RunError:
 
 
 class InOrder:
-    """Passes rollouts on in the order of the plan. Holds at most `window` that came too early."""
+    """Passes the rollouts of each job on in the order of the plan. Holds at most `window` jobs that came too early."""
 
-    def __init__(self, sink: Callable[[Rollout], None], window: int) -> None:
+    def __init__(self, sink: Callable[[Sequence[Rollout]], None], window: int) -> None:
         self._sink = sink
         self._window = window
         self._next = 0
-        self._early: dict[int, Rollout] = {}
+        self._early: dict[int, Sequence[Rollout]] = {}
 
     def has_room(self, index: int) -> bool:
-        """Whether the game with this index may start: it is not too far ahead of the slowest."""
+        """Whether the job with this index may start: it is not too far ahead of the slowest."""
         return index < self._next + self._window
 
-    def put(self, rollout: Rollout) -> None:
-        self._early[rollout.job.index] = rollout
+    def put(self, index: int, rollouts: Sequence[Rollout]) -> None:
+        self._early[index] = rollouts
         while self._next in self._early:
             self._sink(self._early.pop(self._next))
             self._next += 1

@@ -35,7 +35,7 @@ class Rederiver:
         self._asked: list[Request] = []
         self._file = folder.journal.open("rb")
         self._recorded = Recorded(self._read, read_journal(folder.journal))
-        self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete)
+        self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, shape=plan.shape, branch=plan.branch)
 
     def _read(self, offset: int) -> bytes:
         self._file.seek(offset)
@@ -50,28 +50,33 @@ class Rederiver:
             raise ending(record)
         return completion_from_fields(record)
 
-    def rollout(self, job: Job) -> Rollout | None:
-        """One game again; None where the journal does not hold all of it."""
-        return asyncio.run(self._rollout(job))
+    def of_job(self, job: Job) -> list[Rollout]:
+        """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
+        return asyncio.run(self._of_job(job))
 
-    def rollouts(self) -> Iterator[Rollout]:
-        """Every finished game, in the order of the plan."""
+    def by_job(self) -> Iterator[list[Rollout]]:
+        """The rollouts of every finished game or tree, in the order of the plan."""
         with asyncio.Runner() as runner:
             for job in self.plan.jobs():
                 self._asked = []
-                rollout = runner.run(self._rollout(job))
-                if rollout is not None:
-                    yield rollout
+                rollouts = runner.run(self._of_job(job))
+                if rollouts:
+                    yield rollouts
 
-    async def _rollout(self, job: Job) -> Rollout | None:
+    def rollouts(self) -> Iterator[Rollout]:
+        """Every finished rollout, in the order of the plan."""
+        for rollouts in self.by_job():
+            yield from rollouts
+
+    async def _of_job(self, job: Job) -> list[Rollout]:
         try:
             return await self._engine.play(job)
         except _NotRecorded:
-            return None
+            return []
 
     def requests(self) -> Iterator[Request]:
         """Every request of the finished games, in the order of the plan."""
-        for _ in self.rollouts():
+        for _ in self.by_job():
             asked, self._asked = self._asked, []
             yield from asked
 

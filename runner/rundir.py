@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from runner.datasets.load import Dataset
 from runner.documents.fields import plain
 from runner.documents.layers import dump
 from runner.errors import RunDirectoryError, RunError, UsageError
@@ -129,27 +130,58 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def open_folder(plan: Plan, results: Path, run_id: str) -> tuple[RunFolder, dict[str, Any]]:
+@dataclass(frozen=True)
+class Part:
+    """What a run is of the training run that it belongs to."""
+
+    parent_run_id: str
+    iteration: int
+    kind: str
+    """`training`: its games are trained on; `benchmark`: they measure."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Its part of the manifest."""
+        return {"parent_run_id": self.parent_run_id, "iteration": self.iteration, "kind": self.kind}
+
+
+def open_folder(
+    plan: Plan, results: Path, run_id: str, identity: str | None = None
+) -> tuple[RunFolder, dict[str, Any]]:
     """The folder of a run: a new one, or the one that was begun, with its manifest.
+
+    `identity` is what tells the run apart, where that is not the plan's own.
 
     Raises:
         RunDirectoryError: the folder belongs to another spec.
         RunError: it cannot be written.
     """
     folder = RunFolder(results / "runs" / run_id)
-    if folder.manifest_path.is_file():
-        manifest = folder.manifest()
-        if manifest["identity"] != plan.identity:
-            raise RunDirectoryError(
-                f"{folder.path} holds another spec's run; these keys differ: "
-                f"{', '.join(_differing(folder, plan)) or 'the contents of its files'}. Choose another --run-id"
-            )
+    manifest = manifest_of(plan, folder, identity)
+    if manifest is not None:
         return folder, manifest
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make {folder.path}: {error.strerror}") from error
-    return folder, new_manifest(plan, run_id)
+    return folder, {**new_manifest(plan, run_id), "identity": identity or plan.identity}
+
+
+def manifest_of(plan: Plan, folder: RunFolder, identity: str | None = None) -> dict[str, Any] | None:
+    """The manifest of a plan's run, or of the run of that identity; None where it has not begun.
+
+    Raises:
+        RunDirectoryError: the folder belongs to another spec.
+    """
+    if not folder.manifest_path.is_file():
+        return None
+    manifest = folder.manifest()
+    if manifest["identity"] != (identity or plan.identity):
+        raise RunDirectoryError(
+            f"{folder.path} holds another spec's run; these keys differ: "
+            f"{', '.join(_differing(folder, plan)) or 'the contents of its files'}. Choose another --run-id"
+        )
+    return manifest
 
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:
@@ -163,15 +195,26 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
         write_whole(inputs / "prompts" / (name + SUFFIX), source)
     protocol = plain(plan.spec.protocol.file)
     write_whole(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
-    rows = (
-        orjson.dumps({"id": p.id, "label": p.label, **p.columns}, option=orjson.OPT_APPEND_NEWLINE)
-        for p in plan.spec.dataset.datapoints
-    )
-    write_whole(inputs / "dataset.jsonl", b"".join(rows))
+    write_whole(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
     saved = resolved(plan)
     for group, run in plan.spec.replays.items():
         saved["models"][group]["run"] = os.path.relpath(run, folder.path)
     write_whole(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(saved))
+
+
+def _dataset_lines(plan: Plan) -> Iterator[bytes]:
+    """Every datapoint; where two splits are used, with its split."""
+    spec = plan.spec
+    splits: list[tuple[Dataset, dict[str, Any]]] = [(spec.dataset, {})]
+    if spec.test is not None and spec.experiment.training is not None:
+        splits = [
+            (spec.dataset, {"split": spec.experiment.dataset.split}),
+            (spec.test, {"split": spec.experiment.training.test.split}),
+        ]
+    for dataset, split in splits:
+        for point in dataset.datapoints:
+            row = {"id": point.id, "label": point.label, **point.columns, **split}
+            yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def resolved(plan: Plan) -> dict[str, Any]:
@@ -180,7 +223,7 @@ def resolved(plan: Plan) -> dict[str, Any]:
     parameters = plain(plan.spec.protocol.parameters)
     chosen: dict[str, Any] = {
         "columns": {},
-        "split": None,
+        "split": None if plan.spec.test is None else data["dataset"]["split"],
         "filter": None,
         "balance": "none",
         "shuffle": False,
@@ -244,7 +287,17 @@ def _agent_row(name: str, agent: Seat) -> dict[str, Any]:
 def refreshed(manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """The manifest of a run that goes on, perhaps with more to play; what began it stays."""
     fresh = new_manifest(plan, manifest["run_id"])
-    kept = ("started_at", "git_commit", "git_dirty", "version", "python", "parent_run_id", "iteration")
+    kept = (
+        "started_at",
+        "git_commit",
+        "git_dirty",
+        "version",
+        "python",
+        "parent_run_id",
+        "iteration",
+        "kind",
+        "identity",
+    )
     return {**fresh, **{name: manifest[name] for name in kept}}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack, suppress
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from runner.files import locked, read_json
 from runner.ids import tagged_hash
 from runner.models.budget import Budget
 from runner.plan import Plan
-from runner.rundir import DONE, RunFolder, open_folder, refreshed, resolved, run_folders, write_inputs
+from runner.rundir import DONE, Part, RunFolder, open_folder, refreshed, resolved, run_folders, write_inputs
 from runner.session import ReplayOf, Session, Watch, spending
-from runner.spec.experiment import NAME_PATTERN
+from runner.spec.experiment import RUN_ID_PATTERN
 from runner.spec.load import Spec
 
 
@@ -39,13 +40,17 @@ def run(
     again: bool = False,
     replay: ReplayOf | None = None,
     budget: Budget | None = None,
+    held: Collection[str] = (),
     watch: Watch | None = None,
+    part: Part | None = None,
 ) -> RunResult:
-    """Play a spec, going on where an earlier run of it stopped, and put its rows on the leaderboard.
+    """Play a spec's games, going on where an earlier run of it stopped, and put its rows on the leaderboard.
 
     A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays it
     with another run's answers. `budget` is shared by the points of a sweep, what their journals hold counted in;
-    without one the spec's own holds for this run alone. `watch` is called whenever the progress has moved.
+    without one the spec's own holds for this run alone. `held` are the runs that the caller has locked already (see
+    `lock_run`), as whoever counts journals into a budget must. `watch` is called whenever the progress has moved.
+    `part` says of which training run these games are a part.
 
     Raises:
         BudgetExhausted: what is left does not fit the budget.
@@ -56,12 +61,8 @@ def run(
     from runner import leaderboard
 
     plan, results = Plan(spec), Path(results)
-    if run_id is not None and not re.fullmatch(NAME_PATTERN, run_id):
-        raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {NAME_PATTERN}")
-    name = run_id or run_name(plan, results, again=again, replay=replay is not None)
-    with ExitStack() as held:
-        lock = RunFolder(results / "runs" / name).lock
-        held.enter_context(locked(lock, f"run {name}"))
+    name = run_id or run_name(plan.run_id, results, again=again, replay=replay is not None)
+    with nullcontext() if name in held else lock_run(results, name):
         folder, manifest = open_folder(plan, results, name)
         source = None if replay is None else [replay.run.name, replay.until_round]
         if manifest.get("replay_of", source) != source:
@@ -80,6 +81,7 @@ def run(
             budget = Budget(spec.experiment.budget)
             budget.add_spent(spending(plan, folder))
         manifest = {**refreshed(manifest, plan), "replay_of": source, "cache": _cache_beside(spec, folder)}
+        manifest.update(part.fields if part is not None else {})
         session = Session(plan, folder, manifest, budget=budget, replay=replay, watch=watch)
         try:
             session.play()
@@ -90,6 +92,18 @@ def run(
             raise
     leaderboard.append(results, folder)
     return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
+
+
+def lock_run(results: Path, run_id: str) -> AbstractContextManager[None]:
+    """Keep a run to this process; its folder is made if it is not there.
+
+    Raises:
+        UsageError: no run can have this id.
+        RunDirectoryError: another process has it; the message names the process.
+    """
+    if not re.fullmatch(RUN_ID_PATTERN, run_id):
+        raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {RUN_ID_PATTERN}")
+    return locked(RunFolder(results / "runs" / run_id).lock, f"run {run_id}")
 
 
 def _played(source: list[Any] | None) -> str:
@@ -104,15 +118,15 @@ def _cache_beside(spec: Spec, folder: RunFolder) -> str | None:
     return None if spec.cache is None else os.path.relpath(spec.cache, folder.path)
 
 
-def run_name(plan: Plan, results: Path, *, again: bool = False, replay: bool = False) -> str:
-    """The id of the run that a plan makes: its own, or the next free one where it is to be played anew.
+def run_name(run_id: str, results: Path, *, again: bool = False, replay: bool = False) -> str:
+    """The id of the run that a plan with this id makes: its own, or the next free one where it is to be played anew.
 
     An unfinished run of the same kind is gone on with.
     """
     taken = {folder.run_id: folder for folder in run_folders(results)}
-    if not (again or replay) or plan.run_id not in taken:
-        return plan.run_id
-    base = f"{plan.run_id}-replay" if replay else plan.run_id
+    if not (again or replay) or run_id not in taken:
+        return run_id
+    base = f"{run_id}-replay" if replay else run_id
     number = 1 if replay else 2
     while True:
         name = base if replay and number == 1 else f"{base}-{number}"

@@ -100,17 +100,21 @@ class Seat:
 
     def prompt(self, position: Position) -> list[ChatMessage]:
         """The chat messages that its model gets at this position."""
+        return self._chat(position, position.round)
+
+    def _chat(self, position: Position, system_round: int) -> list[ChatMessage]:
+        """The chat at a position, with the system message of a round."""
         prompts = self.settings.prompts
-        variables = self._variables(position.columns, position.prover_stance, position.round)
+        columns, stance = position.columns, position.prover_stance
         last_round = None
         if self.agent_spec.last_round_message and position.round == self.max_message_rounds - 1:
-            last_round = prompts.render(self.agent_name + LAST_ROUND, variables)
+            last_round = prompts.render(self.agent_name + LAST_ROUND, self._variables(columns, stance, position.round))
         return chat_messages(
             self.protocol_handler,
             self.agent_name,
             position.rounds,
             round_=position.round,
-            system=prompts.render(self.agent_name, variables),
+            system=prompts.render(self.agent_name, self._variables(columns, stance, system_round)),
             last_round=last_round,
             seed=position.seed,
         )
@@ -211,10 +215,7 @@ class Seat:
         The system message is that of the agent's first turn: an example of many turns has one, and it must
         not count down questions that the first turn still had.
         """
-        first = self.protocol_handler.first_active_round(self.agent_name) or 0
-        chat = self.prompt(position)
-        variables = self._variables(position.columns, position.prover_stance, first)
-        return [{**chat[0], "content": self.settings.prompts.render(self.agent_name, variables)}, *chat[1:]]
+        return self._chat(position, self.protocol_handler.first_active_round(self.agent_name) or 0)
 
 
 def _usable_text(choice: Choice) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from runner.datasets.files import FineTuneFiles, remove_files
+from runner.datasets.files import FineTuneFiles, Trees, remove_files
 from runner.documents.fields import plain
 from runner.errors import BudgetExhausted, CallError, Interrupted, RunError, TransientError
 from runner.execute import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
@@ -40,6 +40,7 @@ from runner.records import TRANSPORT_FAILED, Call, InOrder, PartFiles, Rollout
 from runner.rundir import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder, now
 from runner.surroundings import fewer_collections, log_to, stopping_on_signals
 from runner.text import listed
+from runner.trees import TreeStatistics, grow
 
 Watch = Callable[[Progress], None]
 
@@ -89,8 +90,10 @@ class Session:
     ) -> None:
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self.metrics = Metrics(plan.spec.protocol)
+        shape = plan.shape
+        self._tree_statistics = None if shape is None else TreeStatistics(plan.spec.protocol, shape)
         self.notes: list[str] = []
-        self.progress = Progress(total=plan.size)
+        self.progress = Progress(total=plan.size, of="rollouts" if plan.shape is None else "trees")
         self._watch = watch or (lambda _: None)
         self._budget, self._replay = budget, replay
         self._models = used_models(plan)
@@ -217,22 +220,32 @@ class Session:
             "cache": cache,
             **asking,
         }
-        if self._replay is not None and replayed is not None:
-            if self._replay.until_round is None:
-                return Connection(replayed.complete, (replayed.close,))
-            live = connect(self._models, policy, **options, providers=self._batches(journal, recorded))
-            both = ReplayThenLive(replayed, live, self._replay.until_round)
-            return Connection(both.complete, (both.close,))
-        return connect(self._models, policy, **options, providers=self._batches(journal, recorded))
+        until = self._replay.until_round if self._replay is not None else None
+        if replayed is not None and until is None:
+            return Connection(replayed.complete, (replayed.close,))
+        batches = self._batches(journal, recorded, asking["before_call"])
+        live = connect(self._models, policy, **options, providers=batches)
+        if replayed is None or until is None:
+            return live
+        both = ReplayThenLive(replayed, live, until)
+        return Connection(both.complete, (both.close,))
 
-    def _batches(self, journal: Journal, recorded: Recorded) -> dict[str, Provider]:
+    @property
+    def _trees(self) -> Trees | None:
+        shape = self.plan.shape
+        return None if shape is None else Trees(shape, self.plan.spec.experiment.seed)
+
+    def _batches(self, journal: Journal, recorded: Recorded, before_sending: Callable[[], None]) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""
         batched = [name for name, settings in self._models.items() if settings.provider == "openai" and settings.batch]
         if not batched:
             return {}
         from runner.models.openai_batch import BatchModel
 
-        return {name: BatchModel(self._models[name], name, journal.append, recorded.batches) for name in batched}
+        return {
+            name: BatchModel(self._models[name], name, journal.append, recorded.batches, before_sending=before_sending)
+            for name in batched
+        }
 
     @property
     def _concurrency(self) -> int:
@@ -257,6 +270,8 @@ class Session:
             self.plan.agents(),
             unconnected,
             earlier_failures=earlier,
+            shape=self.plan.shape,
+            branch=self.plan.branch,
             kin=self.plan.kin if sharing else None,
             sharing=sharing,
             answered=self._answered,
@@ -269,14 +284,20 @@ class Session:
         parts = PartFiles(self.folder.path, self.folder.run_id)
         settings = self.plan.spec.experiment.fine_tune
         run_id, folder = self.folder.run_id, self.folder.fine_tune
-        files = FineTuneFiles(folder, settings, engine.agents, run_id) if settings else None
+        files = FineTuneFiles(folder, settings, engine.agents, run_id, self._trees) if settings else None
 
-        def sink(rollout: Rollout) -> None:
-            parts.write(rollout)
-            self.metrics.add(rollout)
+        def sink(rollouts: Sequence[Rollout]) -> None:
+            for rollout in rollouts:
+                parts.write(rollout)
+                self.metrics.add(rollout)
+                self._count(rollout)
+            root = grow(rollouts, self.plan.shape) if self.plan.shape is not None else None
+            if root is not None and self._tree_statistics is not None:
+                self._tree_statistics.add(root)
             if files is not None:
-                files.add(rollout)
-            self._count(rollout)
+                files.add(rollouts)
+            self.progress.jobs += 1
+            self._watch(self.progress)
 
         ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency))
         try:
@@ -307,7 +328,6 @@ class Session:
             price = self._prices[self._group_of[call.agent]]
             if call.paid and price is not None:
                 self._cost += price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens)
-        self._watch(progress)
 
     def _answered(self, request: Request, completion: Completion) -> None:
         """Count an answer for those who watch, as it comes in."""
@@ -323,10 +343,11 @@ class Session:
         self._watch(progress)
 
     def _finish(self, files: FineTuneFiles | None) -> None:
+        trees = {} if self._tree_statistics is None else self._tree_statistics.original_statistics()
         summary = {
             "run_id": self.folder.run_id,
             **self.metrics.summary(),
-            "original_statistics": self.metrics.original_statistics(),
+            "original_statistics": {**self.metrics.original_statistics(), **trees},
         }
         write_whole(self.folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
         if files is not None:

@@ -87,3 +87,21 @@ def stopping_on_signals(engine: Engine) -> Iterator[None]:
         for number in numbers:
             with suppress(ValueError, RuntimeError):
                 loop.remove_signal_handler(number)
+
+
+@contextmanager
+def terminated_like_ctrl_c() -> Iterator[None]:
+    """While no event loop runs: SIGTERM interrupts as SIGINT does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread: signals are somebody else's there
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

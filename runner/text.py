@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Iterable
+from pathlib import PurePath
 
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
@@ -25,6 +26,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` with the known word that is most like this one, or nothing."""
     found = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def nearest_file(name: str, known: Iterable[str]) -> str:
+    """`nearest` for names of files: their suffixes, which are alike whatever the files are, do not count."""
+    stems = {PurePath(file).stem: file for file in known}
+    found = difflib.get_close_matches(PurePath(name).stem, stems, n=1, cutoff=0.6)
+    return f"; did you mean {stems[found[0]]!r}?" if found else ""
 
 
 def listed(words: Iterable[str]) -> str:

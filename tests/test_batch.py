@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,9 @@ from runner.models.openai_body import request_body
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings
 from tests.batch_server.client import Provider, providing
+from tests.processes import ended_or_killed, started_silent, until
 from tests.server.play import (
-    command,
     derived_files,
-    environment,
     journal_records,
     nip_run,
     only_run,
@@ -34,13 +31,6 @@ from tests.server.play import (
 )
 
 BATCH = {"m": {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}}
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.01)
 
 
 def batch_spec(folder: Path, provider: Provider, **changes: Any) -> Path:
@@ -57,24 +47,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def calls(run: Path) -> list[tuple[Any, ...]]:
     return [tuple(record["sample"]) for record in journal_records(run) if record["kind"] == "call"]
-
-
-def ended_or_killed(process: subprocess.Popen[Any], seconds: float) -> int | None:
-    """The exit code; None where it had to be killed."""
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        process.kill()
-        process.wait()
-
-
-def begun(*words: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 # Whole runs
@@ -164,7 +136,7 @@ def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
 def test_an_output_file_with_a_torn_line_does_not_hang_the_run(tmp_path: Path, live: Path) -> None:
     with providing(broken_outputs=1) as provider:
         batch_spec(tmp_path, provider)
-        assert ended_or_killed(begun("spec.yaml", "-q", cwd=tmp_path), 15) == 0
+        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path), 15) == 0
     assert derived_files(only_run(tmp_path / "results")) == derived_files(live)
 
 
@@ -204,7 +176,7 @@ def test_a_run_by_batch_and_one_by_single_calls_are_the_same_run(tmp_path: Path)
 def test_a_run_killed_after_its_batch_was_sent_finds_it_again(tmp_path: Path, live: Path) -> None:
     with providing(delay=1.5) as provider:
         path = batch_spec(tmp_path, provider)
-        process = begun("spec.yaml", "-q", cwd=tmp_path)
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
         until(lambda: provider.stats()["looks"] >= 1)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -221,7 +193,7 @@ def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live
     with providing(delay=0.3) as provider:
         path = batch_spec(tmp_path, provider)
         for count in (1, 2, 3):
-            process = begun("spec.yaml", "-q", cwd=tmp_path)
+            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
             until(lambda p=process, n=count: provider.stats()["batches"] >= n or p.poll() is not None)
             time.sleep(0.05)
             process.kill()
@@ -236,7 +208,7 @@ def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live
 def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, live: Path) -> None:
     with providing(delay=60.0) as provider:
         path = batch_spec(tmp_path, provider)
-        process = begun("spec.yaml", "-q", cwd=tmp_path)
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
         until(lambda: provider.stats()["looks"] >= 1)
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)
@@ -251,12 +223,12 @@ def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, l
 def test_a_batch_that_the_provider_has_forgotten_does_not_hang_the_run(tmp_path: Path) -> None:
     with providing(delay=60.0) as provider:
         batch_spec(tmp_path, provider)
-        process = begun("spec.yaml", "-q", cwd=tmp_path)
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
         until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
         process.wait()
         provider.change(forgotten=True)
-        assert ended_or_killed(begun("spec.yaml", "-q", cwd=tmp_path), 15) is not None
+        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path), 15) is not None
 
 
 # The parts

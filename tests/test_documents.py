@@ -1,39 +1,17 @@
-"""Reading, layering and checking of YAML documents: every refusal at its place, and what is read is what was meant."""
+"""Reading, layering and writing of YAML documents: every refusal at its place, and what is read is what was meant."""
 
 from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from runner.documents.layers import Layered, Override, dump, load_layers
+from runner.documents.layers import dump
 from runner.documents.reader import read
 from runner.errors import Place
-
-
-def beside(name: str, folder: Path) -> Path | None:
-    path = folder / name
-    return path if path.exists() else None
-
-
-def write(folder: Path, name: str, content: str | bytes) -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
-def layers(folder: Path, text: str | bytes, *overrides: str) -> Layered:
-    return load_layers(write(folder, "a.yaml", text), "a.yaml", [Override(o) for o in overrides], beside)
-
-
-def refused(folder: Path, text: str | bytes, *overrides: str) -> list[str]:
-    return [str(problem) for problem in layers(folder, text, *overrides).problems]
-
+from tests.document_layers import layers, loaded_within, refused, write
 
 # What the reader refuses, and where
 
@@ -197,7 +175,7 @@ def test_bases_that_each_name_the_next_twice_do_not_multiply(tmp_path):
         write(tmp_path, f"f{i}.yaml", f"extends: [f{i + 1}.yaml, f{i + 1}.yaml]\n")
     write(tmp_path, "f15.yaml", "a: 1\n")
     path = write(tmp_path, "a.yaml", "extends: f0.yaml\n")
-    _within_seconds(5, path)
+    loaded_within(5, path)
 
 
 def test_a_leaf_stands_where_the_file_that_set_it_says_it(tmp_path):
@@ -225,210 +203,6 @@ def test_errors_of_several_files_come_at_once(tmp_path):
     assert "one.yaml:2:1: a: the key is given twice" in messages[0]
     assert "two.yaml:1:4: explicit YAML tags" in messages[1]
     assert "no file 'nope.yaml'" in messages[2]
-
-
-# Overrides
-
-BASE = "a: 1\nb: {c: 2, d: [1, 2]}\n"
-
-
-@pytest.mark.parametrize(
-    ("override", "at", "value"),
-    [
-        ("a=2", "a", 2),
-        ("a=2.5", "a", 2.5),
-        ("a=1e3", "a", 1000.0),
-        ("a=true", "a", True),
-        ("a=null", "a", None),
-        ("a=", "a", None),
-        ("a=text", "a", "text"),
-        ("a='2'", "a", "2"),
-        ('a="x: y"', "a", "x: y"),
-        ("a=x=y", "a", "x=y"),
-        ("a=é😀", "a", "é😀"),
-        ("a=[1, {x: y}]", "a", [1, {"x": "y"}]),
-        ("a={x: 1}", "a", {"x": 1}),
-        ("b.c=3", "b", {"c": 3, "d": [1, 2]}),
-        ("b.d=[9]", "b", {"c": 2, "d": [9]}),
-        ("b={e: 1}", "b", {"e": 1}),
-        ("b.new=3", "b", {"c": 2, "d": [1, 2], "new": 3}),
-        ("+b.new=3", "b", {"c": 2, "d": [1, 2], "new": 3}),
-        ("q.r.s=1", "q", {"r": {"s": 1}}),
-        ("+q.r=1", "q", {"r": 1}),
-        ("~b.c", "b", {"d": [1, 2]}),
-        ("a=${b.c}", "a", 2),
-    ],
-)
-def test_an_override_sets_adds_or_deletes(tmp_path, override, at, value):
-    layered = layers(tmp_path, BASE, override)
-    assert not layered.problems
-    assert layered.data[at] == value
-
-
-def test_a_deleted_key_is_gone(tmp_path):
-    assert layers(tmp_path, BASE, "~b").data == {"a": 1}
-
-
-def test_overrides_are_applied_in_order(tmp_path):
-    assert layers(tmp_path, BASE, "a=2", "a=3", "~b.c", "+b.c=4").data == {"a": 3, "b": {"c": 4, "d": [1, 2]}}
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("+a=2", "a: the key is there already; write a=... to change it"),
-        ("~b.cc", "b.cc: there is no such key to delete; did you mean 'c'?"),
-        ("~nope.x", "nope.x: there is no such key to delete"),
-        ("~a=1", "a: a key is deleted by ~KEY alone, without a value"),
-        ("a", "a: write KEY=VALUE, +KEY=VALUE or ~KEY"),
-        ("+", "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys"),
-        ("=1", "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys"),
-        ("b..c=1", "b..c: write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys"),
-        ("a.b=1", "a: 1 is no mapping; 'a.b' cannot be set in it"),
-        ("b.d.0=9", "b.d: [1, 2] is no mapping; 'b.d.0' cannot be set in it"),
-        ("a=[1", "a: not valid YAML: did not find expected ',' or ']'"),
-        ("a=x: y", "a: not valid YAML: mapping values are not allowed in this context"),
-        ("a=!!binary aGk=", "a: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed"),
-        ("a=&x 1", "a: anchors (&x) are not allowed; use ${...} or extends"),
-        ("a={x: 1, x: 2}", "a: the key is given twice"),
-        ("a={on: 1}", "a: a key must be text, YAML reads this one as bool; put it in quotes"),
-    ],
-)
-def test_a_malformed_override_is_refused_by_its_own_text(tmp_path, override, message):
-    (found,) = refused(tmp_path, BASE, override)
-    assert found == f"override {override!r}:1:1: {message}"
-
-
-def test_an_override_of_two_lines_is_refused_or_kept_whole(tmp_path):
-    layered = layers(tmp_path, BASE, "a=1\nz: 2")
-    assert layered.problems or "z" in str(layered.data["a"])
-
-
-def test_all_bad_overrides_are_reported_at_once(tmp_path):
-    assert len(refused(tmp_path, BASE, "a.b=1", "nope", "~zz")) == 3
-
-
-def test_the_place_of_an_overridden_leaf_is_the_override(tmp_path):
-    layered = layers(tmp_path, BASE, "b.c=3", "b.d=[7]")
-    assert layered.place(("b", "c")).file == "override 'b.c=3'"
-    assert layered.place(("b", "d", 0)).file == "override 'b.d=[7]'"
-    assert layered.place(("b",)) == Place("a.yaml", 2, 1)
-
-
-# Interpolation
-
-
-def test_interpolation_resolves_keys_text_lists_and_mappings(tmp_path):
-    text = "n: 3\nt: x${n}y\nl: ['${n}', '${m.k}']\nm: {k: '${..n}', own: '${.k}'}\ncopy: ${m}\nitem: ${l[0]}\n"
-    assert layers(tmp_path, text).data == {
-        "n": 3, "t": "x3y", "l": [3, 3], "m": {"k": 3, "own": 3}, "copy": {"k": 3, "own": 3}, "item": 3,
-    }  # fmt: skip
-
-
-def test_interpolation_sees_the_override(tmp_path):
-    assert layers(tmp_path, "n: 3\nt: ${n}\n", "n=4").data["t"] == 4
-
-
-def test_every_broken_interpolation_is_reported_at_its_place(tmp_path):
-    messages = refused(tmp_path, "a: ${nope}\nm:\n  b: ${a.c.d}\n  c: ${.c}\n")
-    assert [m.split(": ")[:2] for m in messages] == [
-        ["a.yaml:1:1", "a"], ["a.yaml:3:3", "m.b"], ["a.yaml:4:3", "m.c"],
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("text", ["a: ${b}\nb: ${a}\n", "a: ${a}\n", "a: {b: '${a}'}\n"])
-def test_interpolation_in_a_circle_is_refused(tmp_path, text):
-    assert refused(tmp_path, text)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "${oc.env:HOME}",
-        "${oc.env:HOME,default}",
-        "${oc.env: HOME}",
-        "${ oc.env:HOME }",
-        "text ${oc.env:HOME} text",
-        "${oc.decode:'${oc.env:HOME}'}",
-        "${oc.create:{x: 1}}",
-        "${oc.select:n}",
-        "${oc.select:n,${oc.env:HOME}}",
-        "${oc.dict.keys:n}",
-        "${oc.dict.values:n}",
-        "${oc.deprecated:n}",
-        "${${n}:HOME}",
-        "${oc.${n}:HOME}",
-        "${oc.env:${n}}",
-        "${m.${oc.env:HOME}}",
-        "${m[${oc.env:HOME}]}",
-        "${anything:1}",
-        "\\\\${oc.env:HOME}",
-    ],
-)
-def test_no_interpolation_calls_a_function(tmp_path, value):
-    quoted = "'" + value.replace("'", "''") + "'"
-    (message,) = refused(tmp_path, f"n: env\nm: {{x: 1}}\nl: [0, {quoted}]\n")
-    assert message.startswith("a.yaml:3:8: l.1: ")
-    assert "only ${key} is allowed" in message
-    assert os.environ.get("HOME", "/root") not in message
-
-
-def test_an_override_calls_no_function_either(tmp_path):
-    (message,) = refused(tmp_path, BASE, "a=${oc.env:HOME}")
-    assert "only ${key} is allowed" in message
-
-
-def test_an_escaped_interpolation_stays_text(tmp_path):
-    assert layers(tmp_path, "a: \\${oc.env:HOME}\nb: x \\${a} y\n").data == {"a": "${oc.env:HOME}", "b": "x ${a} y"}
-
-
-def _bomb(first: str, one: str, opening: str = "", closing: str = "", last: int = 9) -> str:
-    """Each key holds the one before it ten times; `one` is how it is referred to, `P` its number."""
-    rows = [f"a{i}: {opening}{one.replace('P', str(i - 1)) * 10}{closing}\n" for i in range(1, last)]
-    return first + "".join(rows)
-
-
-BOMBS = {
-    "text": _bomb("a0: x\n", "${aP}"),
-    "spaces": _bomb("a0: x\n", "${ aP }"),
-    "lists": _bomb("a0: [x]\n", "'${aP}', ", "[", "]"),
-    "empty lists": _bomb("a0: []\n", "'${aP}', ", "[", "]"),
-    "empty text": _bomb("a0: ''\n", "'${aP}', ", "[", "]"),
-    "brackets": _bomb("a0: [x]\n", "${aP[0]}", "['", "']"),
-    "number as a key": _bomb("a0: {'1': x}\n", "${aP.1}", "{'1': '", "'}"),
-    "computed names": _bomb("n: a\na0: x\n", "${${n}P}"),
-    "relative": _bomb("a0: x\n", "${.aP}"),
-    "mappings": "a0: {k: x}\n"
-    + "".join(f"a{i}:\n" + "".join(f"  k{j}: ${{a{i - 1}}}\n" for j in range(10)) for i in range(1, 9)),
-}
-
-
-def _within_seconds(seconds: float, path: Path) -> str:
-    """Load in a process of its own with little memory, so that a bomb hurts nobody."""
-    code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
-        "from pathlib import Path; from runner.documents.layers import load_layers\n"
-        "def find(name, folder): return folder / name\n"
-        "path = Path(sys.argv[1]); found = load_layers(path, path.name, (), find)\n"
-        "print(*found.problems, sep='\\n')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=seconds, check=False
-    )
-    assert done.returncode == 0, done.stderr[-500:]
-    return done.stdout
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_an_interpolation_bomb_is_refused(tmp_path, name):
-    assert "a.yaml:" in _within_seconds(5, write(tmp_path, "a.yaml", BOMBS[name]))
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_the_same_in_small_is_no_bomb(tmp_path, name):
-    small = BOMBS[name].split("a3:")[0]
-    layered = layers(tmp_path, small)
-    assert name == "computed names" or not layered.problems
 
 
 # Writing and reading again

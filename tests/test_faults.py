@@ -7,17 +7,15 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import started_silent, until
 from tests.server.client import Loopback, serving
 from tests.server.play import (
-    command,
     derived_files,
-    environment,
     journal_records,
     nip_run,
     only_run,
@@ -31,17 +29,6 @@ FAULTS = dict.fromkeys(
      "null_content", "hang"), 0.05,
 )  # fmt: skip
 FATAL = ("insufficient_quota", "unauthorized", "unknown_model", "unsupported_parameter")
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.01)
-
-
-def without_attempts(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("latency_ms", "attempt")}
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +130,7 @@ def test_a_fatal_answer_ends_the_run_while_a_speaker_of_the_same_round_hangs(tmp
 
 
 def _seconds_from_the_first(server: Loopback, kind: str, folder: Path) -> int:
-    process = subprocess.Popen(
-        command("spec.yaml", "-q"), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = started_silent("spec.yaml", "-q", cwd=folder)
     try:
         until(lambda: server.stats()["kinds"].get(kind, 0) > 0)
         return process.wait(2)
@@ -239,10 +223,7 @@ def test_after_the_first_ctrl_c_no_call_starts(tmp_path: Path) -> None:
     """Games that wait for a place have not asked yet; only what the server holds may come in."""
     with serving(latency=0.4) as server:
         spec_file(tmp_path, server.base_url, size=60)
-        process = subprocess.Popen(
-            command("spec.yaml", "-q", "rollouts.concurrency=48"), cwd=tmp_path, env=environment(),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        process = started_silent("spec.yaml", "-q", "rollouts.concurrency=48", cwd=tmp_path)
         try:
             until(lambda: server.requests >= 4)
             time.sleep(0.1)
@@ -267,10 +248,7 @@ def test_a_run_is_killed_at_ten_moments_and_ends_as_if_it_had_not_been(tmp_path:
         needed = server.requests
         kills = 0
         for _ in range(10):
-            process = subprocess.Popen(
-                command("spec.yaml", "-q"), cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
             try:
                 process.wait(rng.uniform(0.5, 1.1))
             except subprocess.TimeoutExpired:

@@ -13,7 +13,8 @@ from runner.errors import RunError
 from runner.runs import RunResult
 from runner.session import ReplayOf
 from tests.server.client import Loopback, serving
-from tests.server.play import ROOT, derived_files, nip_run, only_run, played, spec_file, table
+from tests.server.play import derived_files, nip_run, only_run, played, spec_file, table
+from tests.subprocess_server import ROOT
 
 FILES = ("rollouts.parquet", "messages.parquet", "completions.parquet", "metrics.json")
 

@@ -15,6 +15,7 @@ from runner.models.base import Choice, Completion, Request, Sample
 from runner.models.openai_wire import retry_after
 from runner.models.policy import TransientPolicy
 from runner.models.retry import own_wait, with_retries
+from tests.processes import ended_or_killed, started_silent
 from tests.server.client import serving
 from tests.server.play import journal_records, played, spec_file
 
@@ -185,25 +186,6 @@ def test_a_server_that_asks_for_an_hour_does_not_hold_a_run_beyond_its_total_tim
             tmp_path, server.base_url, size=4, rollouts={"concurrency": 1}, retry={"transient": {"total_seconds": 1.0}},
         )  # fmt: skip
         begun = time.monotonic()
-        process_ended = _ended_within(path, tmp_path, 8.0)
+        code = ended_or_killed(started_silent(path, "-q", cwd=tmp_path), 8.0)
         assert time.monotonic() - begun < 12
-    assert process_ended
-
-
-def _ended_within(path: Path, folder: Path, seconds: float) -> bool:
-    import subprocess
-
-    from tests.server.play import command, environment
-
-    process = subprocess.Popen(
-        command(path, "-q"), cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        process.kill()
-        process.wait()
-    return True
+    assert code is not None

@@ -1,15 +1,13 @@
-"""A spec played end to end against a real server: what it leaves, what it asks, and how it goes on."""
+"""A spec played end to end against a real server: what it asks, what it leaves, and that it is always the same."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -17,20 +15,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.errors import ProviderRefusal, RunDirectoryError, RunError
 from tests.server.client import serving
-from tests.server.play import (
-    command,
-    derived_files,
-    environment,
-    journal_records,
-    metric,
-    nip_run,
-    only_run,
-    played,
-    spec_file,
-    table,
-)
+from tests.server.play import derived_files, environment, nip_run, only_run, played, spec_file, table
 
 COLUMNS = {
     "rollouts": "run_id rollout_id datapoint_id repeat seed y stance decision correct outcome rounds rewards",
@@ -46,28 +32,6 @@ BOARD_COLUMNS = {
     "metrics": "run_id agent metric value stderr ci_low ci_high n clusters",
     "rollouts": COLUMNS["rollouts"],
 }
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.01)
-
-
-def started(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def ended(process: subprocess.Popen[str], seconds: float = 30.0) -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=seconds)
-    finally:
-        process.kill()
-    return process.returncode, out, err
 
 
 # What a run leaves
@@ -221,98 +185,16 @@ def test_no_rollout_waits_for_the_round_of_another(tmp_path: Path) -> None:
     assert seconds < max(games.values()) / 1000 + 0.8
 
 
-# Outcomes
-
-
-@pytest.mark.parametrize(
-    ("kind", "then", "outcome"),
-    [
-        ("content_filter", "empty_message", "refused"),
-        ("refusal", "empty_message", "refused"),
-        ("content_policy", "empty_message", "refused"),
-        ("context_length_exceeded", "empty_message", "context_exceeded"),
-        ("null_content", "abort_rollout", "invalid_response"),
-        ("bad_decision", "abort_rollout", "invalid_response"),
-        ("bad_decision", "empty_message", "no_decision"),
-        ("server_error", "empty_message", "transport_failed"),
-        ("empty_choices", "empty_message", "transport_failed"),
-    ],
-)
-def test_each_class_of_failure_has_its_outcome(tmp_path: Path, kind: str, then: str, outcome: str) -> None:
-    with serving(kind=kind) as server:
-        path = spec_file(
-            tmp_path, server.base_url, size=2,
-            retry={"transient": {"attempts": 2}, "invalid_response": {"attempts": 2, "then": then}},
-        )  # fmt: skip
-        result = played(path, tmp_path / "results")
-    assert {name: count for name, count in result.metrics["outcomes"].items() if count} == {outcome: 2}
-    rows = table(result.folder.path, "rollouts")
-    assert {(row["outcome"], row["decision"]) for row in rows} == {(outcome, 2)}
-    # A run that no answer reached is none: its rows are kept, and the same command tries again.
-    assert result.manifest["status"] == ("failed" if outcome == "transport_failed" else "done")
-
-
-def test_bad_answers_are_asked_again_up_to_the_number_given(tmp_path: Path) -> None:
-    with serving(kind="bad_decision") as server:
-        path = spec_file(
-            tmp_path, server.base_url, size=1, protocol={"use": "solo_verifier", "max_message_rounds": None},
-            prompts="prompts/code_validation/solo_verifier", agents={"prover": None},
-            retry={"invalid_response": {"attempts": 4}},
-        )  # fmt: skip
-        result = played(path, tmp_path / "results")
-        assert server.requests == 4
-    assert [row["attempt"] for row in table(result.folder.path, "completions")] == [0, 1, 2, 3]
-
-
-def test_a_failure_of_transport_is_never_a_verdict(tmp_path: Path) -> None:
-    with serving(faults={"server_error": 0.08}, max_faults=10_000) as server:
-        path = spec_file(tmp_path, server.base_url, size=40, retry={"transient": {"attempts": 1}})
-        result = played(path, tmp_path / "results")
-    lost = result.metrics["outcomes"]["transport_failed"]
-    assert 0 < lost < 40
-    rows = table(result.folder.path, "rollouts")
-    assert {row["correct"] for row in rows if row["outcome"] == "transport_failed"} == {None}
-    assert {row["decision"] for row in rows if row["outcome"] == "transport_failed"} == {2}
-    for name in ("accuracy", "decided", "episode_length"):
-        assert metric(result, name)["n"] == 40 - lost
-    right = sum(row["correct"] is True for row in rows)
-    assert metric(result, "accuracy")["value"] == pytest.approx(right / (40 - lost))
-    lines = (result.folder.path / "fine_tune" / "agents" / "verifier.sft.jsonl").read_text().splitlines()
-    assert len(lines) <= 40 - lost
-
-
-def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> None:
-    faults = dict.fromkeys(
-        ("rate_limit", "rate_limit_seconds", "rate_limit_ms", "server_error", "drop", "half_body", "malformed",
-         "html", "empty_choices"), 0.05,
-    )  # fmt: skip
-    found = {}
-    for name, options in (("calm", {}), ("stormy", {"faults": faults})):
-        folder = tmp_path / name
-        folder.mkdir()
-        with serving(**options) as server:
-            result = played(spec_file(folder, server.base_url, size=20), folder / "results")
-            found[name] = (derived_files(result.folder.path), server.stats())
-        assert result.metrics["outcomes"]["transport_failed"] == 0
-    assert found["stormy"][0] == found["calm"][0]
-    kinds = Counter(found["stormy"][1]["kinds"])
-    answered = kinds.pop("answer")
-    assert len(kinds) == len(faults)
-    # No usable answer was bought twice.
-    assert answered == found["calm"][1]["requests"]
-    rows = table(result.folder.path, "completions")
-    assert sum(row["error"] is not None for row in rows) == kinds.total()
-    assert len(rows) == found["stormy"][1]["requests"]
-
-
-def test_a_call_that_hangs_is_given_up_at_the_spec_s_timeout_and_asked_again(tmp_path: Path) -> None:
-    with serving(faults={"hang": 0.3}, max_faults=1) as server:
-        path = spec_file(tmp_path, server.base_url, size=4, models={"m": {"timeout": 0.4}})
-        begun = time.perf_counter()
-        result = played(path, tmp_path / "results")
-        assert time.perf_counter() - begun < 10
-        assert server.stats()["kinds"]["hang"] > 0
-    assert result.metrics["outcomes"]["decided"] == 4
+def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
+    with serving() as server:
+        spec_file(tmp_path, server.base_url, size=2, sweep={"models.m.temperature": [0.0, 1.0], "seed": [1, 2]})
+        done = nip_run("spec.yaml", "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        asked = server.requests
+        again = nip_run("spec.yaml", "--json", cwd=tmp_path)
+        assert server.requests == asked
+    assert len({row["run_id"] for row in json.loads(done.stdout)}) == 4
+    assert all(row["was_finished"] for row in json.loads(again.stdout))
 
 
 # Determinism
@@ -333,278 +215,6 @@ def test_records_do_not_depend_on_concurrency_nor_on_the_hash_seed(tmp_path: Pat
             found.append(derived_files(only_run(results)))
     assert found[0] == found[1]
     assert len(found[0]) >= 8
-
-
-# Going on
-
-
-def test_a_finished_run_is_shown_and_not_played_again(tmp_path: Path) -> None:
-    with serving() as server:
-        path = spec_file(tmp_path, server.base_url)
-        first = played(path, tmp_path / "results")
-        asked, files = server.requests, derived_files(first.folder.path)
-        second = played(path, tmp_path / "results")
-        assert server.requests == asked
-        assert second.was_finished
-        assert json.dumps(second.metrics, sort_keys=True) == json.dumps(first.metrics, sort_keys=True)
-        assert derived_files(second.folder.path) == files
-
-
-def test_a_finished_run_is_shown_without_server_or_key(tmp_path: Path) -> None:
-    with serving() as server:
-        path = spec_file(tmp_path, server.base_url)
-        first = played(path, tmp_path / "results")
-    done = nip_run("spec.yaml", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (shown,) = json.loads(done.stdout)
-    assert shown["was_finished"]
-    assert shown["run_id"] == first.folder.run_id
-
-
-def test_again_plays_a_run_of_its_own(tmp_path: Path) -> None:
-    with serving() as server:
-        path = spec_file(tmp_path, server.base_url)
-        first = played(path, tmp_path / "results")
-        asked = server.requests
-        second = played(path, tmp_path / "results", again=True)
-        third = played(path, tmp_path / "results", again=True)
-        assert server.requests == 3 * asked
-    assert len({first.folder.run_id, second.folder.run_id, third.folder.run_id}) == 3
-
-
-@pytest.mark.parametrize(
-    ("small", "large"),
-    [("rollouts.per_datapoint=1", "rollouts.per_datapoint=2"), ("dataset.limit=5", "dataset.limit=12")],
-)
-def test_a_longer_run_pays_for_the_difference_alone(tmp_path: Path, small: str, large: str) -> None:
-    with serving() as server:
-        path = spec_file(tmp_path, server.base_url)
-        fresh = played(path, tmp_path / "fresh", large)
-        whole = server.requests
-        first = played(path, tmp_path / "grown", small)
-        part = server.requests - whole
-        grown = played(path, tmp_path / "grown", large)
-        assert server.requests == 2 * whole
-    assert 0 < part < whole
-    assert grown.folder == first.folder
-    assert derived_files(grown.folder.path) == derived_files(fresh.folder.path)
-
-
-def test_a_shorter_run_after_a_longer_one_pays_for_nothing_and_loses_nothing(tmp_path: Path) -> None:
-    with serving() as server:
-        path = spec_file(tmp_path, server.base_url)
-        first = played(path, tmp_path / "results")
-        files, asked = derived_files(first.folder.path), server.requests
-        shorter = played(path, tmp_path / "results", "dataset.limit=5")
-        assert server.requests == asked
-        longer = played(path, tmp_path / "results")
-        assert server.requests == asked
-    assert shorter.manifest["rollouts"] == 5
-    assert derived_files(longer.folder.path) == files
-
-
-@pytest.mark.parametrize("moment", [3, 17, 34])
-def test_a_killed_run_goes_on_and_asks_only_what_was_in_flight_again(tmp_path: Path, moment: int) -> None:
-    with serving(latency=[0.01, 0.05]) as server:
-        path = spec_file(tmp_path, server.base_url)
-        whole = played(path, tmp_path / "whole", "rollouts.concurrency=4")
-        needed = server.requests
-        process = started("spec.yaml", "rollouts.concurrency=4", "-q", cwd=tmp_path)
-        until(lambda: server.requests >= needed + moment or process.poll() is not None)
-        process.send_signal(signal.SIGKILL)
-        code, _, _ = ended(process)
-        assert code == -signal.SIGKILL
-        kept = len([r for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"])
-        resumed = played(path, tmp_path / "results", "rollouts.concurrency=4")
-        asked = server.requests - needed
-    assert kept > 0 or moment < 5
-    assert needed <= asked <= needed + 4
-    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
-    samples = [tuple(r["sample"]) for r in journal_records(resumed.folder.path) if r["kind"] == "call"]
-    assert len(samples) == len(set(samples)) == needed
-
-
-def test_a_torn_journal_is_cut_said_so_and_gone_on_from(tmp_path: Path) -> None:
-    with serving() as server:
-        path = spec_file(tmp_path, server.base_url)
-        whole = derived_files(played(path, tmp_path / "results").folder.path)
-        run_folder = only_run(tmp_path / "results")
-        journal = run_folder / "journal.jsonl"
-        data = journal.read_bytes()
-        journal.write_bytes(data[: len(data) * 2 // 3])
-        manifest = json.loads((run_folder / "manifest.json").read_text())
-        (run_folder / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
-        done = nip_run("spec.yaml", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "torn" in done.stderr
-    assert derived_files(run_folder) == whole
-
-
-def test_ctrl_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
-    with serving(latency=0.15) as server:
-        path = spec_file(tmp_path, server.base_url)
-        process = started("spec.yaml", "rollouts.concurrency=4", "--results", "here", cwd=tmp_path)
-        until(lambda: server.requests >= 6 or process.poll() is not None)
-        process.send_signal(signal.SIGINT)
-        code, out, err = ended(process)
-        asked = server.requests
-        assert code == 130, err
-        assert "Traceback" not in err
-        assert "nip-run run spec.yaml rollouts.concurrency=4 --results here" in err
-        assert out == ""
-        run_folder = only_run(tmp_path / "here")
-        assert json.loads((run_folder / "manifest.json").read_text())["status"] == "interrupted"
-        # What was in flight came in and was kept.
-        assert len([r for r in journal_records(run_folder) if r["kind"] == "call"]) == asked
-        whole = played(path, tmp_path / "whole")
-        needed = server.requests - asked
-        resumed = played(path, tmp_path / "here")
-        assert server.requests == 2 * needed
-    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
-
-
-def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
-    with serving(latency=20.0) as server:
-        spec_file(tmp_path, server.base_url, models={"m": {"timeout": 60.0}})
-        process = started("spec.yaml", "-q", cwd=tmp_path)
-        until(lambda: server.requests >= 4 or process.poll() is not None)
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        begun = time.monotonic()
-        code, _, err = ended(process)
-        assert time.monotonic() - begun < 3
-    assert code == 130, err
-    assert "Traceback" not in err
-
-
-def test_a_run_in_use_is_refused_by_the_name_of_its_process(tmp_path: Path) -> None:
-    with serving(latency=1.0) as server:
-        path = spec_file(tmp_path, server.base_url)
-        process = started("spec.yaml", "-q", cwd=tmp_path)
-        try:
-            until(lambda: server.requests >= 1 or process.poll() is not None)
-            asked = server.requests
-            with pytest.raises(RunDirectoryError, match=f"in use by process {process.pid} "):
-                played(path, tmp_path / "results")
-            assert server.requests <= max(asked, 8)
-        finally:
-            process.kill()
-            ended(process)
-
-
-def test_another_spec_under_a_run_s_id_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
-    with serving() as server:
-        path = spec_file(tmp_path, server.base_url, size=2)
-        played(path, tmp_path / "results", run_id="mine")
-        asked = server.requests
-        with pytest.raises(RunDirectoryError, match=r"models\.m\.temperature.*--run-id") as refused:
-            played(path, tmp_path / "results", "models.m.temperature=0.5", run_id="mine")
-        assert server.requests == asked
-    assert "base_url" not in str(refused.value)
-
-
-# Failing
-
-
-@pytest.mark.parametrize(
-    ("kind", "advice"),
-    [
-        ("insufficient_quota", "top it up"),
-        ("unauthorized", "key"),
-        ("unknown_model", "models.m.model"),
-        ("unsupported_parameter", "models.m.temperature"),
-    ],
-)
-def test_a_provider_that_refuses_ends_the_run_with_4_at_once(tmp_path: Path, kind: str, advice: str) -> None:
-    with serving(kind=kind, after=10, latency=0.02) as server:
-        spec_file(tmp_path, server.base_url, size=64)
-        process = started("spec.yaml", "rollouts.concurrency=8", "-q", cwd=tmp_path)
-        until(lambda: server.stats()["kinds"].get(kind, 0) > 0 or process.poll() is not None)
-        begun = time.monotonic()
-        code, out, err = ended(process)
-        assert time.monotonic() - begun < 2
-        stats = server.stats()
-    assert (code, out) == (4, ""), err
-    assert advice in err
-    assert "Go on with: nip-run run spec.yaml" in err
-    assert "Traceback" not in err
-    assert stats["kinds"][kind] <= 8
-    run_folder = only_run(tmp_path / "results")
-    assert json.loads((run_folder / "manifest.json").read_text())["status"] == "failed"
-    assert len([r for r in journal_records(run_folder) if r["kind"] == "call"]) >= stats["kinds"]["answer"] - 8
-
-
-def test_after_a_refusal_the_same_command_pays_for_the_rest_alone(tmp_path: Path) -> None:
-    with serving() as server:
-        path = spec_file(tmp_path, server.base_url)
-        whole = played(path, tmp_path / "whole")
-        needed = server.requests
-        server.change(kind="insufficient_quota", after=needed + 20)
-        with pytest.raises(ProviderRefusal):
-            played(path, tmp_path / "results")
-        refused = server.stats()["kinds"]["insufficient_quota"]
-        server.change(kind=None)
-        resumed = played(path, tmp_path / "results")
-        assert server.requests <= 2 * needed + refused + 8
-    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
-
-
-def test_the_policy_fail_run_stops_the_run_with_1(tmp_path: Path) -> None:
-    with serving(kind="null_content") as server:
-        spec_file(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 1, "then": "fail_run"}})
-        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "fail_run" in done.stderr
-    assert "Go on with: nip-run run spec.yaml" in done.stderr
-
-
-def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    with serving() as server:
-        path = spec_file(tmp_path, server.base_url)
-        with pytest.raises(RunError, match=r"file/results"):
-            played(path, tmp_path / "file" / "results")
-        done = nip_run("spec.yaml", "--results", "file/results", cwd=tmp_path)
-        assert server.requests == 0
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "fault of nip-run" not in done.stderr
-
-
-def test_a_missing_key_is_refused_before_any_call(tmp_path: Path) -> None:
-    with serving() as server:
-        spec_file(tmp_path, server.base_url, models={"m": {"api_key_env": "MY_TEST_KEY"}})
-        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
-        assert server.requests == 0
-        good = nip_run("spec.yaml", "-q", cwd=tmp_path, MY_TEST_KEY="sk-test")
-    assert done.returncode == 4
-    assert "MY_TEST_KEY" in done.stderr
-    assert good.returncode == 0, good.stderr
-
-
-def test_an_invalid_spec_calls_nothing_and_writes_nothing(tmp_path: Path) -> None:
-    with serving() as server:
-        spec_file(tmp_path, server.base_url, rollouts={"concurency": 3}, models={"m": {"temperature": "hot"}})
-        done = nip_run("spec.yaml", cwd=tmp_path)
-        assert server.requests == 0
-    assert done.returncode == 2
-    assert "concurrency" in done.stderr
-    assert "models.m.temperature" in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "spec.yaml"]
-
-
-def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
-    with serving() as server:
-        spec_file(tmp_path, server.base_url, size=2, sweep={"models.m.temperature": [0.0, 1.0], "seed": [1, 2]})
-        done = nip_run("spec.yaml", "--json", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        asked = server.requests
-        again = nip_run("spec.yaml", "--json", cwd=tmp_path)
-        assert server.requests == asked
-    assert len({row["run_id"] for row in json.loads(done.stdout)}) == 4
-    assert all(row["was_finished"] for row in json.loads(again.stdout))
 
 
 def test_a_replay_gives_the_same_records_with_no_call(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,8 @@ import pytest
 from runner.errors import SpecError
 from runner.spec.load import load_spec
 from tests.batch_server.client import Provider, providing
-from tests.server.play import command, environment, journal_records, nip_run, only_run, played, spec_file, table
+from tests.processes import started_silent
+from tests.server.play import journal_records, nip_run, only_run, played, spec_file, table
 
 REPEATS = 4
 SIZE = 6
@@ -131,10 +131,7 @@ def test_a_killed_run_goes_on_with_no_answer_lost_or_doubled(tmp_path: Path) -> 
         path = shared(tmp_path, provider)
         for count in (2, 5, 20):
             before = provider.stats()["chat"]
-            process = subprocess.Popen(
-                command("spec.yaml", "-q"), cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
             deadline = time.monotonic() + 20
             while provider.stats()["chat"] < before + count and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.005)

@@ -25,6 +25,13 @@ def _run(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --replay: rounds before N are replayed, the rest is asked live",
     )
+    parser.add_argument(
+        "--set-model",
+        action="append",
+        default=[],
+        metavar="GROUP=NAME",
+        help="the model that you have trained for a group whose backend is `files`",
+    )
     parser.add_argument("--again", action="store_true", help="play a finished run anew, as a run of its own")
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"

@@ -9,25 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from runner.commands.common import print_json, print_table
-from runner.datasets.files import OF_ROLLOUTS, DatasetFiles, FineTuneFiles, chosen_agents
+from runner.datasets.files import FineTuneFiles, Trees, format_of
 from runner.datasets.formats import FORMATS, Format
-from runner.datasets.preferences import preferences
 from runner.errors import UsageError
-from runner.plan import Plan
 from runner.rederive import Rederiver, saved_plan
-from runner.rundir import RunFolder, find_run
+from runner.rundir import find_run
 from runner.spec.experiment import FineTune
 from runner.text import listed
 
 
 def execute(args: argparse.Namespace) -> int:
-    format_ = _format(args.format, args.method)
+    folder = find_run(args.results, args.run)
+    plan = saved_plan(folder)
+    format_ = _format(args.format, args.method, trees=plan.shape is not None)
     if format_.method != "sft" and args.true_labels:
         raise UsageError(f"--true-labels is for sft; {format_.method} learns nothing but what was said")
     if format_.method == "dpo" and args.only_correct:
         raise UsageError("--only-correct is for whole games; dpo compares two answers")
-    folder = find_run(args.results, args.run)
-    plan = saved_plan(folder)
+    if format_.method == "dpo" and plan.shape is None:
+        raise UsageError(
+            f"{folder.run_id} holds no trees of responses, so there is nothing to prefer; play the spec with "
+            "rollouts.num_responses_per_timestep=2"
+        )
     settings = replace(
         plan.spec.experiment.fine_tune or FineTune(),
         agents=tuple(args.agent) if args.agent else None,
@@ -36,53 +39,36 @@ def execute(args: argparse.Namespace) -> int:
         replace_verifier_guess_with_true_label=args.true_labels,
     )
     target = args.out or folder.fine_tune / f"export-{args.format}"
-    export = _preferences if format_.method == "dpo" else _rollouts
-    _show(target, export(folder, plan, settings, target), as_json=args.json)
+    shape = plan.shape if format_.method == "dpo" else None
+    trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
+    files = FineTuneFiles(target, settings, plan.agents(), folder.run_id, trees)
+    _show(target, _written(files, Rederiver(folder, plan)), as_json=args.json)
     return 0
 
 
-def _format(name: str, method: str | None) -> Format:
-    """The format by its consumer and method; without a method, the one that whole games give.
+def _format(name: str, method: str | None, *, trees: bool) -> Format:
+    """The format by its consumer and method; without a method, the one that the run's games or trees give.
 
     Raises:
         UsageError: this consumer has no such method.
     """
     if method is None:
-        return OF_ROLLOUTS[name]
+        return format_of(name, trees=trees)
     if (name, method) not in FORMATS:
         raise UsageError(f"{name} has no {method}; it has {listed(m for n, m in FORMATS if n == name)}")
     return FORMATS[name, method]
 
 
-def _rollouts(folder: RunFolder, plan: Plan, settings: FineTune, target: Path) -> list[dict[str, Any]]:
-    files = FineTuneFiles(target, settings, plan.agents(), folder.run_id)
-    rederiver = Rederiver(folder, plan)
+def _written(files: FineTuneFiles, rederiver: Rederiver) -> list[dict[str, Any]]:
     try:
-        for rollout in rederiver.rollouts():
-            files.add(rollout)
+        for rollouts in rederiver.by_job():
+            files.add(rollouts)
         return files.close()
     except BaseException:
         files.discard()
         raise
     finally:
         rederiver.close()
-
-
-def _preferences(folder: RunFolder, plan: Plan, settings: FineTune, target: Path) -> list[dict[str, Any]]:
-    format_ = FORMATS[settings.formats[0], "dpo"]
-    agents = chosen_agents(plan.agents(), settings.agents)
-    found = preferences(folder)
-    files = DatasetFiles(
-        target, [format_], agents, min_examples=settings.min_examples, validation_share=settings.validation_share
-    )
-    try:
-        for agent, preference, source in found:
-            if agent in agents:
-                files.add(agent, format_, preference, source)
-        return files.close()
-    except BaseException:
-        files.discard()
-        raise
 
 
 def _show(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> None:

@@ -66,7 +66,7 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
         bar.update(
             task,
             total=progress.total,  # type: ignore[attr-defined]
-            completed=progress.rollouts,  # type: ignore[attr-defined]
+            completed=progress.jobs,  # type: ignore[attr-defined]
             detail=_detail(progress, last - started),  # type: ignore[arg-type]
         )
         bar.refresh()
@@ -76,8 +76,8 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
 
 
 def summary(progress: Progress, seconds: float) -> str:
-    """One line: rollouts done, calls, tokens, cost, failures, time left."""
-    return f"{progress.rollouts}/{progress.total} rollouts, {_detail(progress, seconds)}"
+    """One line: games done, calls, tokens, cost, failures, time left."""
+    return f"{progress.jobs}/{progress.total} {progress.of}, {_detail(progress, seconds)}"
 
 
 def _detail(progress: Progress, seconds: float) -> str:
@@ -88,8 +88,8 @@ def _detail(progress: Progress, seconds: float) -> str:
     ]
     if progress.failures:
         parts.append(f"{progress.failures} failed calls")
-    if 0 < progress.rollouts < progress.total:
-        left = seconds / progress.rollouts * (progress.total - progress.rollouts)
+    if 0 < progress.jobs < progress.total:
+        left = seconds / progress.jobs * (progress.total - progress.jobs)
         parts.append(f"{_clock(left)} left")
     return ", ".join(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from contextlib import ExitStack
 from typing import Any
 
 from runner.commands.common import (
@@ -14,21 +15,23 @@ from runner.commands.common import (
     shown_point,
     with_interval,
 )
+from runner.commands.curve import show_training
 from runner.commands.progress import watching
 from runner.errors import (
     BudgetExhausted,
     Interrupted,
     LeaderboardError,
+    NipRunError,
     ProviderRefusal,
     RunDirectoryError,
     RunError,
     UsageError,
 )
+from runner.launch import id_of, run, spent
 from runner.models.budget import Budget
-from runner.plan import Plan
-from runner.rundir import FAILED, RunFolder, find_run
-from runner.runs import RunResult, run, run_name
-from runner.session import ReplayOf, spending
+from runner.rundir import FAILED, find_run
+from runner.runs import RunResult, lock_run
+from runner.session import ReplayOf
 from runner.spec.load import Spec
 
 
@@ -39,28 +42,29 @@ def execute(args: argparse.Namespace) -> int:
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round needs --replay RUN")
     replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
-    budgets = _shared_budgets(args, specs)
     results = []
-    for path, spec in specs:
-        try:
-            with watching(spec.experiment.name, quiet=args.quiet) as watch:
-                result = run(
-                    spec,
-                    args.results,
-                    run_id=args.run_id,
-                    again=args.again,
-                    replay=replay,
-                    budget=budgets.get(path),
-                    watch=watch,
-                )
-        except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
-            if not isinstance(error, (RunDirectoryError, LeaderboardError)):
-                more = " with a larger budget (budget.usd=..., .tokens or .completions)"
-                error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
-            raise
-        results.append(result)
-        if not args.json:
-            _show(result, path, quiet=args.quiet)
+    with ExitStack() as locks:
+        budgets, held = _shared_budgets(args, specs, locks)
+        for path, spec in specs:
+            try:
+                with watching(spec.experiment.name, quiet=args.quiet) as watch:
+                    result = run(
+                        spec,
+                        args.results,
+                        run_id=args.run_id,
+                        again=args.again,
+                        replay=replay,
+                        budget=budgets.get(path),
+                        held=held,
+                        watch=watch,
+                        set_model=_chosen(args.set_model),
+                    )
+            except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
+                _add_next_step(error, args)
+                raise
+            results.append(result)
+            if not args.json:
+                _show(result, path, quiet=args.quiet)
     if args.json:
         print_json([as_json(result) for result in results])
     failed = [result for result in results if result.manifest["status"] == FAILED]
@@ -69,18 +73,48 @@ def execute(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _shared_budgets(args: argparse.Namespace, specs: list[tuple[str, Spec]]) -> dict[str, Budget]:
-    """One budget for all points of a spec's sweep, with what their journals hold counted in."""
+def _shared_budgets(
+    args: argparse.Namespace, specs: list[tuple[str, Spec]], locks: ExitStack
+) -> tuple[dict[str, Budget], set[str]]:
+    """One budget for all points of a spec's sweep, with what their journals hold counted in, and the runs it locks.
+
+    All points stay locked until the command ends: what was counted is true only as long as nobody else pays for
+    any of them. A second process that comes to one of them is told who has it, before it has asked for anything.
+    """
     budgets: dict[str, Budget] = {}
+    held: set[str] = set()
+    counted: set[tuple[str, str]] = set()
     for path, spec in specs:
         settings = spec.experiment.budget
         if not settings.limited:
             continue
         budget = budgets.setdefault(path, Budget(settings))
-        plan = Plan(spec)
-        name = args.run_id or run_name(plan, args.results, again=args.again, replay=args.replay is not None)
-        budget.add_spent(spending(plan, RunFolder(args.results / "runs" / name)))
-    return budgets
+        name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=args.replay is not None)
+        if name not in held:
+            locks.enter_context(lock_run(args.results, name))
+            held.add(name)
+        amount = spent(spec, args.results, name)
+        if (path, name) not in counted:
+            budget.add_spent(amount)
+            counted.add((path, name))
+    return budgets, held
+
+
+def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
+    if not isinstance(error, (RunDirectoryError, LeaderboardError)):
+        more = " a larger budget (budget.usd=..., .tokens or .completions)"
+        error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
+
+
+def _chosen(words: list[str]) -> dict[str, str]:
+    """`--set-model GROUP=NAME` as a mapping."""
+    chosen = {}
+    for word in words:
+        group, equals, name = word.partition("=")
+        if not (group and equals and name.strip()):
+            raise UsageError(f"--set-model {word!r}: GROUP=NAME belongs here")
+        chosen[group] = name.strip()
+    return chosen
 
 
 def _same_command(args: argparse.Namespace) -> str:
@@ -95,7 +129,13 @@ def _same_command(args: argparse.Namespace) -> str:
         words += ["--replay", args.replay]
     if args.until_round is not None:
         words += ["--until-round", str(args.until_round)]
+    for chosen in args.set_model:
+        words += ["--set-model", chosen]
     return shlex.join(words)
+
+
+_SHOWN = ("outcomes", "metrics", "iterations", "tests")
+"""What of a run's metrics a machine is told at once."""
 
 
 def as_json(result: RunResult) -> dict[str, Any]:
@@ -105,16 +145,32 @@ def as_json(result: RunResult) -> dict[str, Any]:
         "folder": str(result.folder.path),
         "was_finished": result.was_finished,
         "status": result.manifest["status"],
-        "rollouts": result.manifest["rollouts"],
-        "completions": result.manifest["completions"],
-        "cost_usd": result.manifest["cost_usd"],
-        "outcomes": result.metrics["outcomes"],
-        "metrics": result.metrics["metrics"],
+        **{name: result.manifest.get(name) for name in ("rollouts", "completions", "cost_usd")},
+        **{name: value for name, value in result.metrics.items() if name in _SHOWN},
         "notes": list(result.notes),
     }
 
 
 def _show(result: RunResult, path: str, *, quiet: bool) -> None:
+    results = result.folder.path.parents[1]
+    where = "" if results.as_posix() == "results" else f" --results {shlex.quote(str(results))}"
+    if result.manifest["kind"] == "training":
+        show_training(result.metrics)
+        print(f"folder: {result.folder.path}")
+    else:
+        _show_games(result)
+    if quiet:
+        return
+    if result.was_finished:
+        note(f"{path} was played already; --again plays it anew")
+    for line in result.notes:
+        note(f"note: {line}")
+    if result.manifest["kind"] != "training":
+        note(f"transcripts: nip-run show {result.folder.run_id}{where}")
+    note(f"leaderboard: nip-run leaderboard{where}   (file: {results / 'leaderboard.duckdb'})")
+
+
+def _show_games(result: RunResult) -> None:
     rows = [
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
         for m in result.metrics["metrics"]
@@ -127,13 +183,3 @@ def _show(result: RunResult, path: str, *, quiet: bool) -> None:
     print(f"\noutcomes: {outcomes}")
     print(f"calls: {result.manifest['completions']}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}")
     print(f"folder: {result.folder.path}")
-    if quiet:
-        return
-    if result.was_finished:
-        note(f"{path} was played already; --again plays it anew")
-    for line in result.notes:
-        note(f"note: {line}")
-    results = result.folder.path.parents[1]
-    where = "" if results.as_posix() == "results" else f" --results {shlex.quote(str(results))}"
-    note(f"transcripts: nip-run show {result.folder.run_id}{where}")
-    note(f"leaderboard: nip-run leaderboard{where}   (file: {results / 'leaderboard.duckdb'})")

@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 from runner.commands.common import note, print_json, print_table, with_interval
+from runner.commands.curve import show_training
 from runner.errors import RunError, UsageError
 from runner.files import read_json
-from runner.plan import Plan
+from runner.plan import Job, Plan
 from runner.protocols.protocol import Decision, stance_word
 from runner.records import Rollout
 from runner.rederive import Rederiver, saved_plan
@@ -42,6 +43,9 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
     if metrics is None:
         note("no results yet; run the same command again to go on")
         return 0
+    if "iterations" in metrics:
+        show_training(metrics)
+        return 0
     rows = [
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
         for m in metrics["metrics"]
@@ -52,20 +56,26 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
 
 
 def _rollout(folder: RunFolder, plan: Plan, wanted: str) -> Rollout:
-    jobs = [job for job in plan.jobs() if job.rollout_id.startswith(wanted) or job.datapoint.id == wanted]
-    if not jobs:
-        first = next(plan.jobs())
-        raise UsageError(
-            f"run {folder.run_id} has no rollout {wanted!r}; its first is {first.rollout_id} ({first.datapoint.id})"
-        )
+    """The first rollout of that id or datapoint; of a tree, whose branches are known only once it is played again."""
+
+    def meant(job: Job) -> bool:
+        return job.rollout_id.startswith(wanted) or job.datapoint.id == wanted
+
+    jobs = [job for job in plan.jobs() if plan.shape is not None or meant(job)]
     rederiver = Rederiver(folder, plan)
     try:
-        rollout = rederiver.rollout(jobs[0])
+        for job in jobs:
+            for rollout in rederiver.of_job(job):
+                if meant(rollout.job):
+                    return rollout
     finally:
         rederiver.close()
-    if rollout is None:
+    if jobs and plan.shape is None:
         raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to go on")
-    return rollout
+    first = next(plan.jobs())
+    raise UsageError(
+        f"run {folder.run_id} has no rollout {wanted!r}; its first is {first.rollout_id} ({first.datapoint.id})"
+    )
 
 
 def _as_json(rollout: Rollout) -> dict[str, Any]:

@@ -13,17 +13,25 @@ from typing import Any
 from runner.datasets.example_file import ExampleFile, remove_dataset
 from runner.datasets.examples import Example, RlTurn, Source
 from runner.datasets.formats import FORMATS, Format
+from runner.datasets.preferences import preferences
 from runner.datasets.rollouts import rl_turns, source_of, supervised
 from runner.datasets.seen import Digests, Seen
 from runner.errors import UsageError
 from runner.ids import derived_seed
+from runner.protocols.shape import Shape
 from runner.records import DECIDED, NO_DECISION, Rollout
 from runner.seat import Seat
 from runner.spec.experiment import FineTune
 from runner.text import listed, nearest
+from runner.trees import grow
 
 OF_ROLLOUTS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if f.method in ("sft", "rl")}
 """What a finished game gives each consumer, by the consumer's name."""
+
+
+def format_of(name: str, *, trees: bool) -> Format:
+    """What a consumer is given of games, or of trees of responses."""
+    return FORMATS.get((name, "dpo"), OF_ROLLOUTS[name]) if trees else OF_ROLLOUTS[name]
 
 
 def chosen_agents(agents: Mapping[str, Seat], names: Sequence[str] | None) -> dict[str, Seat]:
@@ -47,7 +55,7 @@ def in_validation(datapoint_id: str, share: float) -> bool:
 
 def remove_files(folder: Path) -> None:
     """Remove the fine-tune files that an earlier pass over the run has left; nobody else's."""
-    for format_ in OF_ROLLOUTS.values():
+    for format_ in FORMATS.values():
         for suffix in (format_.suffix, format_.validation_suffix):
             for path in (*folder.glob("*" + suffix), *folder.glob("agents/*" + suffix)):
                 remove_dataset(path)
@@ -149,13 +157,26 @@ def _agent_file(agent: str) -> str:
     return f"agents/{agent}"
 
 
-class FineTuneFiles:
-    """The fine-tune files of one run; `add` takes rollouts in the order of the plan."""
+@dataclass(frozen=True)
+class Trees:
+    """What pairs of answers are drawn from: trees of this shape, by the run's seed."""
 
-    def __init__(self, folder: Path, settings: FineTune, agents: Mapping[str, Seat], run_id: str) -> None:
-        self._settings, self._run_id = settings, run_id
+    shape: Shape
+    seed: int
+
+
+class FineTuneFiles:
+    """The fine-tune files of one run; `add` takes a game's or a tree's rollouts, in the order of the plan.
+
+    With `trees` a consumer that learns preferences is given those, and not the branches as games.
+    """
+
+    def __init__(
+        self, folder: Path, settings: FineTune, agents: Mapping[str, Seat], run_id: str, trees: Trees | None = None
+    ) -> None:
+        self._settings, self._run_id, self._trees = settings, run_id, trees
         self._agents = chosen_agents(agents, settings.agents)
-        self._formats = [OF_ROLLOUTS[name] for name in settings.formats]
+        self._formats = [format_of(name, trees=trees is not None) for name in settings.formats]
         self._files = DatasetFiles(
             folder,
             self._formats,
@@ -164,12 +185,23 @@ class FineTuneFiles:
             validation_share=settings.validation_share,
         )
 
-    def add(self, rollout: Rollout) -> None:
-        """Add each agent's examples of one rollout."""
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        """Add each agent's examples of one game or tree."""
+        for rollout in rollouts:
+            self._add_game(rollout)
+        root = grow(rollouts, self._trees.shape) if self._trees is not None else None
+        if root is not None and self._trees is not None:
+            for agent, pair, source in preferences(root, self._agents, self._trees.seed, self._run_id):
+                for format_ in self._formats:
+                    if format_.method == "dpo":
+                        self._files.add(agent, format_, pair, source)
+
+    def _add_game(self, rollout: Rollout) -> None:
         reason = self._unusable(rollout)
+        formats = [format_ for format_ in self._formats if format_.method != "dpo"]
         for name, seat in self._agents.items():
             found = {} if reason else self._examples(seat, rollout)
-            for format_ in self._formats:
+            for format_ in formats:
                 if not found.get(format_.method):
                     why = reason or "the agent said nothing"
                     self._files.leave_out(name, format_, why, rollout.job.datapoint.id)

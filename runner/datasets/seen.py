@@ -24,6 +24,7 @@ class Digests:
             self._db.execute(
                 "CREATE TABLE seen (scope TEXT, digest BLOB, file TEXT, PRIMARY KEY (scope, digest)) WITHOUT ROWID"
             )
+            self._db.execute("BEGIN")  # never committed: the file is gone in the end, and a commit a line is dear
         except (OSError, sqlite3.Error) as error:
             raise RunError(f"cannot write {path.parent}: {error}") from error
 

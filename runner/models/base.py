@@ -82,7 +82,12 @@ Complete = Callable[[Request], Awaitable[Completion]]
 
 def estimated_tokens(text: str) -> int:
     """A rough count, for servers that report none and for prices before a run: four bytes a token."""
-    return len(text.encode("utf-8", "replace")) // 4 + 1
+    return byte_length(text) // 4 + 1
+
+
+def byte_length(text: str) -> int:
+    """The length of a text in UTF-8; of most texts it is known without encoding them."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def estimated_prompt_tokens(messages: Sequence[ChatMessage]) -> int:

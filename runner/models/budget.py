@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from runner.documents.fields import key
 from runner.errors import BudgetExhausted, CallError
-from runner.models.base import Complete, Completion, Request
+from runner.models.base import Complete, Completion, Request, byte_length
 from runner.models.settings import ModelSettings, Price
 
 MESSAGE_OVERHEAD = 16
@@ -58,7 +58,7 @@ def worst_case(request: Request, settings: ModelSettings, price: Price | None) -
     """The most that one call can cost."""
     if settings.provider != "openai":
         return Amount()
-    prompt = sum(len(m["content"].encode("utf-8", "replace")) + MESSAGE_OVERHEAD for m in request.messages)
+    prompt = sum(byte_length(m["content"]) + MESSAGE_OVERHEAD for m in request.messages)
     asked = settings.sampling().get("n")
     answers = (answer_limit(settings) or 0) * max(request.n, asked if isinstance(asked, int) else 1)
     usd = price.cost(prompt, answers) if price is not None else 0.0

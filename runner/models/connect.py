@@ -16,7 +16,7 @@ from runner.models.base import Complete, Completion, Request
 from runner.models.budget import Budget, within_budget, worst_case
 from runner.models.cache import Cache, through_cache
 from runner.models.dummy import DummyModel
-from runner.models.limits import Gate, GroupLimit, within_limits
+from runner.models.limits import Gate, GroupLimit, Sleep, within_limits
 from runner.models.policy import TransientPolicy
 from runner.models.prices import price_of
 from runner.models.retry import Failed, with_retries
@@ -64,7 +64,7 @@ def connect(
     cache: Cache | None = None,
     providers: Mapping[str, Provider] | None = None,
     before_call: Callable[[], None] = lambda: None,
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    sleep: Sleep = asyncio.sleep,
 ) -> Connection:
     """Connect every group; `providers` are groups that somebody has connected already.
 
@@ -74,7 +74,34 @@ def connect(
         ProviderRefusal: a group's key is missing.
         RunError: a run to replay has no journal.
     """
-    limits = {
+    limits = _limits(groups, policy, concurrency, sleep)
+    connected = {
+        group: (providers or {}).get(group) or _provider(group, settings, concurrency, replays or {}, limits)
+        for group, settings in groups.items()
+    }
+
+    async def ask(request: Request) -> Completion:
+        before_call()
+        return await connected[request.group].complete(request)
+
+    def most_tokens(request: Request) -> int:
+        return worst_case(request, groups[request.group], None).tokens
+
+    complete = within_limits(ask, Gate(concurrency), limits, most_tokens)
+    if budget is not None:
+        prices = {group: price_of(settings) for group, settings in groups.items()}
+        complete = within_budget(complete, budget, groups, prices)
+    complete = _live_retried(complete, groups, policy, failed, sleep)
+    if cache is not None:
+        complete = through_cache(complete, cache, groups)
+    return Connection(complete, tuple(provider.close for provider in connected.values()), limits)
+
+
+def _limits(
+    groups: Mapping[str, ModelSettings], policy: TransientPolicy, concurrency: int, sleep: Sleep
+) -> dict[str, GroupLimit]:
+    """A limit for each group that is asked call by call over a network."""
+    return {
         group: GroupLimit(
             group,
             concurrency,
@@ -86,34 +113,19 @@ def connect(
         for group, settings in groups.items()
         if settings.provider == "openai" and not settings.batch
     }
-    connected = {
-        group: (providers or {}).get(group) or _provider(group, settings, concurrency, replays or {}, limits)
-        for group, settings in groups.items()
-    }
-    prices = {group: price_of(settings) for group, settings in groups.items()}
 
-    async def ask(request: Request) -> Completion:
-        before_call()
-        return await connected[request.group].complete(request)
 
-    def most_tokens(request: Request) -> int:
-        return worst_case(request, groups[request.group], None).tokens
-
-    complete = within_limits(ask, Gate(concurrency), limits, most_tokens)
-    if budget is not None:
-        complete = within_budget(complete, budget, groups, prices)
+def _live_retried(
+    complete: Complete, groups: Mapping[str, ModelSettings], policy: TransientPolicy, failed: Failed, sleep: Sleep
+) -> Complete:
+    """`complete` with retries where there is a network: a replay's failures are what they are, the dummy has none."""
     retried = with_retries(complete, policy, failed, timed=lambda request: not groups[request.group].batch, sleep=sleep)
-    once = complete
 
     async def complete_by_provider(request: Request) -> Completion:
-        """A replay's failures are what they are, and the dummy has none."""
         live = groups[request.group].provider == "openai"
-        return await (retried if live else once)(request)
+        return await (retried if live else complete)(request)
 
-    complete = complete_by_provider
-    if cache is not None:
-        complete = through_cache(complete, cache, groups)
-    return Connection(complete, tuple(provider.close for provider in connected.values()), limits)
+    return complete_by_provider
 
 
 def _provider(

@@ -1,4 +1,4 @@
-"""The provider without a network: well-formed answers for the agent's role, drawn from the rollout's seed."""
+"""The provider without a network: well-formed answers for the agent's role, drawn from rollout and sample."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DummyModel:
 
     async def complete(self, request: Request) -> Completion:
         sample = request.sample
-        rng = random.Random(derived_seed("dummy", request.seed, sample.round, sample.agent, sample.attempt))
+        rng = random.Random(derived_seed("dummy", request.seed, *sample[1:]))
         text = _answer(request, rng)
         usage = Usage(estimated_prompt_tokens(request.messages), estimated_tokens(text), estimated=True)
         return Completion((Choice(text, "stop"),), "dummy", usage)

@@ -4,7 +4,7 @@ A group's limit starts at a quarter of the concurrency, doubles with each round 
 429, then grows by one a round trip and shrinks by a fifth at each further 429 (at most once in a cool-down). Only
 successes while the limit was full make it grow: an idle group learns nothing. A 429 also holds back the whole
 group for as long as the server asks, unless that is longer than any call may take, so that a thousand calls do not
-each find out for themselves.
+each find out for themselves. The log has each shrinking of the limit, and its growth at each doubling.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class GroupLimit:
     ) -> None:
         self.group = group
         self.limit = float(max(most // START_SHARE, min(most, 8)))
+        self._logged = int(self.limit)
         self._most = most
         self._most_hold = most_hold
         self._clock, self._sleep = clock, sleep
@@ -182,9 +183,20 @@ class GroupLimit:
         if full and self.limit < self._most and self._clock() >= self._cool_until:
             before = int(self.limit)
             self.limit = min(self.limit + (1 if self._slow_start else 1 / self.limit), float(self._most))
-            if int(self.limit) == self._most > before:
-                log.info("%s: %d calls at once, all that rollouts.concurrency allows", self.group, self._most)
+            if int(self.limit) > before:
+                self._log_growth()
         self._leave()
+
+    def _log_growth(self) -> None:
+        """Log what the limit has grown to, at the most there is and at twice what the log said last."""
+        now = int(self.limit)
+        if now == self._most:
+            log.info("%s: %d calls at once, all that rollouts.concurrency allows", self.group, now)
+        elif now >= 2 * self._logged:
+            log.info("%s: up to %d calls at once", self.group, now)
+        else:
+            return
+        self._logged = now
 
     def failed(self, error: BaseException) -> None:
         """A call failed; a 429 shrinks the limit and holds the group back."""
@@ -196,7 +208,8 @@ class GroupLimit:
                 self._slow_start = False
                 self.limit = max(self.limit * SHRINK, 1.0)
                 self._cool_until = now + max(COOL_DOWN_SECONDS, min(error.retry_after or 0.0, self._most_hold))
-                log.info("%s: 429, down to %d calls at once", self.group, int(self.limit))
+                self._logged = int(self.limit)
+                log.info("%s: 429, down to %d calls at once", self.group, self._logged)
         self._leave()
 
 

@@ -10,8 +10,10 @@ client's aiohttp one, whose pool does not slow down with the number of connectio
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -117,7 +119,7 @@ CLIENT_ERRORS = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, aioht
 
 
 class OpenAiModel:
-    """One model group on one server. `learn` is told the headers of every answer."""
+    """One model group on one server. `learn` is told the headers of every answer, errors included."""
 
     def __init__(
         self,
@@ -128,12 +130,31 @@ class OpenAiModel:
     ) -> None:
         self._settings = settings
         self._group = group
-        self._learn = learn
+        self._learn = learn or (lambda _: None)
         self._gives_n = True
         self._client = make_client(settings, group, connections)
+        # An absolute address spares the client the join with its base URL at each call.
+        base = self._client.base_url
+        self._address = str(base.copy_with(raw_path=base.raw_path + b"chat/completions"))
+        self._key = str(uuid.uuid4())
+        self._numbers = itertools.count()
 
     async def close(self) -> None:
         await self._client.close()
+
+    def _options(self) -> Any:
+        """What the client would make anew for each call: deep copies of its defaults, and a random key.
+
+        `security` is what its own `chat.completions.create` gives. The key that tells calls apart is in no header.
+        """
+        return {
+            "headers": {},
+            "params": {},
+            "max_retries": 0,
+            "timeout": self._client.timeout,
+            "security": {"bearer_auth": True},
+            "idempotency_key": f"{self._key}-{next(self._numbers)}",
+        }
 
     async def complete(self, request: Request) -> Completion:
         """Ask once; for the answers of several samples in one call, unless the server has refused that before.
@@ -149,16 +170,19 @@ class OpenAiModel:
         try:
             # The client's own timeout starts anew with each byte; a call as a whole has one end.
             async with asyncio.timeout(self._settings.timeout):
-                response = await self._client.post("/chat/completions", content=body, cast_to=httpx2.Response)
+                response = await self._client.post(
+                    self._address, content=body, cast_to=httpx2.Response, options=self._options()
+                )
         except TimeoutError as error:
             here = where(self._settings, self._group)
             raise TransientError(f"no answer from {here} in {self._settings.timeout:g} s") from error
         except CLIENT_ERRORS as error:
-            if n is not None and isinstance(error, openai.APIStatusError) and refuses_n(error.status_code, error.body):
-                self._gives_n = False
-                return await self.complete(request)
+            if isinstance(error, openai.APIStatusError):
+                self._learn(error.response.headers)
+                if n is not None and refuses_n(error.status_code, error.body):
+                    self._gives_n = False
+                    return await self.complete(request)
             raise as_ours(error, self._settings, self._group) from error
-        if self._learn is not None:
-            self._learn(response.headers)
+        self._learn(response.headers)
         latency = round((time.perf_counter() - started) * 1000, 3)
         return read_completion(response.content, response.headers, request, self._settings, latency_ms=latency)

@@ -2,7 +2,8 @@
 
 Calls gather until no more come, then go out together as one file; games wait at their step meanwhile, so a run
 takes as many batches as its longest game has turns. A batch's id is in the journal before the first look at it,
-and what will be sent is there before it is sent, so a killed run finds the batches it has paid for.
+and what will be sent is there before it is sent, so a killed run finds the batches it has paid for. A run that is
+asked to stop sends none of what has gathered.
 """
 
 from __future__ import annotations
@@ -64,12 +65,22 @@ def custom_id(request: Request, body: bytes) -> str:
 
 
 class BatchModel:
-    """Gathers calls into batches and hands out their results."""
+    """Gathers calls into batches and hands out their results.
+
+    `before_sending` is asked before anything is sent, and raises where nothing may be any more.
+    """
 
     def __init__(
-        self, settings: ModelSettings, group: str, note: Note, earlier: Iterable[Mapping[str, Any]] = ()
+        self,
+        settings: ModelSettings,
+        group: str,
+        note: Note,
+        earlier: Iterable[Mapping[str, Any]] = (),
+        *,
+        before_sending: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings, self._group, self._note = settings, group, note
+        self._before_sending = before_sending
         self._client = make_client(settings, group, 4)
         self._pending: dict[str, _Waiting] = {}
         self._moved = asyncio.Event()
@@ -143,12 +154,14 @@ class BatchModel:
         return lines
 
     async def _send(self, lines: dict[str, _Waiting]) -> None:
+        self._before_sending()
         intent = uuid.uuid4().hex
         record = {"kind": BATCH, "group": self._group, "intent": intent, "lines": list(lines)}
         await self._note({**record, "batch": None})
         data = b"".join(waiting.line for waiting in lines.values())
         try:
             file = await self._client.files.create(file=(f"{intent}.jsonl", data), purpose="batch")
+            self._before_sending()  # the upload may have taken minutes, and costs nothing yet
             batch = await self._client.batches.create(
                 input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={METADATA: intent}
             )

@@ -27,6 +27,19 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trained:
+    """One fine-tuning that a model has gone through."""
+
+    model: str = key("The model that came out.", example="ft:gpt-4o-mini:nip:1")
+    from_model: str = key("The model that went in.", example="gpt-4o-mini-2024-07-18")
+    run_id: str = key("The training run.", example="nip-ei-0123456789")
+    iteration: int = key("Its iteration, from 0.", example=0, minimum=0)
+    method: Literal["sft", "dpo"] = key("Supervised, or by preferences.", example="sft")
+    dataset_sha256: str = key("The SHA-256 of the dataset file.", example="e3b0c442")
+    job: str | None = key("The trainer's own name of the job.", default=None, example="ftjob-abc")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """A model group. Of the sampling parameters only those that are set are sent."""
 
@@ -45,6 +58,20 @@ class ModelSettings:
         "The model it was fine-tuned from, for the tables; null: itself.",
         default=None,
         example="gpt-4o-mini-2024-07-18",
+    )
+    lineage: tuple[Trained, ...] = key(
+        "How it came to be, the oldest first; training runs write this down.",
+        default=(),
+        example=[
+            {
+                "model": "ft:gpt-4o-mini:nip:1",
+                "from_model": "gpt-4o-mini-2024-07-18",
+                "run_id": "nip-ei-0123456789",
+                "iteration": 0,
+                "method": "sft",
+                "dataset_sha256": "e3b0c442",
+            }
+        ],
     )
     base_url: str | None = key(
         "The server; null: OpenAI's.", default=None, example="http://127.0.0.1:8000/v1", pattern="^https?://[^@\\s]+$"

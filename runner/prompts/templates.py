@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from runner.errors import Place, Problem, RunError, SpecError
 from runner.protocols.protocol import Protocol
-from runner.text import listed, nearest
+from runner.text import listed, nearest, nearest_file
 
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
@@ -169,7 +169,7 @@ def load_prompts(folder: Path, protocol: Protocol, columns: Iterable[str] | None
             source = _read(path)
         except OSError as error:
             there = sorted(p.name for p in folder.glob("*" + SUFFIX))
-            hint = nearest(path.name, there) or f"; there are {listed(there) or 'none'}"
+            hint = nearest_file(path.name, there) or f"; there are {listed(there) or 'none'}"
             problems.append(Problem(place, "prompts", f"no template {str(path)!r} ({error.strerror}){hint}"))
             continue
         except ValueError as error:

@@ -16,7 +16,10 @@ from runner.protocols.table import Parameters
 from runner.training.settings import TrainingSettings
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
-"""The form of a run's name and id: it is the name of a folder."""
+"""The form of a spec's name."""
+
+RUN_ID_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$"
+"""The form of a run's id: it is the name of a folder, and longer than the name that it begins with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,18 @@ class Rollouts:
     """How many games, and how many at once."""
 
     per_datapoint: int = key("Plays of each datapoint.", default=1, minimum=1)
+    num_responses_per_timestep: int | None = key(
+        "Play trees of responses (MALT): so many answers to each step, each of them gone on from; null: single games.",
+        default=None,
+        example=2,
+        minimum=1,
+        maximum=128,
+    )
+    most_calls: int = key(
+        "For trees, whose size is exponential in their rounds: more calls than this, retries left out, are an error.",
+        default=100_000,
+        minimum=1,
+    )
     concurrency: int = key("Games, and calls, in flight at once.", default=64, minimum=1, maximum=100_000)
 
 

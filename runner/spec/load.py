@@ -24,7 +24,8 @@ from runner.protocols.load import load_protocol, unplayable
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters
 from runner.spec.experiment import Experiment, experiment_schema
-from runner.text import listed, nearest
+from runner.spec.training import training_problems, tree_problems
+from runner.text import listed, nearest, nearest_file
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Spec:
     replays: Mapping[str, Path]
     """For each model group that replays a run: that run's folder."""
     cache: Path | None = None
+    test: Dataset | None = None
+    """What a training run measures its models on."""
     point: Mapping[str, Any] = field(default_factory=dict)
     """What the sweep sets here: dotted keys and their values."""
 
@@ -70,7 +73,7 @@ def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequenc
         there = [
             p.name for folder in (beside, builtin.root() / "specs") if folder.is_dir() for p in folder.glob("*.yaml")
         ]
-        hint = nearest(Path(path).name, [*there, *also])
+        hint = nearest_file(Path(path).name, [*there, *also])
         raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
     given = [Override(text) for text in overrides]
     layered = load_layers(found, str(path), given, builtin.find)
@@ -164,8 +167,15 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems)
     experiment = build(Experiment, layered.data)
+    test = _test_dataset(layered, readers, experiment)
+    problems = [
+        *tree_problems(experiment, protocol, dataset, _where(layered)),
+        *training_problems(experiment, protocol, dataset, test, _where(layered)),
+    ]
+    if problems:
+        raise SpecError(problems)
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
-    return Spec(experiment, protocol, prompts, dataset, dict(_replays(layered)), cache)
+    return Spec(experiment, protocol, prompts, dataset, dict(_replays(layered)), cache, test)
 
 
 @dataclass(frozen=True)
@@ -214,9 +224,23 @@ def _where(layered: Layered) -> Where:
 def _dataset(layered: Layered, readers: _Readers, sound: _Sound) -> Dataset:
     settings = build(DatasetSettings, sound.section("dataset"))
     seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0
+    return _read_dataset(layered, readers, settings, seed)
+
+
+def _read_dataset(layered: Layered, readers: _Readers, settings: DatasetSettings, seed: int) -> Dataset:
     at = ("dataset", "path")
     path = None if settings.path.startswith(HUB) else builtin.find(settings.path, layered.folder(at))
     return readers.dataset(settings, path, seed, _where(layered))
+
+
+def _test_dataset(layered: Layered, readers: _Readers, experiment: Experiment) -> Dataset | None:
+    """The other split of the dataset, which a training run measures its models on."""
+    if experiment.training is None or experiment.training.test.scheme == "none":
+        return None
+    test = experiment.training.test
+    return _read_dataset(
+        layered, readers, replace(experiment.dataset, split=test.split, limit=test.limit), experiment.seed
+    )
 
 
 def _protocol(layered: Layered, section: Mapping[str, Any]) -> Protocol:

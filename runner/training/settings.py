@@ -61,21 +61,6 @@ class GuessReplacement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeSettings:
-    """MALT's trees of responses: every step of every branch is answered several times."""
-
-    num_responses_per_timestep: int = key(
-        "Answers to each step. A tree has this to the power of its rounds as many branches.",
-        default=2,
-        minimum=1,
-        maximum=128,
-    )
-    most_calls: int = key(
-        "`check` refuses a spec whose iteration may make more calls, retries left out.", default=100_000, minimum=1
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
     """Where and how one model group is fine-tuned."""
 
@@ -128,7 +113,8 @@ class TrainingSettings:
     """What a training run learns from its rollouts, and how."""
 
     method: Literal["expert_iteration", "malt"] = key(
-        "`expert_iteration`: supervised on the rollouts that paid. `malt`: preferences between the answers of a tree.",
+        "`expert_iteration`: supervised on the rollouts that paid. `malt`: preferences between the answers of trees "
+        "(rollouts.num_responses_per_timestep).",
         example="expert_iteration",
     )
     iterations: int = key("How often to play, train and switch models.", default=1, minimum=1, maximum=1000)
@@ -144,7 +130,6 @@ class TrainingSettings:
     guess_replacement: GuessReplacement = key(
         "Expert iteration: true labels in the place of the verifier's guesses.", factory=GuessReplacement
     )
-    tree: TreeSettings = key("MALT: the trees of responses.", factory=TreeSettings)
     on_all_previous_rollouts: bool = key(
         "Train on the rollouts of all iterations so far; false: of the last alone.", default=False
     )

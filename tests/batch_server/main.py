@@ -16,8 +16,6 @@ import argparse
 import asyncio
 import hashlib
 import random
-import sys
-import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +24,7 @@ import orjson
 
 from tests.server.main import Options as Chat
 from tests.server.main import _completion
+from tests.subprocess_server import serve
 
 UNBILLED = {"rate_limit": 429, "rate_limit_wait": 429, "server_error": 500}
 BILLED = ("drop", "half_body", "malformed", "hang")
@@ -309,23 +308,8 @@ def _uploaded(body: bytes, content_type: bytes) -> bytes:
     raise ValueError("no file in the upload")
 
 
-async def serve(options: Options) -> None:
-    server = Server(options)
-    ended, loop = asyncio.Event(), asyncio.get_running_loop()
-    listening = await asyncio.start_server(server.connected, "127.0.0.1", 0, backlog=4096, limit=1 << 24)
-    print(listening.sockets[0].getsockname()[1], flush=True)
-
-    def until_stdin_closes() -> None:
-        while sys.stdin.buffer.read(1):
-            pass
-        loop.call_soon_threadsafe(ended.set)
-
-    threading.Thread(target=until_stdin_closes, daemon=True).start()
-    await ended.wait()
-    listening.close()
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--options", default="{}")
-    asyncio.run(serve(Options(**orjson.loads(parser.parse_args().options))))
+    options = Options(**orjson.loads(parser.parse_args().options))
+    asyncio.run(serve(Server(options).connected, limit=1 << 24))

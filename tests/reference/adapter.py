@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from runner.agents import AgentRuntime, OpenAiWholeAgent, Position
+from runner.datasets.load import Datapoint
 from runner.documents.fields import build
 from runner.errors import TransientError
+from runner.execute import Engine
 from runner.models.base import Choice, Completion, Request
+from runner.plan import Job
 from runner.prompts.templates import LAST_ROUND, PromptSet, template_names
 from runner.protocols.game import Played, Turn, play
 from runner.protocols.load import load_protocol
 from runner.protocols.protocol import Protocol
+from runner.protocols.shape import Shape
 from runner.protocols.table import Parameters
+from runner.records import Rollout
 from runner.spec.experiment import Experiment
 
 HERE = Path(__file__).resolve().parent
@@ -41,9 +46,9 @@ def _load(name: str) -> list[dict[str, Any]]:
     return json.loads(path.read_text("utf-8"))["cases"] if path.is_file() else []
 
 
-def cases(name: str) -> list[dict[str, Any]]:
-    """The cases of a file whose expected value is right: those with a label in `defects` are ours to test."""
-    return [case for case in _load(name) if not case.get("defects")]
+def cases(name: str, *, faulty: bool = False) -> list[dict[str, Any]]:
+    """The cases of a file whose expected value is right; those with a label in `defects` are ours to test."""
+    return [case for case in _load(name) if bool(case.get("defects")) == faulty]
 
 
 @cache
@@ -141,3 +146,46 @@ def scripted_game(case: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[P
 def named(error: BaseException) -> Iterator[str]:
     """An exception's class name and those of its bases."""
     return (cls.__name__ for cls in type(error).__mro__)
+
+
+class TreeScript:
+    """A model that says what a case has it say at each node of a tree of responses."""
+
+    def __init__(self, completions: Mapping[str, Mapping[str, list[dict[str, Any]]]], shape: Shape) -> None:
+        self._completions = completions
+        self._shape = shape
+        self.calls: list[list[str]] = []
+
+    async def complete(self, request: Request) -> Completion:
+        sample = request.sample
+        path = name_of(self._shape.path(sample.repeat)[: sample.round + 1])
+        self.calls.append([sample.agent, path])
+        attempt = self._completions[sample.agent][path][sample.attempt]
+        return Completion((Choice(attempt["text"], attempt["finish_reason"]),), "scripted")
+
+
+def name_of(path: tuple[int, ...]) -> str:
+    """A path as the cases write it."""
+    return ".".join(map(str, path))
+
+
+def scripted_tree(case: Mapping[str, Any]) -> tuple[list[Rollout], TreeScript, Shape]:
+    """Play a case's tree with the real agents and the real engine."""
+    import asyncio
+
+    protocol, point = protocol_of(case["config"]), case["datapoint"]
+    shape = Shape(case["num_responses_per_timestep"], protocol.max_message_rounds)
+    script = TreeScript(case["completions"], shape)
+
+    class Point(Datapoint):
+        prover_stance = point["prover_stance"]
+
+    datapoint = Point(str(point["id"]), point["y"], {"question": point["question"], "solution": point["solution"]})
+    engine = Engine(
+        protocol,
+        agents_of(case["config"]),
+        script.complete,
+        shape=shape,
+        branch=lambda job, repeat: replace(job, repeat=repeat),
+    )
+    return asyncio.run(engine.play(Job(0, "tree", datapoint, 0, case["seed"]))), script, shape

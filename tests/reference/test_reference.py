@@ -17,11 +17,13 @@ from runner.plan import Job
 from runner.protocols.game import Message, Round, episode_rewards
 from runner.protocols.rewards import payoff
 from runner.records import DECIDED, NO_DECISION, Rollout
+from runner.training.selection import probabilities, replaced_proportion, sample_size, select, select_for
+from runner.training.settings import GuessReplacement, SelectionSettings
 from tests.reference.adapter import agents_of, cases, named, protocol_of, scripted_game
 
 
-def each(name: str) -> Any:
-    found = cases(name)
+def each(name: str, kind: str | None = None) -> Any:
+    found = [case for case in cases(name) if kind is None or case["kind"] == kind]
     return pytest.mark.parametrize("case", found, ids=[f"{name}-{case['case']}" for case in found])
 
 
@@ -264,3 +266,62 @@ def nan_equal(got: float | None, want: float | None) -> bool:
     if want is None:
         return got is None or math.isnan(got)
     return got is not None and math.isclose(got, want, rel_tol=1e-5, abs_tol=1e-5)
+
+
+def selection_of(flat: dict[str, Any]) -> SelectionSettings:
+    names = {name.removeprefix("weighting_").removeprefix("rollout_selection_"): v for name, v in flat.items()}
+    return SelectionSettings(**{{"use_replacement": "replacement"}.get(k, k): v for k, v in names.items()})
+
+
+def replacement_of(flat: dict[str, Any]) -> GuessReplacement:
+    return GuessReplacement(**{k.removeprefix("verifier_guess_replacement_"): v for k, v in flat.items()})
+
+
+@each("ei_selection", kind="select_rollouts")
+def test_rollouts_are_selected_as_in_the_original(case: dict[str, Any]) -> None:
+    settings, want = selection_of(case["pure_text_ei"]), case["expected"]
+    rewards = [float(np.asarray(row, np.float32).sum()) for row in case["rewards"]]
+    if "selected" in want:
+        assert select(rewards, settings, seed=0) == want["selected"]
+        return
+    assert sample_size(len(rewards), settings) == want["sample_size"]
+    chances = [None if math.isnan(chance) else chance for chance in probabilities(rewards, settings).tolist()]
+    assert chances == pytest.approx(want["probabilities"], abs=1e-5)
+    if "error" in want:
+        with pytest.raises(ValueError):
+            select(rewards, settings, seed=0)
+        return
+    drawn = select(rewards, settings, seed=0)
+    assert len(drawn) == want["sample_size"]
+    assert settings.replacement == want["replace"]
+    assert settings.replacement or len(set(drawn)) == len(drawn)
+    assert all(chances[index] for index in drawn)
+
+
+@each("ei_selection", kind="guess_replacement_proportion")
+def test_guess_replacement_is_annealed_as_in_the_original(case: dict[str, Any]) -> None:
+    settings, want = replacement_of(case["text_rl"]), case["expected"]
+    if isinstance(want, dict):
+        with pytest.raises(ValueError):
+            replaced_proportion(settings, 0)
+    else:
+        assert [replaced_proportion(settings, i) for i in case["iterations"]] == pytest.approx(want)
+
+
+@each("ei_selection", kind="fine_tune_stage")
+def test_each_model_group_is_given_what_the_original_gives_it(case: dict[str, Any]) -> None:
+    settings = selection_of(case["pure_text_ei"])
+    replaced = replaced_proportion(replacement_of(case["text_rl"]), case["iteration"])
+    protocol = protocol_of(case["config"])
+    for row in case["expected"].values():
+        for agent, want in row["agents"].items():
+            rewards = [rollout[agent] for rollout in case["rewards"]]
+            share = replaced if agent == protocol.verifier_name else 0.0
+            for seed in (0, 1):
+                got = select_for(rewards, settings, replaced=share, seed=seed)
+                assert len(got.guess_replaced) == want.get("num_guess_replaced", 0)
+                assert not set(got.guess_replaced) & set(got.as_played)
+                rest = [i for i in range(len(rewards)) if i not in got.guess_replaced]
+                assert list(got.as_played) == [i for i in rest if rewards[i] >= settings.reward_threshold]
+                if "num_selected" in want:
+                    assert list(got.as_played) == want.get("selected", want.get("selected_sorted"))

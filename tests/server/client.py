@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.subprocess_server import server_process
+
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -63,23 +62,5 @@ class Loopback:
 @contextmanager
 def serving(**options: Any) -> Iterator[Loopback]:
     """A server with these options (see `tests.server.main.Options`) for as long as the block runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.server.main", "--options", json.dumps(options)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        start_new_session=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        port = process.stdout.readline().strip()
-        if not port:
-            raise RuntimeError(f"the loopback server did not start (exit code {process.wait(10)})")
-        yield Loopback(int(port), process.pid)
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)
+    with server_process("tests.server.main", options) as (port, pid):
+        yield Loopback(port, pid)

@@ -17,7 +17,6 @@ import hashlib
 import random
 import re
 import sys
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+
+from tests.subprocess_server import serve
 
 COMPLETIONS = "/v1/chat/completions"
 
@@ -303,23 +304,6 @@ def _wire(answer: Answer) -> bytes:
     return head.encode("latin-1") + answer.body
 
 
-async def serve(options: Options) -> None:
-    server = Server(options)
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    listening = await asyncio.start_server(server.connected, "127.0.0.1", 0, backlog=4096, limit=1 << 22)
-    print(listening.sockets[0].getsockname()[1], flush=True)
-
-    def until_stdin_closes() -> None:
-        while sys.stdin.buffer.read(1):
-            pass
-        loop.call_soon_threadsafe(ended.set)
-
-    threading.Thread(target=until_stdin_closes, daemon=True).start()
-    await ended.wait()
-    listening.close()
-
-
 def parsed(arguments: list[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--options", default="{}", help="a JSON file, or JSON")
@@ -339,6 +323,6 @@ def parsed(arguments: list[str] | None = None) -> Options:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(serve(parsed()))
+        asyncio.run(serve(Server(parsed()).connected, limit=1 << 22))
     except KeyboardInterrupt:
         sys.exit(130)

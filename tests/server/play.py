@@ -15,7 +15,7 @@ import duckdb
 
 from runner.runs import RunResult, run
 from runner.spec.load import load_spec
-from tests.server.client import ROOT
+from tests.subprocess_server import ROOT
 
 DERIVED = ("rollouts.parquet", "messages.parquet", "metrics.json")
 """Files of a run that follow from its answers alone; `completions.parquet` holds latencies too."""

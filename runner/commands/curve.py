@@ -1,0 +1,37 @@
+"""A training run for a person: its learning curve, and what became of each model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.commands.common import print_table, with_interval
+
+
+def show_training(metrics: Mapping[str, Any]) -> None:
+    """Print the tests and the iterations of a training run."""
+    run_id, iterations = metrics["run_id"], metrics["iterations"]
+    if metrics["tests"]:
+        tests = [_test(row, last=row["iteration"] == len(iterations)) for row in metrics["tests"]]
+        columns = ("models", "accuracy [95% interval]", "n", "datapoints", "run")
+        print_table(columns, tests, title=f"{run_id}: tests")
+        print()
+    rows = [
+        (row["iteration"], group, outcome["examples"], _became(outcome), row["models"][group]["model"])
+        for row in iterations
+        for group, outcome in row["outcomes"].items()
+    ]
+    print_table(("iteration", "model group", "examples", "outcome", "model"), rows, title=f"{run_id}: training")
+
+
+def _test(row: Mapping[str, Any], *, last: bool) -> tuple[Any, ...]:
+    accuracy = row["accuracy"]
+    shown = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
+    models = "in the end" if last else f"before iteration {row['iteration']}"
+    return models, shown, accuracy["n"], accuracy["clusters"], row["run_id"]
+
+
+def _became(outcome: Mapping[str, Any]) -> str:
+    if outcome["outcome"] == "too_few_examples":
+        return f"not trained: fewer than {outcome['min_examples']} examples"
+    return str(outcome["outcome"])

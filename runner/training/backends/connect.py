@@ -1,0 +1,45 @@
+"""A trainer's settings into the backend that they name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from runner.errors import RunError
+from runner.models.policy import TransientPolicy
+from runner.models.settings import ModelSettings
+from runner.training.backends.base import Backend
+from runner.training.backends.dummy import DummyBackend
+from runner.training.backends.files import FilesBackend
+from runner.training.settings import TrainerSettings
+
+
+def backend_for(
+    group: str,
+    trainer: TrainerSettings,
+    model: ModelSettings,
+    chosen: str | None = None,
+    *,
+    policy: TransientPolicy | None = None,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Backend:
+    """The backend of one model group. `chosen` is what `--set-model GROUP=NAME` gave for it.
+
+    `sleep` waits between attempts, for as long as a server asks for; one that raises ends the waiting.
+
+    Raises:
+        ProviderRefusal: the environment holds no key.
+        RunError: the backend cannot work as it is set.
+    """
+    if trainer.backend == "dummy":
+        return DummyBackend()
+    if trainer.backend == "files":
+        return FilesBackend(chosen)
+    del model, policy, sleep
+    raise RunError(f"training.trainers.{group}.backend: {trainer.backend} cannot be used yet")
+
+
+def format_of(trainer: TrainerSettings) -> Literal["openai", "trl"]:
+    """The format of the datasets that a trainer gets."""
+    return trainer.format or ("trl" if trainer.backend == "command" else "openai")

@@ -1,0 +1,20 @@
+"""Names of models that somebody else wrote: a trainer's file, a provider, the command line."""
+
+from __future__ import annotations
+
+from runner.text import clean
+
+LONGEST = 1024
+
+
+def wrong_with_name(name: str) -> str | None:
+    """Why this cannot be a model's name; None where it can."""
+    if not name:
+        return "it is empty"
+    if len(name) > LONGEST:
+        return f"it has {len(name)} characters, and {LONGEST} is the most"
+    if name != name.strip() or len(name.splitlines()) > 1 or "\t" in name:
+        return f"it is no single line without white space around it: {clean(name)[:80]!r}"
+    if clean(name) != name:
+        return f"it has control or invisible characters: {clean(name)[:80]}"
+    return None

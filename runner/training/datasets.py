@@ -1,0 +1,138 @@
+"""An iteration's games, and perhaps those before it, into one dataset for each model group that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from runner.datasets.example_file import ExampleFile
+from runner.datasets.examples import Example, Source
+from runner.datasets.formats import FORMATS, Format
+from runner.datasets.preferences import preferences
+from runner.datasets.rollouts import source_of, supervised
+from runner.ids import derived_seed
+from runner.plan import Job
+from runner.records import DECIDED, NO_DECISION
+from runner.rederive import Rederiver, saved_plan
+from runner.rundir import RunFolder
+from runner.seat import Seat
+from runner.training.plan import TrainingPlan
+from runner.training.selection import replaced_proportion, select_for
+from runner.trees import grow
+
+Report = dict[str, Any]
+
+
+def build_datasets(
+    plan: TrainingPlan, iteration: int, runs: Sequence[RunFolder], folder: Path, formats: Mapping[str, str]
+) -> dict[str, Report]:
+    """Write a dataset for each model group that is trained, and report them by group.
+
+    `runs` are the games to learn from, the oldest first; `formats` is each group's file format. The bytes are a
+    function of the plan and the runs alone.
+
+    Raises:
+        RunError: a run's journal is missing or damaged, or a file cannot be written.
+    """
+    with ExitStack() as stack:
+        games = []
+        for run in runs:
+            rederiver = Rederiver(run, saved_plan(run))
+            stack.callback(rederiver.close)
+            games.append(_Games(run.run_id, rederiver))
+        builder = _Builder(plan, iteration, games)
+        return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in plan.trained}
+
+
+@dataclass(frozen=True)
+class _Games:
+    """One run's games, played again from its journal."""
+
+    run_id: str
+    rederiver: Rederiver
+
+    @cached_property
+    def seats(self) -> Mapping[str, Seat]:
+        return self.rederiver.plan.agents()
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A finished game that may be trained on, and what it paid the agent."""
+
+    games: _Games
+    job: Job
+    reward: float
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """The datasets of one iteration."""
+
+    plan: TrainingPlan
+    iteration: int
+    games: Sequence[_Games]
+
+    def build(self, group: str, folder: Path, format_: Format) -> Report:
+        """Write one group's file: each agent's examples after the other's."""
+        selection, agents, notes = self.plan.training.selection, self.plan.trained[group], list[str]()
+        # A rollout that weighted sampling has drawn twice is to be learnt twice.
+        drawn_again = selection.method == "weighted_sampling" and selection.replacement
+        repeats = self.plan.method == "sft" and drawn_again
+        file = ExampleFile(folder / (group + format_.suffix), format_, repeats=repeats)
+        try:
+            for agent in agents:
+                found = self._pairs(agent) if self.plan.method == "dpo" else self._chats(agent, notes)
+                for example, source in found:
+                    file.add(example, source)
+            report = file.close()
+        except BaseException:
+            file.discard()
+            raise
+        return {**report, "agents": agents, "notes": notes}
+
+    def _pairs(self, agent: str) -> Iterator[tuple[Example, Source]]:
+        for run in self.games:
+            plan = run.rederiver.plan
+            assert plan.shape is not None
+            seats = {agent: run.seats[agent]}
+            for branches in run.rederiver.by_job():
+                root = grow(branches, plan.shape)
+                if root is not None:
+                    for _, pair, source in preferences(root, seats, plan.spec.experiment.seed, run.run_id):
+                        yield pair, source
+
+    def _chats(self, agent: str, notes: list[str]) -> Iterator[tuple[Example, Source]]:
+        """The agent's selected rollouts, then those in which the label replaces its guess."""
+        candidates = [candidate for run in self.games for candidate in _candidates(run, agent)]
+        training, seat = self.plan.training, self.games[-1].seats[agent]
+        share = replaced_proportion(training.guess_replacement, self.iteration) if seat.is_verifier else 0.0
+        seed = derived_seed("selection", self.plan.identity, self.iteration, agent)
+        try:
+            chosen = select_for([c.reward for c in candidates], training.selection, replaced=share, seed=seed)
+        except ValueError as error:
+            notes.append(f"{agent}: {error}; none is trained on")
+            return
+        for indices, replaces in ((chosen.as_played, False), (chosen.guess_replaced, True)):
+            for index in indices:
+                yield from _example(candidates[index], agent, replaces=replaces)
+
+
+def _candidates(run: _Games, agent: str) -> Iterator[_Candidate]:
+    for rollout in run.rederiver.rollouts():
+        if rollout.outcome in (DECIDED, NO_DECISION):
+            yield _Candidate(run, rollout.job, rollout.rewards[agent])
+
+
+def _example(candidate: _Candidate, agent: str, *, replaces: bool) -> Iterator[tuple[Example, Source]]:
+    run = candidate.games
+    seat = run.seats[agent]
+    for rollout in run.rederiver.of_job(candidate.job):
+        chat = supervised(seat, rollout, replace_verifier_guess_with_true_label=replaces)
+        if chat is not None:
+            source = source_of(seat, rollout, run.run_id)
+            yield chat, replace(source, other={"guess_replaced": True} if replaces else {})

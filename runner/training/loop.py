@@ -1,0 +1,258 @@
+"""A training run, stage by stage: play, measure, build datasets, fine-tune, switch models, and again.
+
+What each stage did is in a log before the next begins, so that a run that was killed goes on at that stage.
+Games have journals of their own, datasets are functions of the games, and a backend begins a job once however often it
+is told to; so nothing is paid for twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from runner.errors import RunError
+from runner.ids import derived_seed, tagged_hash
+from runner.models.settings import ModelSettings, Trained
+from runner.rundir import RunFolder
+from runner.spec.load import Spec
+from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
+from runner.training.datasets import Report, build_datasets
+from runner.training.plan import TrainingPlan
+from runner.training.state import (
+    DATASETS,
+    ENDED,
+    JOB,
+    PLAYED,
+    SWITCHED,
+    TESTED,
+    TOO_FEW,
+    TRAINED,
+    StageLog,
+    models_after,
+    state_of,
+)
+
+log = logging.getLogger("nip_run.training")
+
+
+class Waiting(RunError):
+    """The run goes on when somebody has trained a model by hand."""
+
+
+Play = Callable[[Spec, str, str, int], RunFolder]
+"""Plays a spec as a run of that id, kind and iteration, going on where it stopped; its folder when it is done."""
+
+Connect = Callable[[str, ModelSettings], Backend]
+"""A model group's backend."""
+
+
+@dataclass
+class Loop:
+    """One process's work on a training run."""
+
+    plan: TrainingPlan
+    folder: RunFolder
+    stages: StageLog
+    play: Play
+    connect: Connect
+    formats: Mapping[str, str]
+    """Each trained group's dataset format."""
+    switched: Callable[[RunFolder, Mapping[str, Any]], None]
+    """Told of an iteration's games and of what became of each group's model."""
+    sleep: Callable[[float], None] = time.sleep
+    models: dict[str, ModelSettings] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.models = dict(self.plan.spec.experiment.models)
+
+    def run(self) -> None:
+        """All iterations, and the tests of the scheme.
+
+        Raises:
+            Waiting: a model is to be trained by hand.
+            RunError: games, a dataset or a job failed; the message says what to do.
+            ProviderRefusal, BudgetExhausted, Interrupted: see `runner.errors`.
+        """
+        for iteration in range(self.plan.training.iterations):
+            self._iterate(iteration)
+        self._test(self.plan.training.iterations)
+
+    def _iterate(self, iteration: int) -> None:
+        switched = self.stages.one(SWITCHED, iteration)
+        if switched is None:
+            self._play(iteration)
+            self._test(iteration)
+            outcomes = self._train(iteration, self._datasets(iteration))
+            states = {group: state_of(self._after(iteration, group, outcome)) for group, outcome in outcomes.items()}
+            self.stages.add(SWITCHED, iteration, models=states, outcomes=outcomes)
+            switched = self.stages.one(SWITCHED, iteration)
+            assert switched is not None
+        self.models = models_after(self.models, switched)
+        self.switched(self._games(iteration), switched["outcomes"])
+
+    # Games
+
+    def _games(self, iteration: int) -> RunFolder:
+        return RunFolder(self.folder.path.with_name(f"{self.folder.run_id}-i{iteration}"))
+
+    def _play(self, iteration: int) -> None:
+        if self.stages.one(PLAYED, iteration) is None:
+            log.info("iteration %d: playing", iteration)
+            spec = self.plan.played(iteration, self.models)
+            played = self.play(spec, self._games(iteration).run_id, "training", iteration)
+            self.stages.add(PLAYED, iteration, run_id=played.run_id)
+
+    def _test(self, iteration: int) -> None:
+        if self.plan.tests_before(iteration) and self.stages.one(TESTED, iteration) is None:
+            log.info("iteration %d: measuring", iteration)
+            spec = self.plan.tested(self.models)
+            tested = self.play(spec, f"{self.folder.run_id}-t{iteration}", "benchmark", iteration)
+            self.stages.add(TESTED, iteration, run_id=tested.run_id)
+
+    # Datasets
+
+    def _datasets(self, iteration: int) -> Mapping[str, Report]:
+        built = self.stages.one(DATASETS, iteration)
+        if built is None:
+            first = 0 if self.plan.training.on_all_previous_rollouts else iteration
+            runs = [self._games(earlier) for earlier in range(first, iteration + 1)]
+            reports = build_datasets(self.plan, iteration, runs, self._datasets_folder(iteration), self.formats)
+            self.stages.add(DATASETS, iteration, groups=reports)
+        else:
+            reports = built["groups"]
+        return reports
+
+    def _datasets_folder(self, iteration: int) -> Path:
+        return self.folder.path / "iterations" / str(iteration)
+
+    # Jobs
+
+    def _train(self, iteration: int, reports: Mapping[str, Report]) -> dict[str, dict[str, Any]]:
+        """Every group's job, all at once; what became of each group."""
+        outcomes: dict[str, dict[str, Any]] = {}
+        jobs = []
+        for group, report in reports.items():
+            fewest = self.plan.training.min_examples
+            if report["examples"] < fewest:
+                log.info("iteration %d: %s has %d examples, of %d", iteration, group, report["examples"], fewest)
+                outcomes[group] = {"outcome": TOO_FEW, "examples": report["examples"], "min_examples": fewest}
+            else:
+                jobs.append(_Job(self, iteration, group, report))
+        for job in jobs:
+            job.begin()
+        while sum(job.ended() for job in jobs) < len(jobs):
+            waiting = [job for job in jobs if job.looked.state == JobState.WAITING]
+            if waiting and all(job.looked.state != JobState.RUNNING for job in jobs):
+                raise Waiting("\n".join(job.looked.message for job in waiting))
+            self.sleep(min(self.plan.training.trainers[job.group].poll_seconds for job in jobs))
+        failed = [job for job in jobs if job.looked.state != JobState.SUCCEEDED]
+        if failed:
+            lines = [
+                f"iteration {iteration}: training {job.group} {job.looked.state}: {job.looked.message}"
+                for job in failed
+            ]
+            raise RunError("\n".join([*lines, "The same command, run again, begins a new job in its place."]))
+        for job in jobs:
+            outcomes[job.group] = {
+                "outcome": "trained", "examples": job.report["examples"], "model": job.looked.model,
+                "dataset_sha256": job.report["sha256"], "job": job.name, **job.looked.facts,
+            }  # fmt: skip
+        return {group: outcomes[group] for group in reports}
+
+    def base_of(self, group: str) -> str:
+        """The model that a group's next job starts from."""
+        untrained = self.plan.spec.experiment.models[group]
+        return untrained.name if self.plan.training.from_scratch else self.models[group].name
+
+    def _after(self, iteration: int, group: str, outcome: Mapping[str, Any]) -> ModelSettings:
+        settings = self.models[group]
+        if outcome["outcome"] == TOO_FEW:
+            return settings
+        step = Trained(
+            model=outcome["model"],
+            from_model=self.base_of(group),
+            run_id=self.folder.run_id,
+            iteration=iteration,
+            method=self.plan.method,
+            dataset_sha256=outcome["dataset_sha256"],
+            job=outcome["job"],
+        )
+        return lineage_grown(settings, self.plan.spec.experiment.models[group], step)
+
+
+def lineage_grown(settings: ModelSettings, untrained: ModelSettings, step: Trained) -> ModelSettings:
+    """A model after one more training; one that began from scratch has only that behind it."""
+    before = settings.lineage if step.from_model == settings.name else untrained.lineage
+    base = untrained.base_model or untrained.name
+    return replace(settings, model=step.model, base_model=base, lineage=(*before, step))
+
+
+class _Job:
+    """One group's fine-tune job of one iteration, perhaps not its first: a job that failed is begun anew on request."""
+
+    def __init__(self, loop: Loop, iteration: int, group: str, report: Report) -> None:
+        self.group, self.report = group, report
+        self._loop, self._iteration = loop, iteration
+        self._attempt = len(list(loop.stages.find(ENDED, iteration, group=group)))
+        self._backend = loop.connect(group, loop.models[group])
+        self._handle: Mapping[str, Any] = {}
+        self.looked = Look(JobState.RUNNING)
+        folder = loop.folder.path / "iterations" / str(iteration)
+        key = f"{loop.folder.run_id}/{iteration}/{group}/{self._attempt}"
+        self._job = FineTuneJob(
+            # Two results folders may hold runs of one id; their jobs are not each other's.
+            key=f"{key}/{tagged_hash('job', [loop.stages.records[0], key])[:8]}",
+            group=group,
+            method=loop.plan.method,
+            base_model=loop.base_of(group),
+            dataset=folder / report["file"],
+            dataset_sha256=report["sha256"],
+            folder=folder / f"{group}.job",
+            seed=derived_seed("job", loop.plan.identity, iteration, group),
+            name=loop.plan.spec.experiment.name,
+        )
+
+    @property
+    def name(self) -> str | None:
+        """The provider's own name of the job."""
+        job = self._handle.get("job")
+        return None if job is None else str(job)
+
+    def begin(self) -> None:
+        """Begin the job, or find it again; what ended before is not looked at again."""
+        stages, facts = self._loop.stages, {"group": self.group, "attempt": self._attempt}
+        trained = stages.one(TRAINED, self._iteration, **facts)
+        if trained is not None:
+            self._handle = trained["handle"]
+            self.looked = Look(JobState.SUCCEEDED, trained["model"], facts=trained["facts"])
+            return
+        known = [record["note"] for record in stages.find(JOB, self._iteration, **facts)]
+
+        def note(found: Mapping[str, Any]) -> None:
+            stages.add(JOB, self._iteration, **facts, note=dict(found))
+
+        self._job.folder.mkdir(parents=True, exist_ok=True)
+        self._handle = self._backend.begin(self._job, known, note)
+        log.info("iteration %d: training %s from %s", self._iteration, self.group, self._job.base_model)
+
+    def ended(self) -> bool:
+        """Look at the job, unless it has ended, and keep how it ended."""
+        if self.looked.state not in (JobState.RUNNING, JobState.WAITING):
+            return True
+        before, self.looked = self.looked, self._backend.look(self._job, self._handle)
+        if self.looked.message != before.message:
+            log.info("iteration %d: %s: %s", self._iteration, self.group, self.looked.message or self.looked.state)
+        if self.looked.state in (JobState.RUNNING, JobState.WAITING):
+            return False
+        facts: dict[str, Any] = {"group": self.group, "attempt": self._attempt, "facts": dict(self.looked.facts)}
+        if self.looked.state == JobState.SUCCEEDED:
+            facts.update(model=self.looked.model, handle=dict(self._handle))
+            self._loop.stages.add(TRAINED, self._iteration, **facts)
+        else:
+            facts.update(state=str(self.looked.state), message=self.looked.message)
+            self._loop.stages.add(ENDED, self._iteration, **facts)
+        return True

@@ -1,0 +1,137 @@
+"""A training spec into its iterations: which datapoints, which seeds, when models are measured, who is trained."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from runner.datasets.load import Datapoint
+from runner.documents.fields import plain
+from runner.ids import derived_seed, tagged_hash
+from runner.models.settings import ModelSettings
+from runner.plan import Plan
+from runner.spec.load import Spec
+from runner.training.backends.base import Method
+from runner.training.settings import TrainingSettings
+
+FREE_KEYS = ("iterations", "test", "trainers")
+"""Keys of `training` that may change when a run goes on: how long, when it is measured, and by what it is trained."""
+
+Models = Mapping[str, ModelSettings]
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Everything about a training run that is known before it starts."""
+
+    spec: Spec
+
+    @cached_property
+    def games(self) -> Plan:
+        """The games of the untrained models, on all datapoints."""
+        return Plan(self.spec)
+
+    @property
+    def training(self) -> TrainingSettings:
+        assert self.spec.experiment.training is not None
+        return self.spec.experiment.training
+
+    @property
+    def method(self) -> Method:
+        return "dpo" if self.training.method == "malt" else "sft"
+
+    @cached_property
+    def identity(self) -> str:
+        """The hash that tells training runs apart."""
+        experiment, learnt = self.spec.experiment, plain(self.training)
+        return tagged_hash(
+            "training",
+            {
+                "games": self.games.identity,
+                "datapoints": self.spec.dataset.sha256,
+                "per_datapoint": experiment.rollouts.per_datapoint,
+                "frozen": sorted(name for name, agent in experiment.agents.items() if agent.freeze),
+                "training": {name: value for name, value in learnt.items() if name not in FREE_KEYS},
+            },
+        )
+
+    @property
+    def run_id(self) -> str:
+        return f"{self.spec.experiment.name}-{self.identity[:10]}"
+
+    @property
+    def trained(self) -> dict[str, list[str]]:
+        """The agents of each model group that is trained, both in the protocol's order."""
+        groups: dict[str, list[str]] = {}
+        for name in self.spec.protocol.agent_names:
+            agent = self.spec.experiment.agents[name]
+            if not agent.freeze:
+                groups.setdefault(agent.model, []).append(name)
+        return groups
+
+    def tests_before(self, iteration: int) -> bool:
+        """Whether the models are measured with which an iteration plays; the one after the last trains no more."""
+        last = iteration == self.training.iterations
+        scheme = self.training.test.scheme
+        return scheme == "all" or (last and scheme != "none") or (iteration == 0 and scheme == "first_and_last")
+
+    def played(self, iteration: int, models: Models) -> Spec:
+        """The spec of the games that an iteration is trained on."""
+        experiment = replace(
+            self.spec.experiment,
+            kind="benchmark",
+            training=None,
+            models=dict(models),
+            seed=derived_seed("iteration", self.spec.experiment.seed, iteration),
+        )
+        dataset = replace(self.spec.dataset, datapoints=self.datapoints(iteration))
+        return replace(self.spec, experiment=experiment, dataset=dataset, test=None)
+
+    def tested(self, models: Models) -> Spec:
+        """The spec of the games that the models are measured by: the same games at each test."""
+        assert self.spec.test is not None
+        experiment, test = self.spec.experiment, self.training.test
+        experiment = replace(
+            experiment,
+            kind="benchmark",
+            training=None,
+            fine_tune=None,
+            models=dict(models),
+            dataset=replace(experiment.dataset, split=test.split, limit=test.limit),
+            rollouts=replace(experiment.rollouts, per_datapoint=test.per_datapoint, num_responses_per_timestep=None),
+        )
+        return replace(self.spec, experiment=experiment, dataset=self.spec.test, test=None)
+
+    def all_games(self) -> list[Plan]:
+        """The games of all iterations and tests, as far as they can be known before: played by the untrained models."""
+        models = self.spec.experiment.models
+        iterations = range(self.training.iterations)
+        played = [Plan(self.played(iteration, models)) for iteration in iterations]
+        tests = sum(self.tests_before(iteration) for iteration in (*iterations, self.training.iterations))
+        return [*played, *([Plan(self.tested(models))] * tests)]
+
+    def datapoints(self, iteration: int) -> tuple[Datapoint, ...]:
+        """What an iteration plays: the next ones of a seeded order, which begins anew when all have been played.
+
+        None is skipped: one that comes twice in an iteration, at the turn of an order, waits for the next.
+        """
+        points, size = self.spec.dataset.datapoints, self.training.datapoints_per_iteration
+        if size is None:
+            return points
+        waiting: list[Datapoint] = []
+        taken: list[Datapoint] = []
+        twice: list[Datapoint] = []
+        epoch = 0
+        for _ in range(iteration + 1):
+            taken, twice = [], []
+            while len(taken) < size:
+                if not waiting:
+                    waiting = list(points)
+                    random.Random(derived_seed("epoch", self.spec.experiment.seed, epoch)).shuffle(waiting)
+                    epoch += 1
+                point = waiting.pop(0)
+                (twice if point in taken else taken).append(point)
+            waiting = [*twice, *waiting]
+        return tuple(taken)

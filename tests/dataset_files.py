@@ -1,0 +1,44 @@
+"""Dataset files written and loaded in a test's own folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from runner.datasets.load import Dataset, load_dataset
+from runner.datasets.settings import DatasetSettings
+from runner.errors import Place, SpecError
+
+A = {"id": "a", "label": 0, "text": "first"}
+B = {"id": "b", "label": 1, "text": "second"}
+
+
+def jsonl(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def load(folder: Path, content: str | bytes | None = None, name: str = "d.jsonl", seed: int = 0, **settings) -> Dataset:
+    path = folder / name
+    if content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return load_dataset(DatasetSettings(path=name, **settings), path, seed, Place)
+
+
+def refusal(folder: Path, content: str | bytes | None = None, name: str = "d.jsonl", **settings) -> str:
+    """What is wrong; the place is the key's name here."""
+    with pytest.raises(SpecError) as caught:
+        load(folder, content, name, **settings)
+    return "\n".join(f"{p.place.file}: {p.message}" for p in caught.value.problems)
+
+
+def ids(dataset: Dataset) -> list[str]:
+    return [point.id for point in dataset.datapoints]
+
+
+def parquet(folder: Path, select: str, name: str = "d.parquet") -> None:
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY ({select}) TO '{folder / name}' (FORMAT parquet)")

@@ -1,0 +1,88 @@
+"""Protocols of one's own, and whole games played by a function that says what everyone says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from runner.protocols.game import Played, Reply, Turn, play
+from runner.protocols.load import load_protocol
+from runner.protocols.parse import DecisionFormat, parse_answer
+from runner.protocols.protocol import Protocol
+
+STRICT = DecisionFormat()
+LENIENT = DecisionFormat(lenient=True)
+
+SEVENTH = """\
+name: council
+description: Three provers confer in a room of their own before the first of them answers the verifier.
+agents:
+  speaker: {role: prover, human_name: Speaker}
+  second: {role: prover, human_name: Second}
+  third: {role: prover, human_name: Third, stance: reject}
+  verifier: {role: verifier, human_name: Verifier}
+channels:
+  main: {members: [speaker, verifier]}
+  back_room: {members: [speaker, second, third]}
+cycle:
+  - speak: {verifier: [main]}
+  - speak: {speaker: [back_room], second: [back_room], third: [back_room]}
+  - speak: {speaker: [main]}
+parameters: {max_message_rounds: 11, sequential: true}
+"""
+
+DUEL = """\
+name: duel
+agents:
+  prover: {role: prover, human_name: Expert}
+  verifier: {role: verifier, human_name: Verifier, headers: {one: "To one:", two: "To two:"}}
+channels:
+  one: {members: [prover, verifier]}
+  two: {members: [prover, verifier]}
+  three: {members: [prover, verifier]}
+cycle:
+  - speak: {verifier: [one, two]}
+  - speak: {prover: [three]}
+"""
+
+
+def protocol_of(folder: Path, text: str, **parameters: object) -> Protocol:
+    (folder / "own.yaml").write_text(text)
+    return load_protocol("own.yaml", parameters, folder=folder)
+
+
+def finished(
+    protocol: Protocol,
+    says: Callable[[Turn, str], str],
+    *,
+    seed: int = 0,
+    label: int = 1,
+    prover_stance: int = 1,
+) -> Played:
+    """A whole game in which each speaker says what `says` has it say."""
+    game = play(protocol, seed=seed, label=label, prover_stance=prover_stance)
+    replies: Mapping[str, Reply] | None = None
+    while True:
+        try:
+            turn = game.send(replies)  # type: ignore[arg-type] - None starts it
+        except StopIteration as end:
+            return end.value
+        replies = {}
+        for name in turn.speakers:
+            text = says(turn, name)
+            parsed = parse_answer(protocol, name, turn.round, text, STRICT)
+            replies[name] = Reply(text, parsed.messages, parsed.decision)
+
+
+def undecided(protocol: Protocol) -> Callable[[Turn, str], str]:
+    def says(turn: Turn, name: str) -> str:
+        headers = protocol.seat(name).headers
+        channels = turn.speakers[name]
+        own = f"{name} in round {turn.round}"
+        return own if len(channels) == 1 else "\n".join(f"{headers[c]} {own}" for c in channels)
+
+    return says
+
+
+def who_speaks(protocol: Protocol, rounds: int, seed: int = 0) -> list[set[str]]:
+    return [set(protocol.speakers(i, seed)) for i in range(rounds)]

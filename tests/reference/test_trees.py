@@ -1,0 +1,103 @@
+"""MALT's trees of responses, against the original's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runner.metrics import Metrics
+from runner.trees import Node, TreeStatistics, contrasts, grow, is_positive
+from tests.reference.adapter import cases, name_of, protocol_of, scripted_tree
+from tests.reference.test_reference import each, nan_equal
+
+
+@each("fine_tune_dpo")
+def test_trees_are_grown_as_in_the_original(case: dict[str, Any]) -> None:
+    protocol, want = protocol_of(case["config"]), case["expected"]
+    branches, script, shape = scripted_tree(case)
+    assert sorted(script.calls) == sorted(want["call_order"])
+    assert len(branches) == want["num_rollouts"]
+    assert {agent: protocol.reward_mid_point(agent) for agent in protocol.agent_names} == want["reward_thresholds"]
+    root = grow(branches, shape)
+    assert root is not None
+    nodes = {name_of(node.path): node for node in root.nodes()}
+    expected = {row["path"]: row for row in want["nodes"] if not row["padding"]}
+    assert nodes.keys() == expected.keys()
+    for path, row in expected.items():
+        node, last = nodes[path], nodes[path].rounds[-1]
+        assert len(node.leaves) == row["num_branches"]
+        assert (not node.children) == row["ended"]
+        assert {a: last.raw.get(a) for a in protocol.agent_names} == row["raw_message"]
+        for agent in protocol.agent_names:
+            assert last.rewards[agent] == pytest.approx(row["reward"][agent], abs=1e-5)
+            assert node.expected_reward(agent) == pytest.approx(row["expected_reward"][agent], abs=1e-5)
+            assert is_positive(node, agent, protocol) == row["is_positive_example"][agent]
+
+
+@each("fine_tune_dpo")
+def test_pairs_are_the_originals_and_those_of_the_first_round(case: dict[str, Any]) -> None:
+    protocol = protocol_of(case["config"])
+    branches, _, shape = scripted_tree(case)
+    root = grow(branches, shape)
+    assert root is not None
+    found = list(contrasts(root, protocol))
+    # The original leaves the root out, and so never trains the first round.
+    assert sorted(_as_records(found, root)) == sorted(
+        (row["agent"], row["node"], sorted(row["admissible_preferred"]), sorted(row["admissible_non_preferred"]))
+        for rows in case["expected"]["dpo_records_by_group"].values()
+        for row in rows
+    )
+    at_root = [contrast for contrast in found if contrast.node is root]
+    assert all(len(child.path) == 1 for contrast in at_root for child in (*contrast.positive, *contrast.negative))
+
+
+def _as_records(found: list[Any], root: Node) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    for contrast in found:
+        if contrast.node is not root:
+            good, bad = (
+                sorted(child.rounds[-1].raw[contrast.agent] for child in children)
+                for children in (contrast.positive, contrast.negative)
+            )
+            yield contrast.agent, name_of(contrast.node.path), good, bad
+
+
+@each("fine_tune_dpo")
+def test_statistics_of_trees_are_the_originals(case: dict[str, Any]) -> None:
+    protocol = protocol_of(case["config"])
+    branches, _, shape = scripted_tree(case)
+    root = grow(branches, shape)
+    assert root is not None
+    metrics, trees = Metrics(protocol), TreeStatistics(protocol, shape)
+    for branch in branches:
+        metrics.add(branch)
+    trees.add(root)
+    got, want = {**metrics.original_statistics(), **trees.original_statistics()}, case["expected"]["log_stats"]
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        if isinstance(value, dict):
+            by_agent: Any = got[name]
+            assert by_agent.keys() == value.keys()
+            for agent, rounds in value.items():
+                assert by_agent[agent] == pytest.approx(rounds, abs=1e-5), (name, agent)
+        else:
+            number: Any = got[name]
+            assert nan_equal(number, value), (name, number, value)
+
+
+@pytest.mark.parametrize("case", cases("fine_tune_dpo", faulty=True), ids=lambda case: f"fine_tune_dpo-{case['case']}")
+def test_where_the_original_is_at_fault_a_node_is_worth_the_mean_of_its_branches(case: dict[str, Any]) -> None:
+    protocol = protocol_of(case["config"])
+    branches, _, shape = scripted_tree(case)
+    root = grow(branches, shape)
+    assert root is not None
+    for node in root.nodes():
+        below = [b for b in branches if shape.path(b.job.repeat)[: len(node.path)] == node.path]
+        below = [b for b in below if len(b.rounds) >= len(node.path)]
+        assert node.leaves == below
+        for agent in protocol.agent_names:
+            paid = [sum(r.rewards[agent] for r in b.rounds[len(node.path) - 1 :]) for b in below]
+            assert node.expected_reward(agent) == pytest.approx(sum(paid) / len(paid))
+    for contrast in contrasts(root, protocol):
+        assert contrast.agent in contrast.positive[0].rounds[-1].raw

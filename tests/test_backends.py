@@ -1,0 +1,114 @@
+"""The fine-tune backends that need nobody else: a dummy's names, and files that wait for the user."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import RunError
+from runner.models.settings import ModelSettings
+from runner.training.backends.base import FineTuneJob, JobState, Look
+from runner.training.backends.connect import backend_for, format_of
+from runner.training.backends.names import LONGEST, wrong_with_name
+from runner.training.settings import TrainerSettings
+
+
+def job_in(folder: Path, **changes: Any) -> FineTuneJob:
+    dataset = folder / "m.sft.jsonl"
+    dataset.write_text('{"messages": []}\n')
+    job = FineTuneJob("run/1/m", "m", "sft", "tiny", dataset, "ab" * 32, folder / "job", 7, "my run")
+    return replace(job, **changes)
+
+
+def looked(job: FineTuneJob, backend: str, chosen: str | None = None) -> Look:
+    found = backend_for("m", TrainerSettings(backend=backend), ModelSettings(model="tiny"), chosen)
+    return found.look(job, found.begin(job, [], unexpected))
+
+
+def unexpected(record: Mapping[str, Any]) -> None:
+    raise AssertionError(record)
+
+
+# dummy
+
+
+def test_a_dummy_has_trained_at_once_under_a_name_that_says_from_what(tmp_path: Path) -> None:
+    look = looked(job_in(tmp_path), "dummy")
+    assert look.state is JobState.SUCCEEDED
+    assert re.fullmatch(r"tiny:dummy-[0-9a-f]{8}", look.model or "")
+    assert look == looked(job_in(tmp_path), "dummy")
+
+
+@pytest.mark.parametrize(
+    "change", [{"base_model": "small"}, {"method": "dpo"}, {"dataset_sha256": "cd" * 32}, {"seed": 8}]
+)
+def test_a_dummy_s_name_depends_on_all_that_a_training_depends_on(tmp_path: Path, change: dict[str, Any]) -> None:
+    one, other = looked(job_in(tmp_path), "dummy"), looked(job_in(tmp_path, **change), "dummy")
+    assert (one.model or "").partition(":")[2] != (other.model or "").partition(":")[2]
+
+
+def test_a_chain_of_dummy_trainings_keeps_a_short_name(tmp_path: Path) -> None:
+    names = ["tiny"]
+    for _ in range(5):
+        names.append(looked(job_in(tmp_path, base_model=names[-1]), "dummy").model or "")
+    assert len(set(names)) == 6
+    assert {len(name) for name in names[1:]} == {len("tiny:dummy-") + 8}
+
+
+# files
+
+
+def test_files_wait_and_say_what_to_do(tmp_path: Path) -> None:
+    job = job_in(tmp_path, base_model="org/tiny", method="dpo")
+    look = looked(job, "files")
+    assert (look.state, look.model) == (JobState.WAITING, None)
+    readme = (job.folder / "README.txt").read_text("utf-8")
+    for text in (look.message, readme):
+        for part in ("org/tiny", str(job.dataset), "dpo", "--set-model m=NAME"):
+            assert part in text
+
+
+def test_files_go_on_with_the_model_that_the_user_names(tmp_path: Path) -> None:
+    look = looked(job_in(tmp_path), "files", "org/tiny-better")
+    assert (look.state, look.model) == (JobState.SUCCEEDED, "org/tiny-better")
+
+
+def test_a_name_is_for_one_job_and_not_for_the_next_iteration_s(tmp_path: Path) -> None:
+    backend = backend_for("m", TrainerSettings(backend="files"), ModelSettings(), "better")
+    first, second = job_in(tmp_path), job_in(tmp_path, key="run/2/m", base_model="better")
+    assert [backend.look(job, {}).state for job in (first, second, first)] == ["succeeded", "waiting", "succeeded"]
+
+
+def test_the_command_of_the_iteration_before_run_again_names_no_new_model(tmp_path: Path) -> None:
+    look = looked(job_in(tmp_path, base_model="better"), "files", "better")
+    assert look.state is JobState.WAITING
+    assert "not the result" in look.message
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (LONGEST + 1), "a\u202eb", "a\tb"])
+def test_what_can_be_no_model_s_name_is_refused(tmp_path: Path, name: str) -> None:
+    assert wrong_with_name(name)
+    with pytest.raises(RunError, match="--set-model m=NAME"):
+        looked(job_in(tmp_path), "files", name)
+
+
+@pytest.mark.parametrize("name", ["gpt-4o-mini-2024-07-18", "ft:tiny:org:a b:1", "/models/a/é", "x" * LONGEST])
+def test_what_can_be_a_model_s_name_is_taken(name: str) -> None:
+    assert wrong_with_name(name) is None
+
+
+# formats
+
+
+@pytest.mark.parametrize(
+    ("backend", "chosen", "format_"),
+    [("command", None, "trl"), ("openai", None, "openai"), ("files", None, "openai"), ("dummy", None, "openai"),
+     ("command", "openai", "openai"), ("files", "trl", "trl")],
+)  # fmt: skip
+def test_the_format_is_the_trainer_s_own_unless_one_is_chosen(backend: Any, chosen: Any, format_: str) -> None:
+    assert format_of(TrainerSettings(backend=backend, format=chosen)) == format_
