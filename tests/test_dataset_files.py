@@ -11,11 +11,13 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.commands import export
 from runner.datasets.chats import alternating
 from runner.datasets.examples import Preference, Source
-from runner.datasets.files import in_validation
+from runner.datasets.files import DatasetFiles, in_validation
+from runner.datasets.formats import FORMATS
+from runner.plan import Plan
 from runner.rederive import Rederiver, saved_plan
+from runner.spec.load import load_spec
 from tests.server.client import serving
 from tests.server.play import nip_run, only_run, played, spec_file, table
 
@@ -245,8 +247,8 @@ def test_an_export_for_verl_equals_the_run_s_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--format", "openai", "--method", "dpo"), "this run holds no tree of responses"),
-        (("--format", "trl", "--method", "dpo"), "this run holds no tree of responses"),
+        (("--format", "openai", "--method", "dpo"), "no tree"),
+        (("--format", "trl", "--method", "dpo"), "no tree"),
         (("--format", "verl", "--method", "sft"), "verl has no sft; it has rl"),
         (("--format", "openai", "--method", "rl"), "openai has no rl; it has sft"),
         (("--format", "verl", "--true-labels"), "--true-labels is for sft"),
@@ -261,33 +263,19 @@ def test_an_export_that_cannot_be_is_bad_usage(tmp_path: Path, words: tuple[str,
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("format_", ["openai", "trl"])
-def test_preferences_go_to_their_agent_s_and_group_s_files(
-    tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played(spec_file(tmp_path, size=2), tmp_path / "results")
-    pairs = [
-        (agent, Preference([{"role": "user", "content": f"{agent} {i}"}], "good", "bad"), f"r{i}")
-        for i in range(3)
-        for agent in ("prover", "verifier")
-    ]
-
-    def preferences(folder: Any) -> Any:
-        for agent, pair, rollout in pairs:
-            other = {"rejected_rollout_id": rollout + "x", "rejected_reward": 0.0}
-            yield agent, pair, Source(folder.run_id, rollout, agent, 0, 1.0, rollout, other)
-
-    monkeypatch.setattr(export, "preferences", preferences)
-    monkeypatch.chdir(tmp_path)
-    from runner.main import main
-
-    assert main(["export", "tiny", "--format", format_, "--method", "dpo", "--out", "out"]) == 0
-    suffix = ".dpo.trl.jsonl" if format_ == "trl" else ".dpo.jsonl"
-    sizes = {owner: len(lines(tmp_path / "out" / (owner + suffix))) for owner in ("m", "agents/prover")}
-    assert sizes == {"m": 6, "agents/prover": 3}
-    traced = Counter(line["agent"] for line in lines(tmp_path / "out" / f"m{suffix}.trace.jsonl"))
-    assert traced == {"prover": 3, "verifier": 3}
-    assert all(
-        line["other"]["rejected_rollout_id"] == line["rollout_id"] + "x"
-        for line in lines(tmp_path / "out" / f"m{suffix}.trace.jsonl")
-    )
+@pytest.mark.parametrize("consumer", ["openai", "trl"])
+def test_preferences_go_to_their_agent_s_and_group_s_files(tmp_path: Path, consumer: str) -> None:
+    format_ = FORMATS[consumer, "dpo"]
+    seats = Plan(load_spec(spec_file(tmp_path, size=2))).seats()
+    files = DatasetFiles(tmp_path / "out", [format_], seats)
+    for index in range(3):
+        for agent in ("prover", "verifier"):
+            pair = Preference([{"role": "user", "content": f"{agent} {index}"}], "good", "bad")
+            other = {"rejected_rollout_id": f"r{index}x", "rejected_reward": 0.0}
+            files.add(agent, format_, pair, Source("run", f"r{index}", agent, 0, 1.0, f"p{index}", other))
+    assert {row["file"]: row["examples"] for row in files.close()} == {
+        f"{owner}{format_.suffix}": size for owner, size in (("m", 6), ("agents/prover", 3), ("agents/verifier", 3))
+    }
+    traced = lines(tmp_path / "out" / f"m{format_.suffix}.trace.jsonl")
+    assert Counter(line["agent"] for line in traced) == {"prover": 3, "verifier": 3}
+    assert all(line["other"]["rejected_rollout_id"] == line["rollout_id"] + "x" for line in traced)
