@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.server.client import ROOT, Loopback
+from tests.server.client import Loopback, started
 
 
 class Provider(Loopback):
@@ -24,22 +21,5 @@ class Provider(Loopback):
 @contextmanager
 def providing(**options: Any) -> Iterator[Provider]:
     """A provider with these options (see `tests.batch_server.main.Options`) for as long as the block runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.batch_server.main", "--options", json.dumps(options)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        port = process.stdout.readline().strip()
-        if not port:
-            raise RuntimeError(f"the provider did not start (exit code {process.wait(10)})")
-        yield Provider(int(port), process.pid)
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)
+    with started("tests.batch_server.main", options) as (port, pid):
+        yield Provider(port, pid)

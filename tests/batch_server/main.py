@@ -92,6 +92,7 @@ class Server:
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
         self.open = self.max_open = 0
+        self.query = ""
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -114,7 +115,7 @@ class Server:
             await reader.readline()
         else:
             body = await reader.readexactly(int(headers.get(b"content-length", b"0")))
-        path = target.partition("?")[0]
+        path, _, self.query = target.partition("?")
         if path == "/stats":
             writer.write(_made(self.stats()))
             return True
@@ -124,9 +125,13 @@ class Server:
             writer.write(_made({}))
             return True
         self.counts["requests"] += 1
+        self.seen(method, target, headers)
         if path == "/v1/chat/completions":
             return await self._chat(body, writer)
         return self._api(method, path, body, headers, writer)
+
+    def seen(self, method: str, target: str, headers: dict[bytes, bytes]) -> None:
+        """Told of each request before it is answered."""
 
     def stats(self) -> dict[str, Any]:
         counts = {
@@ -309,8 +314,7 @@ def _uploaded(body: bytes, content_type: bytes) -> bytes:
     raise ValueError("no file in the upload")
 
 
-async def serve(options: Options) -> None:
-    server = Server(options)
+async def serve(server: Server) -> None:
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     listening = await asyncio.start_server(server.connected, "127.0.0.1", 0, backlog=4096, limit=1 << 24)
     print(listening.sockets[0].getsockname()[1], flush=True)
@@ -328,4 +332,4 @@ async def serve(options: Options) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--options", default="{}")
-    asyncio.run(serve(Options(**orjson.loads(parser.parse_args().options))))
+    asyncio.run(serve(Server(Options(**orjson.loads(parser.parse_args().options)))))

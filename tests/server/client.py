@@ -61,12 +61,11 @@ class Loopback:
 
 
 @contextmanager
-def serving(**options: Any) -> Iterator[Loopback]:
-    """A server with these options (see `tests.server.main.Options`) for as long as the block runs."""
+def started(module: str, options: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    """The port and the process id of a server, for as long as the block runs."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.server.main", "--options", json.dumps(options)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        start_new_session=True,
+        [sys.executable, "-m", module, "--options", json.dumps(options)],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
@@ -74,7 +73,7 @@ def serving(**options: Any) -> Iterator[Loopback]:
         port = process.stdout.readline().strip()
         if not port:
             raise RuntimeError(f"the loopback server did not start (exit code {process.wait(10)})")
-        yield Loopback(int(port), process.pid)
+        yield int(port), process.pid
     finally:
         process.stdin.close()
         process.stdout.close()
@@ -83,3 +82,10 @@ def serving(**options: Any) -> Iterator[Loopback]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(5)
+
+
+@contextmanager
+def serving(**options: Any) -> Iterator[Loopback]:
+    """A server with these options (see `tests.server.main.Options`) for as long as the block runs."""
+    with started("tests.server.main", options) as (port, pid):
+        yield Loopback(port, pid)
