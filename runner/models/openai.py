@@ -47,11 +47,36 @@ def make_client(settings: ModelSettings, group: str, connections: int) -> openai
             trust_env=False,
         ),
     )
+    _keep_from_other_servers(client, settings)
+    return client
+
+
+def make_sync_client(settings: ModelSettings, group: str) -> openai.OpenAI:
+    """The client for the few slow calls beside the games, under the same rules.
+
+    Raises:
+        ProviderRefusal: the environment holds no key.
+    """
+    client = openai.OpenAI(
+        api_key=_key(settings, group),
+        base_url=settings.base_url or BASE_URL,
+        max_retries=0,
+        http_client=openai.DefaultHttpxClient(
+            timeout=httpx2.Timeout(settings.timeout, connect=CONNECT_SECONDS),
+            limits=httpx2.Limits(max_keepalive_connections=0),  # the next call is minutes away
+            follow_redirects=False,
+            trust_env=False,
+        ),
+    )
+    _keep_from_other_servers(client, settings)
+    return client
+
+
+def _keep_from_other_servers(client: openai.AsyncOpenAI | openai.OpenAI, settings: ModelSettings) -> None:
+    """What the environment holds for OpenAI (organization, project, headers) is no other server's business."""
     if settings.base_url is not None:
-        # What the environment holds for OpenAI (organization, project, headers) is no other server's business.
         client.organization = client.project = None
         client._custom_headers = {}  # noqa: SLF001 - filled from OPENAI_CUSTOM_HEADERS, with no public way to refuse
-    return client
 
 
 class _LeanHttp(openai.DefaultAioHttpClient):

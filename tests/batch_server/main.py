@@ -91,6 +91,7 @@ class Server:
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
         self.open = self.max_open = 0
+        self.query = ""
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -113,7 +114,7 @@ class Server:
             await reader.readline()
         else:
             body = await reader.readexactly(int(headers.get(b"content-length", b"0")))
-        path = target.partition("?")[0]
+        path, _, self.query = target.partition("?")
         if path == "/stats":
             writer.write(_made(self.stats()))
             return True
@@ -123,9 +124,13 @@ class Server:
             writer.write(_made({}))
             return True
         self.counts["requests"] += 1
+        self.seen(method, target, headers)
         if path == "/v1/chat/completions":
             return await self._chat(body, writer)
         return self._api(method, path, body, headers, writer)
+
+    def seen(self, method: str, target: str, headers: dict[bytes, bytes]) -> None:
+        """Told of each request before it is answered."""
 
     def stats(self) -> dict[str, Any]:
         counts = {

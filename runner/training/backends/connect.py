@@ -36,7 +36,11 @@ def backend_for(
         return DummyBackend()
     if trainer.backend == "files":
         return FilesBackend(chosen)
-    del model, policy, sleep
+    if trainer.backend == "openai":
+        # Here and not above: the client takes 0.4 s to import.
+        from runner.training.backends.openai import OpenAiBackend
+
+        return OpenAiBackend(group, trainer, model, policy=policy or TransientPolicy(), sleep=sleep)
     raise RunError(f"training.trainers.{group}.backend: {trainer.backend} cannot be used yet")
 
 

@@ -1,0 +1,337 @@
+"""Fine-tuning jobs of OpenAI, or of a server with the same API.
+
+A job is made from an uploaded file, and the file's id is noted before the job is asked for. So whatever happens in
+between (a lost answer, a killed process), the job is found again among all jobs by the file it is trained on.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from runner.errors import CallError, NipRunError, ProviderRefusal, RunError, TransientError
+from runner.ids import tagged_hash
+from runner.models.openai import CLIENT_ERRORS, as_ours, make_sync_client
+from runner.models.openai_wire import error_detail, where
+from runner.models.policy import TransientPolicy
+from runner.models.retry import own_wait
+from runner.models.settings import ModelSettings
+from runner.text import clean
+from runner.training.backends.base import FineTuneJob, JobState, Look, Note
+from runner.training.backends.names import wrong_with_name
+from runner.training.settings import TrainerSettings
+
+METADATA: Final = "nip_run"
+POLITE_SECONDS: Final = 900.0
+"""The longest that one call waits because a server asks for it; what it takes longer is for another day."""
+PAGE: Final = 100
+SETTLING_LOOKS: Final = 3
+"""How often a job that may have been created is looked for before it is created again: lists lag behind."""
+MAX_SEED: Final = 2**31
+MAX_SUFFIX: Final = 64
+
+_UNDER_WAY = {
+    "validating_files": "its files are being validated",
+    "queued": "queued",
+    "running": "running",
+    "paused": "paused: it goes on when somebody resumes it at the provider",
+}
+_PER_DAY = re.compile(r"\bdaily|\bper day\b", re.IGNORECASE)
+_NO_TRAINING = re.compile(
+    r"training_not_available|fine.?tun\w*\b.{0,80}\b(not (be )?(available|supported|enabled)|no longer|deprecated)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Known:
+    """What was noted so far: the file and the job of the last attempt, and the jobs of those before."""
+
+    file: str | None = None
+    job: str | None = None
+    spent: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, records: Sequence[Mapping[str, Any]]) -> _Known:
+        known = cls()
+        for record in records:
+            if "job" in record:
+                known.job = str(record["job"])
+            elif "file" in record:
+                known.begin_anew()
+                known.file = str(record["file"])
+        return known
+
+    def begin_anew(self) -> None:
+        if self.job is not None:
+            self.spent.add(self.job)
+        self.file = self.job = None
+
+
+class OpenAiBackend:
+    """The jobs of one model group.
+
+    A job that was noted and has failed or was cancelled is begun anew by the next `begin`: the user has run the
+    command again.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        trainer: TrainerSettings,
+        model: ModelSettings,
+        *,
+        policy: TransientPolicy,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._group, self._trainer, self._model = group, trainer, model
+        self._policy, self._sleep, self._clock = policy, sleep, clock
+        self._client = make_sync_client(model, group)
+        self._first_looks: dict[str, float] = {}
+        self._jitter = random.Random()
+
+    def begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+        """See `Backend.begin`; the handle has the job's id under `job`."""
+        here = _Known.of(known)
+        if here.job is not None:
+            if self._retrieve(here.job).status not in ("failed", "cancelled"):
+                return {"job": here.job}
+            here.begin_anew()
+        taken_up = here.file is not None
+        if here.file is None:
+            here.file = self._upload(job, note)
+        try:
+            found = self._find_or_create(job, here.file, here.spent, unsure=taken_up)
+        except _FileRefused:
+            if not taken_up:
+                raise
+            # The provider keeps files only so long, and this one is from an earlier process.
+            here.file = self._upload(job, note)
+            found = self._find_or_create(job, here.file, here.spent, unsure=False)
+        note({"job": found, "file": here.file})
+        return {"job": found}
+
+    def look(self, job: FineTuneJob, handle: Mapping[str, Any]) -> Look:
+        """See `Backend.look`."""
+        name = str(handle["job"])
+        found = self._retrieve(name)
+        status = str(found.status)
+        facts = {
+            key: value
+            for key in ("status", "trained_tokens", "estimated_finish", "created_at", "finished_at")
+            if isinstance(value := getattr(found, key, None), (str, int))
+        }
+        facts = {"job": name, **facts}
+        if status == "succeeded":
+            model = found.fine_tuned_model
+            wrong = wrong_with_name(model) if isinstance(model, str) else "there is none"
+            if wrong is not None:
+                raise RunError(f"{self._job(name)} has succeeded, but its model has no name to ask for: {wrong}")
+            return Look(JobState.SUCCEEDED, model, f"{name} has succeeded", facts)
+        if status == "failed":
+            return Look(JobState.FAILED, None, f"{self._job(name)} failed: {_why(found)}", facts)
+        if status == "cancelled":
+            return Look(JobState.CANCELLED, None, f"{self._job(name)} was cancelled at the provider", facts)
+        if status == "validating_files":
+            self._still_in_time(job, name)
+        return Look(JobState.RUNNING, None, f"{name}: {_UNDER_WAY.get(status, clean(status)[:80])}", facts)
+
+    def _still_in_time(self, job: FineTuneJob, name: str) -> None:
+        """The time is this process's, so that another run of the command awaits the job anew."""
+        most = self._trainer.validating_minutes
+        waited = self._clock() - self._first_looks.setdefault(name, self._clock())
+        if waited > most * 60:
+            raise RunError(
+                f"{self._job(name)} is still validating its files after {most:g} minutes "
+                f"(training.trainers.{job.group}.validating_minutes); look at it there. Running the same command again "
+                "goes on awaiting it."
+            )
+
+    def _job(self, name: str) -> str:
+        return f"fine-tuning job {name} at {where(self._model, self._group)}"
+
+    # The calls
+
+    def _upload(self, job: FineTuneJob, note: Note) -> str:
+        """Upload the dataset. A file that was uploaded twice, because an answer was lost, is trained on once."""
+        name = f"nip-{job.method}-{tagged_hash('fine-tune', job.key)[:12]}.jsonl"
+        if not job.dataset.is_file():
+            raise RunError(f"cannot read {job.dataset}, the dataset of {job.group}")
+
+        def once() -> str:
+            with job.dataset.open("rb") as data:
+                return str(_with_id(self._client.files.create(file=(name, data), purpose="fine-tune")).id)
+
+        made = self._retrying(once, f"upload {job.dataset}", job)
+        note({"file": made})
+        return made
+
+    def _find_or_create(self, job: FineTuneJob, file: str, spent: set[str], *, unsure: bool) -> str:
+        """The job on this file: looked for first wherever it may have been created without our knowing."""
+        body = self._body(job, file)
+
+        def once() -> str:
+            nonlocal unsure
+            if unsure and (found := self._find(job, file, spent)) is not None:
+                return found
+            unsure = True
+            try:
+                return str(_with_id(self._client.fine_tuning.jobs.create(**body)).id)
+            except CLIENT_ERRORS as error:
+                status = getattr(error, "status_code", None) or 0
+                unsure = not 400 <= status < 500 or status in (408, 409)
+                raise
+
+        return self._retrying(once, f"create a fine-tuning job on {job.base_model}", job)
+
+    def _find(self, job: FineTuneJob, file: str, spent: set[str]) -> str | None:
+        for look in range(1, SETTLING_LOOKS + 1):
+            for name, one in self._listed().items():
+                metadata = getattr(one, "metadata", None)
+                mark = metadata.get(METADATA) if isinstance(metadata, dict) else None
+                if one.training_file == file and mark in (None, _mark(job)) and name not in spent:
+                    return name
+            if look < SETTLING_LOOKS:
+                self._sleep(own_wait(self._policy, look, self._jitter))
+        return None
+
+    def _listed(self) -> dict[str, Any]:
+        """All jobs of the account, by id."""
+        jobs: dict[str, Any] = {}
+        try:
+            for one in self._client.fine_tuning.jobs.list(limit=PAGE):
+                if _with_id(one).id in jobs:  # a server without pages gives the same one for ever
+                    break
+                jobs[one.id] = one
+        except (AttributeError, TypeError) as error:  # the client takes any answer for a list
+            raise TransientError(f"{where(self._model, self._group)} sent no list of jobs") from error
+        return jobs
+
+    def _body(self, job: FineTuneJob, file: str) -> dict[str, Any]:
+        """What a job is asked for by; hyperparameters that the spec does not set are left to the provider."""
+        kind = "supervised" if job.method == "sft" else "dpo"
+        names = ("n_epochs", "batch_size", "learning_rate_multiplier", *(("beta",) if kind == "dpo" else ()))
+        chosen = {name: value for name in names if (value := getattr(self._trainer, name)) is not None}
+        method = {"type": kind, kind: {"hyperparameters": chosen}} if chosen else {"type": kind}
+        suffix = suffix_of(self._trainer.suffix or job.name)
+        return {
+            "model": job.base_model,
+            "training_file": file,
+            "method": method,
+            "seed": job.seed % MAX_SEED,
+            "metadata": {METADATA: _mark(job)},
+            **({"suffix": suffix} if suffix else {}),
+        }
+
+    def _retrieve(self, name: str) -> Any:
+        def once() -> Any:
+            found = _with_id(self._client.fine_tuning.jobs.retrieve(name))
+            if not isinstance(found.status, str):
+                raise TransientError(f"{where(self._model, self._group)} sent a job without a status")
+            return found
+
+        return self._retrying(once, f"look at fine-tuning job {name}")
+
+    def _retrying(self, call: Callable[[], T], what: str, begins: FineTuneJob | None = None) -> T:
+        """Call until it succeeds, as the policy for transient failures says; the server's wish first.
+
+        Raises:
+            ProviderRefusal: no such call can succeed.
+            RunError: it did not succeed in time.
+        """
+        started, obeyed, attempt = self._clock(), 0.0, 0
+        while True:
+            attempt += 1
+            try:
+                return call()
+            except (*CLIENT_ERRORS, TransientError) as error:
+                cause = error
+            ours = cause if isinstance(cause, TransientError) else as_ours(cause, self._model, self._group)
+            detail = error_detail(getattr(cause, "body", None))
+            if not isinstance(ours, TransientError):
+                raise self._for_good(ours, cause, what, begins) from cause
+            asked = ours.retry_after
+            per_day = begins is not None and ours.status == 429 and _says(_PER_DAY, detail)
+            if (asked and asked + obeyed > POLITE_SECONDS) or (per_day and not asked):
+                raise RunError(f"cannot {what}: {ours}\n{_when(asked, per_day=per_day)}") from cause
+            wait = asked or own_wait(self._policy, attempt, self._jitter)
+            late = not asked and self._clock() - started + wait > self._policy.total_seconds
+            if late or attempt >= self._policy.attempts:
+                raise RunError(
+                    f"cannot {what}, after {attempt} attempts: {ours}\nRun the same command again to go on from here."
+                ) from cause
+            self._sleep(wait)
+            obeyed += asked or 0.0
+
+    def _for_good(self, ours: NipRunError, cause: Exception, what: str, begins: FineTuneJob | None) -> NipRunError:
+        """A failure that asking again does not mend, as what the user can do about it."""
+        status, detail = getattr(cause, "status_code", None), error_detail(getattr(cause, "body", None))
+        said = f"cannot {what}: {ours}"
+        if begins is None and status == 404:
+            return RunError(
+                f"{said}\nThe job is not known there: it was created with another key or at another server, or it is "
+                "too old."
+            )
+        if begins is not None and status in (400, 404) and detail.get("param") == "training_file":
+            return _FileRefused(said)
+        if begins is not None and (status in (403, 404, 405) or _says(_NO_TRAINING, detail)):
+            return ProviderRefusal(
+                f"{said}\nWhere a provider takes no fine-tuning jobs (any more, or for this model), set "
+                f"training.trainers.{begins.group}.backend to `command` (your own trainer) or `files` (you train by "
+                "hand)."
+            )
+        return RunError(said) if isinstance(ours, CallError) else ProviderRefusal(said)
+
+
+class _FileRefused(ProviderRefusal):
+    """The job's file is unknown or cannot be used."""
+
+
+def _mark(job: FineTuneJob) -> str:
+    """What a job carries, for people who look at it at the provider and for us; a value has at most 512 characters."""
+    return job.key if len(job.key) <= 512 else tagged_hash("fine-tune", job.key)
+
+
+def suffix_of(text: str) -> str:
+    """A text as the suffix of a model's name: at most 64 of the characters that every name may have."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:MAX_SUFFIX].strip("-_.")
+
+
+def _with_id(found: Any) -> Any:
+    """An object of the API, as one.
+
+    Raises:
+        TransientError: the server sent something else.
+    """
+    name = getattr(found, "id", None)
+    if not isinstance(name, str) or not name:
+        raise TransientError(f"the server sent {clean(str(found))[:80]!r} where an object with an id was due")
+    return found
+
+
+def _says(pattern: re.Pattern[str], detail: Mapping[str, Any]) -> bool:
+    return any(pattern.search(str(detail.get(key) or "")) for key in ("code", "message"))
+
+
+def _when(asked: float | None, *, per_day: bool) -> str:
+    """When it is worth trying again, for a person."""
+    limit = "This is a limit per day. " if per_day else ""
+    if asked:
+        at = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(time.time() + min(asked, 1e9)))
+        return f"{limit}Run the same command again after {at.strip()}, to go on from here."
+    return f"{limit}The server does not say when it ends: run the same command again in some hours, to go on from here."
+
+
+def _why(found: Any) -> str:
+    error = getattr(found, "error", None)
+    parts = {name: getattr(error, name, None) for name in ("code", "message", "param")}
+    code, message, param = (clean(str(parts[name]))[:1000] if parts[name] else "" for name in parts)
+    said = ": ".join(part for part in (code, message) if part)
+    return f"{said or 'the provider gives no reason'}{f' ({param})' if param else ''}"

@@ -1,0 +1,499 @@
+"""Fine-tuning jobs over a real server: what is asked for, every state, and one job whatever is lost or killed."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import NipRunError, ProviderRefusal, RunError
+from runner.models.policy import TransientPolicy
+from runner.models.settings import ModelSettings
+from runner.training.backends.base import FineTuneJob, JobState, Look
+from runner.training.backends.connect import backend_for
+from runner.training.backends.openai import OpenAiBackend, suffix_of
+from runner.training.settings import TrainerSettings
+from tests.fine_tune_server.client import FineTuner, fine_tuning
+
+QUICK = TransientPolicy(attempts=6, first_wait=0.001, max_wait=0.002)
+EXAMPLE = {"messages": [{"role": "user", "content": "Is it right?"}, {"role": "assistant", "content": "Yes."}]}
+
+
+@pytest.fixture
+def server() -> Iterator[FineTuner]:
+    with fine_tuning() as running:
+        yield running
+
+
+def job_in(folder: Path, **changes: Any) -> FineTuneJob:
+    folder.mkdir(parents=True, exist_ok=True)
+    method = changes.get("method", "sft")
+    pair = {"input": {"messages": []}, "preferred_output": [], "non_preferred_output": []}
+    dataset = folder / f"m.{method}.jsonl"
+    dataset.write_text((json.dumps(EXAMPLE if method == "sft" else pair) + "\n") * 12)
+    values: dict[str, Any] = {
+        "key": "run/1/m", "group": "m", "method": method, "base_model": "tiny", "dataset": dataset,
+        "dataset_sha256": "ab" * 32, "folder": folder / "job", "seed": 7, "name": "my run",
+    }  # fmt: skip
+    return FineTuneJob(**{**values, **changes})
+
+
+def backend_at(server: FineTuner, *, waits: list[float] | None = None, **trainer: Any) -> OpenAiBackend:
+    model: dict[str, Any] = trainer.pop("model", {})
+    policy = trainer.pop("policy", QUICK)
+    made = backend_for(
+        "m", TrainerSettings(backend="openai", **trainer), ModelSettings(model="tiny", base_url=server.base_url,
+        **{"timeout": 5.0, **model}), policy=policy, sleep=time.sleep if waits is None else waits.append,
+    )  # fmt: skip
+    assert isinstance(made, OpenAiBackend)
+    return made
+
+
+def begun(server: FineTuner, job: FineTuneJob, **options: Any) -> tuple[OpenAiBackend, Mapping[str, Any]]:
+    backend = backend_at(server, **options)
+    return backend, backend.begin(job, [], lambda record: None)
+
+
+def to_its_end(backend: OpenAiBackend, job: FineTuneJob, handle: Mapping[str, Any]) -> list[Look]:
+    looks = [backend.look(job, handle)]
+    while looks[-1].state in (JobState.RUNNING, JobState.WAITING):
+        assert len(looks) < 50
+        looks.append(backend.look(job, handle))
+    return looks
+
+
+class Killed(BaseException):
+    """What stands for the end of the process."""
+
+
+# What is asked for
+
+
+def test_a_job_is_asked_for_with_what_the_spec_sets_and_nothing_else(server: FineTuner, tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    begun(server, job)
+    (made,) = server.jobs()
+    assert made["body"] == {
+        "model": "tiny", "training_file": "file-0", "method": {"type": "supervised"}, "seed": 7, "suffix": "my-run",
+        "metadata": {"nip_run": "run/1/m"},
+    }  # fmt: skip
+    (file,) = server.files()
+    assert file["purpose"] == "fine-tune"
+    assert file["bytes"] == job.dataset.stat().st_size
+    assert file["filename"].startswith("nip-sft-")
+
+
+def test_a_preference_job_carries_its_hyperparameters_in_its_method(server: FineTuner, tmp_path: Path) -> None:
+    chosen = {"n_epochs": 2, "batch_size": 4, "learning_rate_multiplier": 0.5, "beta": 0.2}
+    begun(server, job_in(tmp_path, method="dpo"), suffix="nip", **chosen)
+    body = server.jobs()[0]["body"]
+    assert body["method"] == {"type": "dpo", "dpo": {"hyperparameters": chosen}}
+    assert body["suffix"] == "nip"
+
+
+def test_beta_is_no_hyperparameter_of_supervised_training(server: FineTuner, tmp_path: Path) -> None:
+    begun(server, job_in(tmp_path), beta=0.2, n_epochs=3)
+    method = server.jobs()[0]["body"]["method"]
+    assert method == {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 3}}}
+
+
+def test_a_seed_and_a_name_of_any_size_fit(server: FineTuner, tmp_path: Path) -> None:
+    begun(server, job_in(tmp_path, seed=2**63 - 1, name="α/" * 100 + "x" * 100, key="k" * 700))
+    body = server.jobs()[0]["body"]
+    assert 0 <= body["seed"] < 2**31
+    assert body["suffix"] == "x" * 63
+    assert len(body["metadata"]["nip_run"]) <= 512
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"), [("a b/c:d", "a-b-c-d"), ("--a--", "a"), ("äöü", ""), ("v1.2_x", "v1.2_x"), ("", "")]
+)
+def test_a_suffix_has_characters_that_every_name_may_have(name: str, suffix: str) -> None:
+    assert suffix_of(name) == suffix
+
+
+def test_a_run_without_a_sayable_name_asks_for_no_suffix(server: FineTuner, tmp_path: Path) -> None:
+    begun(server, job_in(tmp_path, name="…"))
+    assert "suffix" not in server.jobs()[0]["body"]
+
+
+# States
+
+
+def test_a_job_runs_through_its_states_and_gives_the_new_model(server: FineTuner, tmp_path: Path) -> None:
+    server.change(script={"looks": 3})
+    job = job_in(tmp_path)
+    looks = to_its_end(*_with_job(begun(server, job), job))
+    assert [look.facts["status"] for look in looks] == ["validating_files", "queued", "running", "succeeded"]
+    assert [look.state for look in looks] == [JobState.RUNNING] * 3 + [JobState.SUCCEEDED]
+    assert (looks[-1].model or "").startswith("ft:tiny:my-run:1x")
+    assert looks[-1].facts["trained_tokens"] > 0
+    assert looks[-1].facts["job"] == "ftjob-0"
+    assert "validated" in looks[0].message
+
+
+def _with_job(
+    made: tuple[OpenAiBackend, Mapping[str, Any]], job: FineTuneJob
+) -> tuple[OpenAiBackend, FineTuneJob, Mapping[str, Any]]:
+    return made[0], job, made[1]
+
+
+def test_a_paused_job_runs_and_says_that_it_is_paused(server: FineTuner, tmp_path: Path) -> None:
+    server.change(script={"through": ["paused", "paused", "running"], "looks": 3})
+    job = job_in(tmp_path)
+    looks = to_its_end(*_with_job(begun(server, job), job))
+    assert ["paused" in look.message for look in looks] == [True, True, False, False]
+    assert looks[0].state is JobState.RUNNING
+    assert looks[-1].state is JobState.SUCCEEDED
+
+
+def test_a_state_that_nobody_knows_is_shown_and_awaited(server: FineTuner, tmp_path: Path) -> None:
+    server.change(script={"through": ["pondering\x1b[2J"]})
+    job = job_in(tmp_path)
+    looks = to_its_end(*_with_job(begun(server, job), job))
+    assert looks[0].message == "ftjob-0: pondering\\x1b[2J"
+    assert looks[-1].state is JobState.SUCCEEDED
+
+
+def test_a_failed_job_says_why_in_the_provider_s_words(server: FineTuner, tmp_path: Path) -> None:
+    error = {"code": "exceeded_quota", "message": "Too \x1b[31mmuch", "param": "training_file"}
+    server.change(script={"end": "failed", "error": error})
+    job = job_in(tmp_path)
+    look = to_its_end(*_with_job(begun(server, job), job))[-1]
+    assert look.state is JobState.FAILED
+    for part in ("ftjob-0", "exceeded_quota", "Too \\x1b[31mmuch", "training_file"):
+        assert part in look.message
+
+
+def test_a_file_that_the_provider_finds_wrong_fails_its_job(server: FineTuner, tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    job.dataset.write_text(json.dumps(EXAMPLE) + "\n")
+    look = to_its_end(*_with_job(begun(server, job), job))[-1]
+    assert look.state is JobState.FAILED
+    assert "1 examples are fewer than 10" in look.message
+
+
+def test_a_job_that_failed_without_a_word_says_so(server: FineTuner, tmp_path: Path) -> None:
+    server.change(script={"end": "failed"})
+    job = job_in(tmp_path)
+    assert "no reason" in to_its_end(*_with_job(begun(server, job), job))[-1].message
+
+
+def test_a_cancelled_job_has_ended(server: FineTuner, tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    backend, handle = begun(server, job)
+    server.set_job("ftjob-0", status="cancelled")
+    look = backend.look(job, handle)
+    assert look.state is JobState.CANCELLED
+    assert "ftjob-0" in look.message
+
+
+@pytest.mark.parametrize("model", ["", "a\x1b[2Jb", "x" * 3000])
+def test_a_job_that_succeeds_without_a_usable_name_is_an_error(server: FineTuner, tmp_path: Path, model: str) -> None:
+    server.change(script={"looks": 0, "model": model})
+    job = job_in(tmp_path)
+    backend, handle = begun(server, job)
+    with pytest.raises(RunError, match="ftjob-0"):
+        backend.look(job, handle)
+
+
+def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_by_the_next_run(
+    server: FineTuner, tmp_path: Path
+) -> None:
+    server.change(script={"through": ["validating_files"], "end": None})
+    job = job_in(tmp_path)
+    backend, handle = begun(server, job, validating_minutes=0.0005)
+    assert backend.look(job, handle).state is JobState.RUNNING
+    time.sleep(0.05)
+    with pytest.raises(RunError, match=r"ftjob-0.*Running the same command again"):
+        backend.look(job, handle)
+    again = backend_at(server, validating_minutes=0.0005)
+    assert again.look(job, again.begin(job, [handle], unexpected)).state is JobState.RUNNING
+    server.set_job("ftjob-0", status="succeeded")
+    time.sleep(0.05)
+    assert again.look(job, handle).state is JobState.SUCCEEDED
+
+
+def unexpected(record: Mapping[str, Any]) -> None:
+    raise AssertionError(record)
+
+
+def test_looks_that_fail_are_taken_again(server: FineTuner, tmp_path: Path) -> None:
+    server.change(looks=["error", "drop", "html", "empty", "list"])
+    job = job_in(tmp_path)
+    backend, handle = begun(server, job)
+    assert backend.look(job, handle).state is JobState.RUNNING
+
+
+def test_a_server_that_stays_away_is_an_error_with_a_next_step(server: FineTuner, tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    backend, handle = begun(server, job)
+    server.change(looks=["error"] * 6)
+    with pytest.raises(RunError, match=r"ftjob-0, after 6 attempts.*\n.*same command again"):
+        backend.look(job, handle)
+
+
+def test_a_job_that_the_provider_does_not_know_is_an_error(server: FineTuner, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"ftjob-9(.|\n)*another key"):
+        backend_at(server).look(job_in(tmp_path), {"job": "ftjob-9"})
+
+
+# One job
+
+
+@pytest.mark.parametrize("echoes", [True, False])
+@pytest.mark.parametrize("pages", [True, False])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"creates": ["after_drop"]},
+        {"creates": ["after_error"]},
+        {"creates": ["after_html"]},
+        {"creates": ["late"], "hang": 1.5},
+        {"creates": ["drop", "after_drop"]},
+        {"creates": ["busy", "after_error"]},
+        {"creates": ["after_drop"], "lists": ["error", "drop"]},
+        {"creates": ["after_drop"], "lists": ["html", "list"]},
+        {"creates": ["after_drop"], "hidden": 2},
+        {"uploads": ["after_drop", "error", "html", "empty"]},
+        {"uploads": ["late"], "hang": 1.5},
+    ],
+)
+def test_a_lost_answer_leaves_one_job(
+    server: FineTuner, tmp_path: Path, faults: dict[str, Any], echoes: bool, pages: bool
+) -> None:
+    _others(server, tmp_path)
+    server.change(echoes_metadata=echoes, pages=pages, **faults)
+    notes: list[Mapping[str, Any]] = []
+    handle = backend_at(server, model={"timeout": 0.7}).begin(job_in(tmp_path), [], notes.append)
+    jobs = server.jobs()
+    assert len(jobs) == 6
+    assert handle == {"job": jobs[-1]["id"]}
+    assert notes == [{"file": jobs[-1]["training_file"]}, {**handle, "file": jobs[-1]["training_file"]}]
+
+
+def _others(server: FineTuner, folder: Path) -> None:
+    """Jobs of other runs, more than a page of them."""
+    for index in range(5):
+        begun(server, job_in(folder / "others", key=f"other/{index}/m"))
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+@pytest.mark.parametrize("echoes", [True, False])
+def test_after_any_of_its_notes_a_job_is_taken_up(server: FineTuner, tmp_path: Path, left: int, echoes: bool) -> None:
+    server.change(echoes_metadata=echoes)
+    _others(server, tmp_path)
+    job, notes = job_in(tmp_path), list[Mapping[str, Any]]()
+    handle = backend_at(server).begin(job, [], notes.append)
+    assert len(notes) == 2
+    known = notes[:left]
+    for _ in range(3):
+        again = backend_at(server).begin(job, known, known.append)
+        # With not even its file noted nobody can know the job: that is a process killed before it asked for one.
+        assert (again == handle) is (left > 0)
+    assert len(server.jobs()) == (6 if left else 7)
+
+
+@pytest.mark.parametrize("moment", ["file", "create", "job"])
+def test_killed_at_any_moment_of_beginning_leaves_one_job(server: FineTuner, tmp_path: Path, moment: str) -> None:
+    _others(server, tmp_path)
+    job, known = job_in(tmp_path), list[Mapping[str, Any]]()
+
+    def note(record: Mapping[str, Any]) -> None:
+        if moment in record and not (moment == "file" and "job" in record):
+            raise Killed
+        known.append(record)
+
+    def killed(_: float) -> None:
+        raise Killed
+
+    if moment == "create":
+        server.change(creates=["after_drop"])
+    backend = backend_at(server) if moment != "create" else _with_sleep(server, killed)
+    with pytest.raises(Killed):
+        backend.begin(job, known, note)
+    handle = backend_at(server).begin(job, known, known.append)
+    assert backend_at(server).begin(job, known, unexpected) == handle
+    assert [made["id"] for made in server.jobs()][5:] == [handle["job"]]
+
+
+def _with_sleep(server: FineTuner, sleep: Any) -> Any:
+    model = ModelSettings(model="tiny", base_url=server.base_url, timeout=5.0)
+    return backend_for("m", TrainerSettings(backend="openai"), model, policy=QUICK, sleep=sleep)
+
+
+def test_a_job_on_the_same_file_that_belongs_to_another_is_not_taken(server: FineTuner, tmp_path: Path) -> None:
+    """Some servers give the same id to equal files."""
+    _, handle = begun(server, job_in(tmp_path, key="another"))
+    mine = backend_at(server).begin(job_in(tmp_path), [{"file": "file-0"}], lambda record: None)
+    assert mine != handle
+    assert len(server.jobs()) == 2
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_the_command_run_again_after_a_failure_begins_one_job_more(server: FineTuner, tmp_path: Path, end: str) -> None:
+    server.change(scripts=[{"looks": 0, "end": end}])
+    job, known = job_in(tmp_path), list[Mapping[str, Any]]()
+    backend = backend_at(server)
+    first = backend.begin(job, known, known.append)
+    assert backend.look(job, first).state == end
+    server.change(creates=["after_drop"])
+    second = backend_at(server).begin(job, known, known.append)
+    assert second != first
+    for left in range(3, len(known) + 1):
+        assert backend_at(server).begin(job, known[:left], lambda record: None) == second
+    assert len(server.jobs()) == 2
+
+
+def test_a_job_that_succeeded_is_never_begun_anew(server: FineTuner, tmp_path: Path) -> None:
+    server.change(script={"looks": 0})
+    job = job_in(tmp_path)
+    backend, handle = begun(server, job)
+    assert backend.look(job, handle).state is JobState.SUCCEEDED
+    assert backend.begin(job, [handle], unexpected) == handle
+
+
+def test_a_file_that_the_provider_has_thrown_away_is_uploaded_again(server: FineTuner, tmp_path: Path) -> None:
+    known: list[Mapping[str, Any]] = [{"file": "file-gone"}]
+    handle = backend_at(server).begin(job_in(tmp_path), known, known.append)
+    assert known[1:] == [{"file": "file-0"}, {"job": "ftjob-0", "file": "file-0"}]
+    assert backend_at(server).begin(job_in(tmp_path), known, unexpected) == handle
+
+
+# Limits and refusals
+
+
+def refused(server: FineTuner, folder: Path, waits: Sequence[float] | None = None, **options: Any) -> NipRunError:
+    with pytest.raises(NipRunError) as raised:
+        backend_at(server, waits=waits, **options).begin(job_in(folder), [], lambda record: None)
+    assert server.jobs() == []
+    return raised.value
+
+
+@pytest.mark.parametrize("kind", ["daily", "busy"])
+def test_a_limit_is_waited_for_as_long_as_the_server_asks(server: FineTuner, tmp_path: Path, kind: str) -> None:
+    server.change(creates=[kind, kind], asks_to_wait="400")
+    waits: list[float] = []
+    begun(server, job_in(tmp_path), waits=waits)
+    assert waits == [400, 400]
+    assert len(server.jobs()) == 1
+
+
+@pytest.mark.parametrize("kind", ["daily", "busy"])
+@pytest.mark.parametrize("asked", ["1000", "7200", "1e300", None])
+def test_a_limit_that_lasts_longer_is_an_error_that_says_when_to_come_back(
+    server: FineTuner, tmp_path: Path, kind: str, asked: str | None
+) -> None:
+    wait = asked or email.utils.formatdate(time.time() + 7200, usegmt=True)
+    server.change(creates=[kind], asks_to_wait=wait)
+    waits: list[float] = []
+    failure = refused(server, tmp_path, waits)
+    assert isinstance(failure, RunError)
+    assert waits == []
+    assert ("limit per day" in str(failure)) is (kind == "daily")
+    if asked != "1e300":
+        at = time.strftime("%Y-%m-%d %H:", time.localtime(time.time() + float(asked or 7200)))
+        assert f"Run the same command again after {at}" in str(failure)
+
+
+def test_waits_that_are_short_one_by_one_are_not_endless_together(server: FineTuner, tmp_path: Path) -> None:
+    server.change(creates=["busy"] * 20, asks_to_wait="400")
+    waits: list[float] = []
+    refused(server, tmp_path, waits)
+    assert waits == [400, 400]
+
+
+def test_a_limit_per_day_without_an_end_is_not_waited_for(server: FineTuner, tmp_path: Path) -> None:
+    server.change(creates=["daily"])
+    waits: list[float] = []
+    failure = refused(server, tmp_path, waits)
+    assert waits == []
+    assert "in some hours" in str(failure)
+
+
+def test_after_a_limit_per_day_the_same_command_creates_the_job(server: FineTuner, tmp_path: Path) -> None:
+    server.change(creates=["daily"])
+    known: list[Mapping[str, Any]] = []
+    with pytest.raises(RunError):
+        backend_at(server).begin(job_in(tmp_path), known, known.append)
+    backend_at(server).begin(job_in(tmp_path), known, known.append)
+    assert len(server.jobs()) == len(server.files()) == 1
+
+
+@pytest.mark.parametrize("kind", ["forbidden", "unknown_model", "no_route"])
+def test_a_provider_that_takes_no_jobs_is_a_refusal_that_names_the_other_ways(
+    server: FineTuner, tmp_path: Path, kind: str
+) -> None:
+    server.change(creates=[kind] * 9)
+    failure = refused(server, tmp_path)
+    assert isinstance(failure, ProviderRefusal)
+    assert "training.trainers.m.backend" in str(failure)
+    assert "`command`" in str(failure)
+    assert "`files`" in str(failure)
+    assert "tiny" in str(failure)
+
+
+@pytest.mark.parametrize("where", ["uploads", "creates"])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("broke", ProviderRefusal), ("unauthorized", ProviderRefusal), ("policy", RunError), ("too_large", RunError)],
+)
+def test_what_asking_again_does_not_mend_is_asked_once(
+    server: FineTuner, tmp_path: Path, where: str, kind: str, expected: type[NipRunError]
+) -> None:
+    server.change(**{where: [kind] * 9})
+    assert isinstance(refused(server, tmp_path), expected)
+    asked = [entry for entry in server.log() if entry["method"] == "POST"]
+    assert len(asked) == (1 if where == "uploads" else 2)
+
+
+def test_attempts_are_bounded(server: FineTuner, tmp_path: Path) -> None:
+    server.change(creates=["error"] * 20)
+    failure = refused(server, tmp_path)
+    assert "after 6 attempts" in str(failure)
+    assert len([e for e in server.log() if (e["method"], e["target"]) == ("POST", "/v1/fine_tuning/jobs")]) == 6
+
+
+def test_a_dataset_that_is_not_there_is_an_error_before_any_call(server: FineTuner, tmp_path: Path) -> None:
+    job = job_in(tmp_path, dataset=tmp_path / "gone.jsonl")
+    with pytest.raises(RunError, match=r"gone\.jsonl"):
+        backend_at(server).begin(job, [], unexpected)
+    assert server.log() == []
+
+
+# Keys
+
+
+def test_no_other_server_gets_a_key_unless_the_spec_names_it(
+    server: FineTuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-secret-of-the-admin")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "x-mine: secret")
+    job = job_in(tmp_path)
+    backend, handle = begun(server, job)
+    backend.look(job, handle)
+    backend.begin(job, [{"file": "file-0"}], lambda record: None)
+    assert len(server.log()) >= 4
+    assert "secret" not in json.dumps(server.log())
+
+
+def test_the_key_that_the_spec_names_is_sent(
+    server: FineTuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THEIR_KEY", "sk-theirs")
+    begun(server, job_in(tmp_path), model={"api_key_env": "THEIR_KEY"})
+    assert list(server.stats()["keys"]) == ["Bearer sk-theirs"]
+
+
+def test_without_the_key_nothing_is_sent(server: FineTuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("THEIR_KEY", raising=False)
+    with pytest.raises(ProviderRefusal, match="THEIR_KEY"):
+        backend_at(server, model={"api_key_env": "THEIR_KEY"})
