@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from runner.errors import RunError
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.training.backends.base import Backend
+from runner.training.backends.command import CommandBackend
 from runner.training.backends.dummy import DummyBackend
 from runner.training.backends.files import FilesBackend
 from runner.training.settings import TrainerSettings
@@ -41,7 +41,7 @@ def backend_for(
         from runner.training.backends.openai import OpenAiBackend
 
         return OpenAiBackend(group, trainer, model, policy=policy or TransientPolicy(), sleep=sleep)
-    raise RunError(f"training.trainers.{group}.backend: {trainer.backend} cannot be used yet")
+    return CommandBackend(group, trainer)
 
 
 def format_of(trainer: TrainerSettings) -> Literal["openai", "trl"]:

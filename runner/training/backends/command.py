@@ -1,0 +1,224 @@
+"""The user's own trainer: a program that gets the dataset and says what the new model is called.
+
+In the job's folder:
+
+    trainer.log     what it wrote to stdout and stderr; those of earlier attempts are trainer.1.log, trainer.2.log ...
+    trainer.lock    locked for as long as the trainer is going on
+    exit.json       how it ended
+    model.txt       {model_file}: the new model's name, by the trainer
+    output/         {output}
+
+The trainer goes on when nip-run is stopped or killed, and the next process finds it by the lock, or by its end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from runner.errors import RunError
+from runner.files import is_locked, locked
+from runner.text import clean, listed, nearest
+from runner.training.backends import attend
+from runner.training.backends.base import FineTuneJob, JobState, Look, Note
+from runner.training.backends.names import LONGEST, wrong_with_name
+from runner.training.settings import TrainerSettings
+
+PLACEHOLDERS = ("dataset", "base_model", "output", "model_file", "method", "seed", "group")
+LOG_LINES = 10
+LOG_BYTES = 8192
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+def command_problems(command: Sequence[str]) -> list[str]:
+    """Everything that is wrong with a trainer's argument list, before anything is started."""
+    used = [name for argument in command for name in _PLACEHOLDER.findall(argument)]
+    known = listed(f"{{{name}}}" for name in PLACEHOLDERS)
+    problems = [
+        f"no placeholder {{{name}}}{nearest(name, PLACEHOLDERS)} (there are {known})"
+        for name in dict.fromkeys(used)
+        if name not in PLACEHOLDERS
+    ]
+    if not command or not command[0].strip():
+        problems.append("the first argument is the program, and there is none")
+    if any("\0" in argument for argument in command):
+        problems.append("an argument has a NUL character, which no program can be given")
+    if "dataset" not in used:
+        problems.append("{dataset} is missing: the trainer is not told what to train on")
+    if "model_file" not in used and "output" not in used:
+        problems.append("{model_file} or {output} is missing: the trainer cannot say what the new model is")
+    return problems
+
+
+class CommandBackend:
+    """One trainer at a time for each job. A `begin` after a failure starts a fresh attempt and keeps the old log."""
+
+    def __init__(self, group: str, trainer: TrainerSettings) -> None:
+        self._key = f"training.trainers.{group}.command"
+        self._command = trainer.command or ()
+        problems = command_problems(self._command)
+        if problems:
+            raise RunError("\n".join(f"{self._key}: {problem}" for problem in problems))
+
+    def begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+        """See `Backend.begin`; the handle has the number of the attempt, and why it is not the first."""
+        try:
+            (job.folder / "output").mkdir(parents=True, exist_ok=True)
+            with locked(job.folder / "begin.lock", f"{job.folder}", wait_seconds=10.0):
+                return self._begin(job, known, note)
+        except OSError as error:
+            raise RunError(f"cannot start the trainer of {job.group} in {job.folder}: {error}") from error
+
+    def _begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+        attempts = [record for record in known if "attempt" in record]
+        last = attempts[-1] if attempts else {"attempt": 1, "after": ""}
+        after = ""
+        if attempts or (job.folder / "trainer.lock").exists():
+            before = self.look(job, last)
+            if before.state in (JobState.RUNNING, JobState.SUCCEEDED):
+                return last
+            after = f"attempt {last['attempt']} {before.facts['why']}"
+        command = self._filled(job)
+        if shutil.which(command[0]) is None:
+            raise RunError(f"{self._key}: there is no program {command[0]!r} here; install it, or give its whole path")
+        for name in ("exit.json", "model.txt", "trainer.lock"):
+            (job.folder / name).unlink(missing_ok=True)
+        _keep_log(job.folder)
+        handle = {"attempt": len(attempts) + 1, "after": after}
+        note(handle)
+        self._start(job, command)
+        return handle
+
+    def _start(self, job: FineTuneJob, command: Sequence[str]) -> None:
+        """Start the attending process; it inherits the lock, so there is no moment without one of us holding it."""
+        lock = os.open(job.folder / "trainer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with (job.folder / "trainer.log").open("ab") as log:
+                done = subprocess.run(
+                    [sys.executable, "-I", attend.__file__, str(lock), str(job.folder.absolute() / "exit.json"),
+                     *command],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,), start_new_session=True,
+                    check=False,
+                )  # fmt: skip
+        finally:
+            os.close(lock)
+        if done.returncode != 0:
+            raise RunError(f"cannot start the trainer of {job.group}: {_log_tail(job.folder)}")
+
+    def _filled(self, job: FineTuneJob) -> list[str]:
+        values = {
+            "dataset": job.dataset.absolute(), "base_model": job.base_model, "method": job.method, "seed": job.seed,
+            "output": job.folder.absolute() / "output", "model_file": job.folder.absolute() / "model.txt",
+            "group": job.group,
+        }  # fmt: skip
+        return [_PLACEHOLDER.sub(lambda found: str(values[found[1]]), argument) for argument in self._command]
+
+    def look(self, job: FineTuneJob, handle: Mapping[str, Any]) -> Look:
+        """See `Backend.look`."""
+        attempt = f"attempt {handle.get('attempt', 1)}"
+        log = job.folder / "trainer.log"
+        ended = _ended(job.folder)
+        if ended is None and is_locked(job.folder / "trainer.lock"):
+            after = f"; {handle['after']}" if handle.get("after") else ""
+            return Look(
+                JobState.RUNNING,
+                None,
+                f"{attempt} of the trainer of {job.group} is going on{_process(job.folder)}; its log is {log}{after}",
+            )
+        ended = ended or _ended(job.folder)  # it may have ended between the two looks
+        if ended is None:
+            wrong = "left no result: it was cut off, with the machine or by hand"
+        elif ended.get("code") != 0:
+            wrong = f"failed: {_how(ended)}"
+        else:
+            name, wrong_name = self._model_of(job)
+            if wrong_name is None:
+                return Look(JobState.SUCCEEDED, name, f"{attempt} of the trainer of {job.group} has ended", ended)
+            wrong = f"failed: it ended well, but {wrong_name}"
+        message = f"{attempt} of the trainer of {job.group} {wrong} (log: {log})"
+        return Look(
+            JobState.FAILED, None, f"{message}\n{_log_tail(job.folder)}".rstrip(), {**(ended or {}), "why": wrong}
+        )
+
+    def _model_of(self, job: FineTuneJob) -> tuple[str, None] | tuple[None, str]:
+        """The new model's name, or why there is none.
+
+        A command that is not told {model_file} makes a model in {output}, which is then its name: what servers of
+        open models call a model on disk.
+        """
+        path = job.folder / "model.txt"
+        if not any("{model_file}" in argument for argument in self._command):
+            output = (job.folder / "output").absolute()
+            empty = not output.is_dir() or not any(output.iterdir())
+            return (None, f"wrote nothing into {output}") if empty else (str(output), None)
+        try:
+            with path.open("rb") as file:
+                name = file.read(4 * LONGEST + 1024).decode("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            return None, f"the new model's name cannot be read from {path}: {error}"
+        wrong = wrong_with_name(name)
+        return (name, None) if wrong is None else (None, f"the new model's name in {path} cannot be used: {wrong}")
+
+
+def _ended(folder: Path) -> dict[str, Any] | None:
+    """How the trainer ended; None where nothing says that it has."""
+    try:
+        ended = json.loads((folder / "exit.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return {"error": f"exit.json is damaged: {error}"}
+    return ended if isinstance(ended, dict) else {"error": "exit.json is damaged"}
+
+
+def _how(ended: Mapping[str, Any]) -> str:
+    code = ended.get("code")
+    if not isinstance(code, int):
+        return clean(str(ended.get("error", "its end is unknown")))
+    if code >= 0:
+        return f"exit code {code}"
+    name = str(-code)
+    with suppress(ValueError):
+        name = signal.Signals(-code).name
+    return f"killed by {name}"
+
+
+def _process(folder: Path) -> str:
+    try:
+        return f" (process {int(json.loads((folder / 'trainer.lock').read_bytes())['pid'])})"
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
+
+
+def _keep_log(folder: Path) -> None:
+    """Number the log of the attempt before, so that the new one has its own."""
+    log = folder / "trainer.log"
+    if log.exists():
+        number = 1
+        while (folder / f"trainer.{number}.log").exists():
+            number += 1
+        log.rename(folder / f"trainer.{number}.log")
+
+
+def _log_tail(folder: Path) -> str:
+    """The last lines of the log, safe for a terminal."""
+    try:
+        with (folder / "trainer.log").open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LOG_BYTES, 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError as error:
+        return f"no log: {error.strerror}"
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(f"  {clean(line[:300])}" for line in lines[-LOG_LINES:])
