@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import socket
 import sys
 import threading
@@ -136,6 +137,15 @@ class _Queue:
                 return
             self._state = "taken"
         self._done.set()
+
+
+def allow_open_files(more: int) -> None:
+    """Let this process keep so many more files open than it may by default, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        wanted = soft + more if hard == resource.RLIM_INFINITY else min(soft + more, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def is_locked(path: Path) -> bool:

@@ -98,6 +98,18 @@ def test_nothing_is_asked_before_every_point_of_the_sweep_is_locked(tmp_path: Pa
         assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
 
 
+def test_a_sweep_may_have_more_points_than_a_process_may_open_files_by_default(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2, sweep={"seed": list(range(80))}, budget={"usd": 1.0})
+    last = Plan(load_specs(path)[-1]).run_id
+    with lock_run(tmp_path / "results", last):
+        done = subprocess.run(
+            ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *command("spec.yaml", "-q")], cwd=tmp_path,
+            env=environment(), capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    assert f"run {last} is in use by process" in done.stderr
+    assert len(list((tmp_path / "results" / "runs").iterdir())) == 80
+
+
 def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None:
     with providing(latency=0.1) as provider:
         runs = sweep(tmp_path, provider, seeds=4)

@@ -27,6 +27,7 @@ from runner.errors import (
     RunError,
     UsageError,
 )
+from runner.files import allow_open_files
 from runner.launch import id_of, run, spent
 from runner.models.budget import Budget
 from runner.rundir import FAILED, find_run
@@ -84,6 +85,7 @@ def _shared_budgets(
     budgets: dict[str, Budget] = {}
     held: set[str] = set()
     counted: set[tuple[str, str]] = set()
+    allow_open_files(len(specs))
     for path, spec in specs:
         settings = spec.experiment.budget
         if not settings.limited:
