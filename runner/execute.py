@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from runner.errors import (
     BudgetExhausted,
@@ -17,6 +17,7 @@ from runner.errors import (
     ContextExceededError,
     GenerationError,
     NipRunError,
+    ProviderRefusal,
     RefusedError,
     TransientError,
 )
@@ -46,6 +47,9 @@ AHEAD = 4
 """How many times the concurrency a game may be ahead of the slowest unfinished one."""
 
 MIN_AHEAD = 1024
+
+REFUSED_SECONDS = 0.5
+"""How long calls in flight may still come in once the provider has refused one: it tells the others at once too."""
 
 _OUTCOMES: tuple[tuple[type[NipRunError], str], ...] = (
     (ContentFilterError, REFUSED),
@@ -101,6 +105,7 @@ class Engine:
     answered: Callable[[Request, Completion], None] = lambda *_: None
     stopping: bool = False
     exhausted: BudgetExhausted | None = None
+    _refused_at: float | None = None
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _failed: dict[tuple[str, int], list[Call]] = field(default_factory=dict)
@@ -131,7 +136,8 @@ class Engine:
         """Play every job, `concurrency` at once; its rollouts go to `results` when its turn comes.
 
         Raises:
-            ProviderRefusal, RunError, JournalError: what stops the whole run. Calls in flight are given up.
+            ProviderRefusal, RunError, JournalError: what stops the whole run. Calls in flight are given up; after a
+                refusal, those that are not back in a moment.
             Stopped: `stopping` was set; games already begun were left where they are.
             BudgetExhausted: the budget does not allow the rest; games that it allowed were played to their end.
         """
@@ -157,10 +163,21 @@ class Engine:
         tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
         try:
             await _all_or_first_failure(tasks)
+        except ProviderRefusal:
+            await self._let_come_in(tasks)
+            raise
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _let_come_in(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """Ask nothing new, and wait a moment for what is in flight: it may be answered, and billed."""
+        self.stop()
+        now = asyncio.get_running_loop().time()
+        self._refused_at = now if self._refused_at is None else self._refused_at
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(self._refused_at + REFUSED_SECONDS - now, 0.0))
 
     def _go_on(self) -> None:
         """Raise what keeps new games from starting."""
@@ -188,6 +205,9 @@ class Engine:
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
             await _all_unless_fatal(others)
+        except ProviderRefusal:
+            await self._let_come_in(others)
+            raise
         finally:
             game.close()
             for task in others:
@@ -278,6 +298,9 @@ class Engine:
         tasks = [asyncio.create_task(self.agents[name].respond(position, complete)) for name in speakers]
         try:
             await _all_unless_fatal(tasks)
+        except ProviderRefusal:
+            await self._let_come_in(tasks)
+            raise
         finally:
             for task in tasks:
                 task.cancel()
