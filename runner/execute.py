@@ -116,6 +116,11 @@ class Engine:
         self._stopped.set()
         self._moved.set()
 
+    def go_on(self) -> None:
+        """Raise `Stopped` where nothing new may be asked."""
+        if self.stopping:
+            raise Stopped
+
     async def sleep(self, seconds: float) -> None:
         """Sleep, unless the run is stopped.
 
@@ -144,11 +149,11 @@ class Engine:
 
         async def worker() -> None:
             for job in jobs:
-                self._go_on()
+                self._begin()
                 while not results.has_room(job.index):
                     self._moved.clear()
                     await self._moved.wait()
-                    self._go_on()
+                    self._begin()
                 try:
                     results.put(job.index, await self.play(job))
                 except BudgetExhausted as error:
@@ -179,10 +184,9 @@ class Engine:
         if tasks:
             await asyncio.wait(tasks, timeout=max(self._refused_at + REFUSED_SECONDS - now, 0.0))
 
-    def _go_on(self) -> None:
+    def _begin(self) -> None:
         """Raise what keeps new games from starting."""
-        if self.stopping:
-            raise Stopped
+        self.go_on()
         if self.exhausted is not None:
             raise self.exhausted
 
@@ -281,8 +285,7 @@ class Engine:
             return self.kin(job, agent) if opening and self.kin is not None else ()
 
         async def complete(request: Request) -> Completion:
-            if self.stopping:
-                raise Stopped
+            self.go_on()
             if request.group in self.sharing and request.sample.attempt == 0:
                 siblings = (request.sample._replace(repeat=repeat) for repeat in kin(request.sample.agent))
                 request = replace(request, siblings=tuple(siblings))

@@ -164,6 +164,11 @@ class Journal:
         self._end = end
         return Opened(records, torn)
 
+    @property
+    def records(self) -> int:
+        """How many records it has, those on their way to the disk included."""
+        return self._sequence
+
     async def append(self, record: dict[str, Any]) -> None:
         """Write one record; it is kept when this returns.
 

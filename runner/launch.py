@@ -11,8 +11,9 @@ from runner.models.budget import Amount, Budget
 from runner.plan import Plan
 from runner.rundir import RunFolder, manifest_of
 from runner.runs import RunResult, run_name
-from runner.session import ReplayOf, Watch, spending
+from runner.session import ReplayOf, Watch
 from runner.spec.load import Spec
+from runner.spending import spending
 
 
 def is_training(spec: Spec) -> bool:

@@ -58,6 +58,10 @@ class RunFolder:
         return self.path / ".lock"
 
     @property
+    def in_flight(self) -> Path:
+        return self.path / ".in_flight"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.json"
 

@@ -16,9 +16,10 @@ from runner.ids import tagged_hash
 from runner.models.budget import Budget
 from runner.plan import Plan
 from runner.rundir import DONE, Part, RunFolder, open_folder, refreshed, resolved, run_folders, write_inputs
-from runner.session import ReplayOf, Session, Watch, spending
+from runner.session import ReplayOf, Session, Watch
 from runner.spec.experiment import RUN_ID_PATTERN
 from runner.spec.load import Spec
+from runner.spending import spending
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ def run(
         session = Session(plan, folder, manifest, budget=budget, replay=replay, watch=watch)
         try:
             session.play()
-        except NipRunError:
+        except NipRunError as error:
+            for line in session.notes:
+                error.add_note(f"note: {line}")
             # The board says that the run failed or was interrupted; its own troubles must not hide why.
             with suppress(LeaderboardError):
                 leaderboard.append(results, folder, wait_seconds=1.0)

@@ -21,23 +21,18 @@ from runner.journal import Journal, read_journal
 from runner.loops import run_to_end
 from runner.metrics import Metrics
 from runner.models.base import Completion, Request
-from runner.models.budget import Amount, Budget, actual, worst_case
+from runner.models.budget import Amount, Budget, worst_case
 from runner.models.cache import Cache
 from runner.models.connect import Connection, Provider, connect
+from runner.models.in_flight import InFlight
 from runner.models.prices import price_of
-from runner.models.recorded import (
-    CALL,
-    FAILURE,
-    Recorded,
-    ThroughJournal,
-    completion_from_fields,
-    failure_record,
-)
+from runner.models.recorded import Recorded, ThroughJournal, failure_record
 from runner.models.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
 from runner.plan import Job, Plan
 from runner.records import TRANSPORT_FAILED, Call, InOrder, PartFiles, Rollout
 from runner.rundir import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder, now
+from runner.spending import count_lost, spending, used_models
 from runner.surroundings import fewer_collections, log_to, stopping_on_signals
 from runner.text import listed
 from runner.trees import TreeStatistics, grow
@@ -51,28 +46,6 @@ class ReplayOf:
 
     run: Path
     until_round: int | None = None
-
-
-def used_models(plan: Plan) -> dict[str, ModelSettings]:
-    """The model groups that some agent plays with."""
-    experiment = plan.spec.experiment
-    return {agent.model: experiment.models[agent.model] for agent in experiment.agents.values()}
-
-
-def spending(plan: Plan, folder: RunFolder) -> Amount:
-    """What a run's journal says was spent, failed calls that may have been billed included."""
-    total = Amount()
-    if not folder.journal.is_file():
-        return total
-    models = used_models(plan)
-    groups = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
-    for _, record in read_journal(folder.journal):
-        if record["kind"] == CALL and not record["cache"]:
-            settings = models[groups[record["sample"][3]]]
-            total += actual(completion_from_fields(record), settings, price_of(settings))
-        elif record["kind"] == FAILURE and record["charged"]:
-            total += Amount(*record["charged"])
-    return total
 
 
 class Session:
@@ -144,6 +117,7 @@ class Session:
         try:
             if journal.opened.torn_bytes:
                 self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
+            self._note_lost(await count_lost(self.folder, journal))
             recorded = Recorded(journal.read, read_journal(self.folder.journal) if journal.opened.records else ())
             cache_path = self.plan.spec.cache
             cache = Cache(cache_path, self.folder.run_id) if cache_path is not None else None
@@ -155,9 +129,17 @@ class Session:
         finally:
             await journal.close()
 
+    def _note_lost(self, most: Amount) -> None:
+        if most.completions:
+            priced = None not in self._prices.values()
+            upto = f"${most.usd:.4f} is" if priced else f"{most.tokens} tokens are"
+            calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
+            self.notes.append(f"{calls} in flight when the run was cut short; up to {upto} counted for what they cost")
+
     async def _play_with(self, journal: Journal, recorded: Recorded, cache: Cache | None) -> None:
         replayed = ReplayModel(self._replay.run) if self._replay is not None else None
         whole = replayed is not None and self._replay is not None and self._replay.until_round is None
+        in_flight = InFlight(self.folder.in_flight)
         engine = self._engine(replayed.failures if replayed is not None and whole else recorded.failures)
 
         async def failed(request: Request, attempt: int, error: TransientError, wait: float) -> None:
@@ -172,22 +154,31 @@ class Session:
             call = Call(sample.round, sample.agent, sample.attempt, settings.name, error=str(error))
             engine.note_failure(request, call)
             await journal.append(failure_record(sample, attempt, error, wait))
-            if engine.stopping:
-                raise Stopped
+            in_flight.settled(sample)
+            engine.go_on()
 
-        def before_call() -> None:
-            if engine.stopping:
-                raise Stopped
+        def before_call(request: Request) -> None:
+            engine.go_on()
+            settings = self._models[request.group]
+            if settings.provider == "openai" and not settings.batch:
+                most = worst_case(request, settings, self._prices[request.group])
+                in_flight.sent(request.sample, most, journal.records)
 
-        asking: dict[str, Any] = {"failed": failed, "before_call": before_call, "sleep": engine.sleep}
-        connection = self._connect(journal, recorded, cache, replayed, asking)
+        connection = self._connect(engine, journal, recorded, cache, replayed, failed=failed, before_call=before_call)
         try:
             parameters = {name: tagged_hash("model", _sent(settings)) for name, settings in self._models.items()}
             engine.complete = ThroughJournal(
-                connection.complete, journal, recorded, parameters, sharing=engine.sharing, keep=self._keeper(cache)
+                connection.complete,
+                journal,
+                recorded,
+                parameters,
+                sharing=engine.sharing,
+                keep=self._keeper(cache),
+                settled=in_flight.settled,
             ).complete
             await self._play_all(engine)
         finally:
+            in_flight.close()
             await connection.close()
 
     def _keeper(self, cache: Cache | None) -> Callable[[Request, Completion], None]:
@@ -206,11 +197,12 @@ class Session:
 
     def _connect(
         self,
+        engine: Engine,
         journal: Journal,
         recorded: Recorded,
         cache: Cache | None,
         replayed: ReplayModel | None,
-        asking: dict[str, Any],
+        **told: Any,
     ) -> Connection:
         policy = self.plan.spec.experiment.retry.transient
         options: Any = {
@@ -218,12 +210,13 @@ class Session:
             "replays": self.plan.spec.replays,
             "budget": self._budget,
             "cache": cache,
-            **asking,
+            "sleep": engine.sleep,
+            **told,
         }
         until = self._replay.until_round if self._replay is not None else None
         if replayed is not None and until is None:
             return Connection(replayed.complete, (replayed.close,))
-        batches = self._batches(journal, recorded, asking["before_call"])
+        batches = self._batches(journal, recorded, engine)
         live = connect(self._models, policy, **options, providers=batches)
         if replayed is None or until is None:
             return live
@@ -235,7 +228,7 @@ class Session:
         shape = self.plan.shape
         return None if shape is None else Trees(shape, self.plan.spec.experiment.seed)
 
-    def _batches(self, journal: Journal, recorded: Recorded, before_sending: Callable[[], None]) -> dict[str, Provider]:
+    def _batches(self, journal: Journal, recorded: Recorded, engine: Engine) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""
         batched = [name for name, settings in self._models.items() if settings.provider == "openai" and settings.batch]
         if not batched:
@@ -243,7 +236,7 @@ class Session:
         from runner.models.openai_batch import BatchModel
 
         return {
-            name: BatchModel(self._models[name], name, journal.append, recorded.batches, before_sending=before_sending)
+            name: BatchModel(self._models[name], name, journal.append, recorded.batches, before_sending=engine.go_on)
             for name in batched
         }
 

@@ -69,7 +69,7 @@ def test_each_attempt_of_a_call_is_counted_by_the_budget_and_asked_for_beforehan
     budget, before = Budget(BudgetSettings(completions=10)), []
     connection = connect(
         {"live": GROUPS["live"]}, POLICY, providers={"live": Flaky()}, budget=budget,
-        before_call=lambda: before.append(budget.spent),
+        before_call=lambda _: before.append(budget.spent),
     )  # fmt: skip
     asyncio.run(connection.complete(request("live")))
     assert [amount.completions for amount in before] == [0, 1]

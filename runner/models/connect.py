@@ -63,12 +63,12 @@ def connect(
     budget: Budget | None = None,
     cache: Cache | None = None,
     providers: Mapping[str, Provider] | None = None,
-    before_call: Callable[[], None] = lambda: None,
+    before_call: Callable[[Request], None] = lambda _: None,
     sleep: Sleep = asyncio.sleep,
 ) -> Connection:
     """Connect every group; `providers` are groups that somebody has connected already.
 
-    `before_call` is asked before each call goes out, and raises where none may any more.
+    `before_call` is told of each call before it goes out, and raises where none may any more.
 
     Raises:
         ProviderRefusal: a group's key is missing.
@@ -81,7 +81,7 @@ def connect(
     }
 
     async def ask(request: Request) -> Completion:
-        before_call()
+        before_call(request)
         return await connected[request.group].complete(request)
 
     def most_tokens(request: Request) -> int:

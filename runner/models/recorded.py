@@ -10,7 +10,14 @@ from typing import Any
 
 import orjson
 
-from runner.errors import CallError, ContextExceededError, JournalError, RefusedError, TransientError
+from runner.errors import (
+    CallError,
+    ContextExceededError,
+    JournalError,
+    ProviderRefusal,
+    RefusedError,
+    TransientError,
+)
 from runner.ids import canonical
 from runner.journal import Journal
 from runner.models.base import Choice, Complete, Completion, Request, Sample, Usage
@@ -20,6 +27,7 @@ CALL = "call"
 FAILURE = "failure"
 BATCH = "batch"
 ENDED = "ended"
+LOST = "lost"
 MAX_N = 128
 """The most answers that one call may ask for, by the wire format."""
 
@@ -134,7 +142,8 @@ class ThroughJournal:
     """`complete` that answers from the journal what it holds, and writes what it does not before going on.
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
-    ask for the answers of sibling samples in one call; `keep` is told of each answer once it is on disk.
+    ask for the answers of sibling samples in one call; `keep` is told of each answer once it is on disk, `settled` of
+    each call that needs no more watching, be it answered or refused.
     """
 
     def __init__(
@@ -146,6 +155,7 @@ class ThroughJournal:
         *,
         sharing: frozenset[str] = frozenset(),
         keep: Callable[[Request, Completion], None] = lambda *_: None,
+        settled: Callable[[Sample], None] = lambda _: None,
     ) -> None:
         self._complete = complete
         self._journal = journal
@@ -153,6 +163,7 @@ class ThroughJournal:
         self._parameters = parameters
         self._sharing = sharing
         self._keep = keep
+        self._settled = settled
         self._ready: dict[Sample, Completion] = {}
         self._asking: dict[Sample, asyncio.Lock] = {}
         self._written: set[Sample] = set()
@@ -169,13 +180,19 @@ class ThroughJournal:
             return recorded
         try:
             if request.group in self._sharing and request.siblings:
-                return await self._shared(request, messages)
-            completion = await self._complete(request)
+                completion = await self._shared(request, messages)
+            else:
+                completion = await self._complete(request)
+                await self._write(request.sample, completion, request.group, messages)
+                self._keep(request, completion)
         except CallError as error:
             await self._journal.append(ended_record(request.sample, error, self._parameters[request.group], messages))
+            self._settled(request.sample)
             raise
-        await self._write(request.sample, completion, request.group, messages)
-        self._keep(request, completion)
+        except ProviderRefusal:
+            self._settled(request.sample)
+            raise
+        self._settled(request.sample)
         return completion
 
     def _from_journal(self, request: Request, messages: str) -> Completion | None:

@@ -35,8 +35,9 @@ from runner.rundir import (
     write_inputs,
 )
 from runner.runs import RunResult, lock_run, run, run_name
-from runner.session import Watch, spending
+from runner.session import Watch
 from runner.spec.load import Spec
+from runner.spending import spending
 from runner.surroundings import log_to, terminated_like_ctrl_c
 from runner.text import listed, nearest
 from runner.training.backends.base import Backend
