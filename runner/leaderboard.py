@@ -26,6 +26,10 @@ LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
 PIECE = 10_000
 GROUP_ROWS = 10_240
+MEMORY = "64MB"
+"""DuckDB keeps what it has read and written of the board until this is full, however little of it is used again."""
+CHECKPOINT = "2MB"
+"""Rows stand in memory until they are checkpointed, by default at 16 MB of log."""
 _Kind = duckdb.StatementType
 
 _TABLES = """
@@ -120,8 +124,9 @@ def _replacing(
     path = results / FILE
     try:
         with locked(results / LOCK, str(path), wait_seconds), _copy_beside(path, fresh=fresh) as copy:
-            connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
+            connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": MEMORY})
             try:
+                connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
                 # Rows wait in memory until their group is full; the usual groups are of 122,880 rows.
                 connection.execute(f"ATTACH '{_quoted(copy)}' AS board (ROW_GROUP_SIZE {GROUP_ROWS})")
                 connection.execute("USE board")
