@@ -22,7 +22,7 @@ from runner.training.backends.command import PLACEHOLDERS, command_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.names import LONGEST
 from runner.training.settings import TrainerSettings
-from tests.server.client import ROOT
+from tests.subprocess_server import ROOT
 
 GOOD = "pathlib.Path(model_file).write_text('  org/better\\n')"
 WAITS = f"""

@@ -23,8 +23,14 @@ def training_spec(folder: Path, **changes: Any) -> Path:
     """A spec file beside its dataset; `changes` are merged over it."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
-        {"id": f"{split}{i}", "label": i % 2, "question": f"{split} {i}?", "solution": f"s{split}{i}", "split": split}
-        for split, size in (("train", TRAIN), ("test", TEST))
+        {
+            "id": f"{split}{i}",
+            "label": i % 2,
+            "question": f"Write f(x) that returns x + {first + i}.",
+            "solution": f"def f(x):\n    return x + {first + i if i % 2 else first + i + 1}\n",
+            "split": split,
+        }
+        for split, size, first in (("train", TRAIN, 0), ("test", TEST, 1000))
         for i in range(size)
     ]
     (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
@@ -51,6 +57,23 @@ def training_spec(folder: Path, **changes: Any) -> Path:
 def malt(**changes: Any) -> dict[str, Any]:
     """What makes of the small spec one of trees and preferences."""
     base = {"training": {"method": "malt"}, "rollouts": {"num_responses_per_timestep": 2}}
+    return merged(base, changes)
+
+
+def at_provider(base_url: str, **changes: Any) -> dict[str, Any]:
+    """What has the small spec played and trained by a server."""
+    model = {"provider": "openai", "model": "tiny", "base_url": base_url, "timeout": 10.0}
+    trainer = {"backend": "openai", "poll_seconds": 0.02}
+    base = {
+        "models": {"p": model, "v": {**model, "model": "small"}},
+        "training": {
+            "trainers": {"p": trainer, "v": trainer},
+            "min_examples": 10,
+            "selection": {"reward_threshold": 0.0},
+        },
+        "retry": {"transient": {"first_wait": 0.01, "max_wait": 0.05}},
+        "rollouts": {"per_datapoint": 3, "concurrency": 8},
+    }
     return merged(base, changes)
 
 

@@ -230,8 +230,9 @@ class ThroughJournal:
             del wanted[MAX_N:]
             completion = await self._complete(replace(request, n=len(wanted), siblings=tuple(wanted[1:])))
             parts = list(zip(wanted, split(completion), strict=False))
+            # Together, and so in one write: a kill leaves all parts of what was paid for, or none.
+            await asyncio.gather(*(self._write(sample, part, request.group, messages) for sample, part in parts))
             for sample, part in parts:
-                await self._write(sample, part, request.group, messages)
                 if not completion.from_cache:
                     self._keep(replace(request, sample=sample, n=len(wanted)), part)
                 self._written.add(sample)
