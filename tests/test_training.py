@@ -13,6 +13,7 @@ from runner.errors import SpecError, UsageError
 from runner.leaderboard import query
 from runner.rundir import RunFolder
 from runner.spec.load import load_spec
+from runner.spec.training import tree_calls
 from runner.training.loop import Waiting
 from runner.training.plan import TrainingPlan
 from tests.server.play import nip_run
@@ -285,6 +286,15 @@ def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:
         ({"training": {"trainers": {"q": {"backend": "dummy"}}}}, "no model group 'q'"),
         ({"training": {"trainers": {"p": {"backend": "openai"}}}}, "the group's provider is dummy"),
         ({"training": {"trainers": {"p": {"backend": "command"}}}}, "`backend: command` needs it"),
+        (
+            {"training": {"trainers": {"p": {"backend": "command", "command": ["true", "{datset}"]}}}},
+            "no placeholder {datset}; did you mean 'dataset'?",
+        ),
+        (
+            {"agents": {"prover": {"freeze": True}, "verifier": {"freeze": True}}, "training": {"trainers": {}}},
+            "all agents are frozen",
+        ),
+        ({"models": {"p": {"provider": "openai", "model": "m"}}}, "no server has a model that nobody has trained"),
         ({"training": {"method": "malt"}}, "malt compares answers to one step: 2 or more"),
         ({"rollouts": {"num_responses_per_timestep": 2}}, "expert_iteration plays single games"),
         (malt(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
@@ -314,3 +324,50 @@ def test_check_says_how_many_calls_the_trees_may_take(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr
     assert "exponential in their 4 rounds, at most 360 calls" in said.stdout  # 12 x (2 + 4 + 8 + 16)
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("scheme", ["none", "all", "last", "first_and_last"])
+def test_check_knows_every_scheme_of_tests(tmp_path: Path, scheme: str) -> None:
+    training_spec(tmp_path)
+    said = nip_run("check", "spec.yaml", f"training.test.scheme={scheme}", "--json", cwd=tmp_path)
+    tests = {"none": 0, "all": 3, "last": 1, "first_and_last": 2}[scheme]
+    assert json.loads(said.stdout)[0]["rollouts"] == 2 * TRAIN + tests * TEST
+
+
+def test_of_speakers_of_whom_one_is_drawn_one_is_counted(tmp_path: Path) -> None:
+    protocol = {"use": "merlin_arthur", "max_message_rounds": None}
+    path = training_spec(
+        tmp_path,
+        **malt(
+            protocol=protocol,
+            prompts="prompts/code_validation/merlin_arthur",
+            agents={"prover": None, "prover0": {"model": "p"}, "prover1": {"model": "p"}},
+        ),
+    )
+    spec = load_spec(path)
+    assert tree_calls(spec.protocol, 2) == sum(2 ** (r + 1) for r in range(spec.protocol.max_message_rounds))
+
+
+def test_a_dataset_that_is_gone_or_was_edited_is_built_again_before_it_is_trained_on(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results")
+    (folder,) = (p.parent for p in (tmp_path / "results").glob("runs/*/stages.jsonl"))
+    before = datasets_of(RunFolder(folder))
+    (folder / "iterations" / "0" / "p.sft.jsonl").write_text("tampered", "utf-8")
+    (folder / "iterations" / "0" / "v.sft.jsonl").unlink()
+    done = trained(path, tmp_path / "results", set_model={"p": "mine-1"})
+    assert datasets_of(done.folder) == before
+
+
+def test_a_name_for_a_model_that_its_backend_names_itself_is_refused(tmp_path: Path) -> None:
+    training_spec(tmp_path)
+    for words, message in (
+        (["--set-model", "p=x"], "its backend is dummy"),
+        (["--set-model", "p=x", "--set-model", "p=y"], "given twice"),
+        (["--set-model", "p=x", "+sweep.seed=[0,1]"], "is for one training run"),
+    ):
+        refused = nip_run("spec.yaml", *words, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert message in refused.stderr

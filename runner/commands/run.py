@@ -40,6 +40,8 @@ def execute(args: argparse.Namespace) -> int:
     specs = load_all(args.words)
     if args.run_id and len(specs) > 1:
         raise UsageError(f"--run-id names one run; these specs make {len(specs)}")
+    if args.set_model and len(specs) > 1:
+        raise UsageError(f"--set-model is for one training run; these specs make {len(specs)}")
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round needs --replay RUN")
     replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
@@ -115,6 +117,8 @@ def _chosen(words: list[str]) -> dict[str, str]:
         group, equals, name = word.partition("=")
         if not (group and equals and name.strip()):
             raise UsageError(f"--set-model {word!r}: GROUP=NAME belongs here")
+        if group in chosen:
+            raise UsageError(f"--set-model {group}=... is given twice")
         chosen[group] = name.strip()
     return chosen
 

@@ -10,9 +10,13 @@ from runner.ids import tagged_hash
 from runner.protocols.protocol import Protocol
 from runner.spec.experiment import Experiment
 from runner.text import listed, nearest
+from runner.training.backends.command import command_problems
 
 At = Callable[[str], Place]
 """A dotted key into the place that set it."""
+
+OPENAI_LEAST = 10
+"""The fewest examples of a fine-tuning job."""
 
 MOST_REPEATS = 2**31 - 1
 """The largest number of a branch that the tables hold."""
@@ -20,9 +24,11 @@ MOST_REPEATS = 2**31 - 1
 
 def tree_calls(protocol: Protocol, responses: int) -> int:
     """The most calls that one tree of responses can take, retries left out."""
-    return sum(
-        len(protocol.can_be_active(round_)) * responses ** (round_ + 1) for round_ in range(protocol.max_message_rounds)
-    )
+    calls = 0
+    for round_ in range(protocol.max_message_rounds):
+        speakers = 1 if protocol.step(round_).draw == "one" else len(protocol.can_be_active(round_))
+        calls += speakers * responses ** (round_ + 1)
+    return calls
 
 
 def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: At) -> Iterator[Problem]:
@@ -108,6 +114,8 @@ def _trainer_problems(experiment: Experiment, at: At) -> Iterator[Problem]:
         if not frozen and group not in training.trainers:
             message = f"by what is {group!r} trained, which {listed(agents)} plays? Or freeze: true"
             yield Problem(at("training.trainers"), "training.trainers", message)
+    if all(agent.freeze for agent in experiment.agents.values()):
+        yield Problem(at("training"), "training", "all agents are frozen, so that nobody is trained")
     for group, trainer in training.trainers.items():
         key = f"training.trainers.{group}"
         if group not in experiment.models:
@@ -118,10 +126,19 @@ def _trainer_problems(experiment: Experiment, at: At) -> Iterator[Problem]:
         provider = experiment.models[group].provider
         if trainer.backend == "openai" and provider != "openai":
             yield Problem(at(key), f"{key}.backend", f"the group's provider is {provider}; it has no fine-tuning")
+        if trainer.backend == "dummy" and provider == "openai":
+            yield Problem(
+                at(key), f"{key}.backend", "no server has a model that nobody has trained; this is for `dummy`"
+            )
+        if trainer.backend == "openai" and training.min_examples < OPENAI_LEAST:
+            name = "training.min_examples"
+            yield Problem(at(name), name, f"OpenAI refuses a file of fewer than {OPENAI_LEAST} examples")
         if provider == "replay":
             yield Problem(at(key), key, "a group that replays a run cannot be trained")
         if (trainer.backend == "command") != (trainer.command is not None):
             yield Problem(at(key), f"{key}.command", "`backend: command` needs it, and no other backend does")
+        for wrong in command_problems(trainer.command) if trainer.command is not None else ():
+            yield Problem(at(f"{key}.command"), f"{key}.command", wrong)
 
 
 def _split_problems(experiment: Experiment, dataset: Dataset, test: Dataset | None, at: At) -> Iterator[Problem]:

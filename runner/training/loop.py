@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
-from runner.ids import derived_seed, tagged_hash
+from runner.ids import derived_seed, file_hash, tagged_hash
 from runner.models.settings import ModelSettings, Trained
 from runner.rundir import RunFolder
 from runner.spec.load import Spec
@@ -116,15 +116,32 @@ class Loop:
     # Datasets
 
     def _datasets(self, iteration: int) -> Mapping[str, Report]:
+        """Each group's dataset; built anew where a file is gone, was edited, or is to have another format.
+
+        Raises:
+            RunError: what is built anew is not what the log says, so that the games are not those it was built from.
+        """
         built = self.stages.one(DATASETS, iteration)
-        if built is None:
-            first = 0 if self.plan.training.on_all_previous_rollouts else iteration
-            runs = [self._games(earlier) for earlier in range(first, iteration + 1)]
-            reports = build_datasets(self.plan, iteration, runs, self._datasets_folder(iteration), self.formats)
-            self.stages.add(DATASETS, iteration, groups=reports)
-        else:
-            reports = built["groups"]
+        before: Mapping[str, Report] = {} if built is None else built["groups"]
+        folder = self._datasets_folder(iteration)
+        if before and all(self._is_there(folder, group, report) for group, report in before.items()):
+            return before
+        first = 0 if self.plan.training.on_all_previous_rollouts else iteration
+        runs = [self._games(earlier) for earlier in range(first, iteration + 1)]
+        reports = build_datasets(self.plan, iteration, runs, folder, self.formats)
+        for group, report in before.items():
+            if report["format"] == reports[group]["format"] and report["sha256"] != reports[group]["sha256"]:
+                raise RunError(
+                    f"{folder / report['file']} cannot be built again as it was; were the games of iteration "
+                    f"{iteration} edited? Restore them, or begin anew with --again"
+                )
+        self.stages.add(DATASETS, iteration, groups=reports)
         return reports
+
+    def _is_there(self, folder: Path, group: str, report: Report) -> bool:
+        path = folder / report["file"]
+        same = not report["written"] or (path.is_file() and file_hash(path) == report["sha256"])
+        return bool(same and report["format"] == self.formats[group])
 
     def _datasets_folder(self, iteration: int) -> Path:
         return self.folder.path / "iterations" / str(iteration)
@@ -146,10 +163,13 @@ class Loop:
             job.begin()
         while sum(job.ended() for job in jobs) < len(jobs):
             waiting = [job for job in jobs if job.looked.state == JobState.WAITING]
-            if waiting and all(job.looked.state != JobState.RUNNING for job in jobs):
+            ended = [job for job in jobs if job.looked.state in (JobState.FAILED, JobState.CANCELLED)]
+            if waiting and not ended and all(job.looked.state != JobState.RUNNING for job in jobs):
                 raise Waiting("\n".join(job.looked.message for job in waiting))
+            if waiting and len(waiting) + len(ended) == len(jobs):
+                break  # what failed is said now; the rest still waits when the command is run again
             self.sleep(min(self.plan.training.trainers[job.group].poll_seconds for job in jobs))
-        failed = [job for job in jobs if job.looked.state != JobState.SUCCEEDED]
+        failed = [job for job in jobs if job.looked.state not in (JobState.SUCCEEDED, JobState.WAITING)]
         if failed:
             lines = [
                 f"iteration {iteration}: training {job.group} {job.looked.state}: {job.looked.message}"

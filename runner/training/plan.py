@@ -110,7 +110,7 @@ class TrainingPlan:
         iterations = range(self.training.iterations)
         played = [Plan(self.played(iteration, models)) for iteration in iterations]
         tests = sum(self.tests_before(iteration) for iteration in (*iterations, self.training.iterations))
-        return [*played, *([Plan(self.tested(models))] * tests)]
+        return [*played, *(Plan(self.tested(models)) for _ in range(tests))]
 
     def datapoints(self, iteration: int) -> tuple[Datapoint, ...]:
         """What an iteration plays: the next ones of a seeded order, which begins anew when all have been played.

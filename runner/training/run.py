@@ -87,8 +87,10 @@ def train(
         def play(games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
             part = Part(name, iteration, kind)
             played = run(games, results, run_id=part_id, budget=budget, watch=watch, part=part)
-            if played.manifest["status"] == FAILED:
-                raise RunError(f"run {part_id} failed: no game got its answers")
+            lost = played.manifest.get("transport_failed")
+            if lost:
+                # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
+                raise RunError(f"run {part_id}: {listed(played.notes) or f'{lost} games failed in transport'}")
             return played.folder
 
         def switched(games: RunFolder, outcomes: Mapping[str, Any]) -> None:
@@ -121,6 +123,9 @@ def _check_chosen(plan: TrainingPlan, chosen: Mapping[str, str]) -> None:
                 f"--set-model {group}=...: no such model group is trained{nearest(group, plan.trained)}; "
                 f"there are {listed(plan.trained)}"
             )
+        backend = plan.training.trainers[group].backend
+        if backend != "files":
+            raise UsageError(f"--set-model {group}=...: its backend is {backend}, which gives the name itself")
 
 
 def training_spending(results: Path, run_id: str) -> Amount:

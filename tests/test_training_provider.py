@@ -1,0 +1,101 @@
+"""Training runs at a provider that fine-tunes, over a real server, by the command line."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Any
+
+import pytest
+
+from runner.rundir import RunFolder
+from tests.fine_tune_server.client import FineTuner, fine_tuning
+from tests.processes import started_silent
+from tests.server.play import nip_run
+from tests.training import at_provider, datasets_of, malt, training_spec
+
+SHARED = {"models": {"p": {"share_prompts": True}, "v": {"share_prompts": True}}}
+KINDS: dict[str, dict[str, Any]] = {
+    "expert_iteration": {"training": {"iterations": 3}, **SHARED},
+    "malt": malt(training={"iterations": 2}, rollouts={"num_responses_per_timestep": 3}, **SHARED),
+}
+
+
+def end_of(folder: Path) -> tuple[dict[str, bytes], bytes]:
+    (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
+    return datasets_of(RunFolder(run)), (run / "state.json").read_bytes()
+
+
+def jobs_of(provider: FineTuner) -> list[tuple[Any, ...]]:
+    return sorted((job["model"], job["method"]["type"], job["sha256"], job["status"]) for job in provider.jobs())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) -> None:
+    with fine_tuning(latency=0.01) as provider:
+        training_spec(tmp_path / "whole", **at_provider(provider.base_url, **KINDS[kind]))
+        begun = time.monotonic()
+        done = nip_run("spec.yaml", "--json", cwd=tmp_path / "whole")
+        lasted = time.monotonic() - begun
+        assert done.returncode == 0, done.stderr
+        jobs = jobs_of(provider)
+        assert {job[1] for job in jobs} == {"dpo" if kind == "malt" else "supervised"}
+        models = provider.stats()["models"]
+    assert len(jobs) >= 4
+    assert any(name.startswith("ft:") for name in models)
+    with fine_tuning(latency=0.01) as provider:
+        training_spec(tmp_path / "killed", **at_provider(provider.base_url, **KINDS[kind]))
+        for share in (0.4, 0.6, 0.8):
+            process = started_silent("spec.yaml", cwd=tmp_path / "killed")
+            with suppress(TimeoutExpired):
+                process.wait(share * lasted)
+            process.kill()
+            process.wait()
+        assert nip_run("spec.yaml", cwd=tmp_path / "killed").returncode == 0
+        assert len(provider.jobs()) == len({job["sha256"] for job in provider.jobs()}) == len(jobs)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ({"end": "failed", "error": {"code": "bad", "message": "a bad line", "param": None}}, "a bad line"),
+        ({"end": "cancelled"}, "cancelled"),
+    ],
+)
+def test_a_job_that_ends_badly_ends_the_run_and_the_next_command_begins_another(
+    tmp_path: Path, script: dict[str, Any], message: str
+) -> None:
+    with fine_tuning(script=script) as provider:
+        training_spec(tmp_path, **at_provider(provider.base_url, training={"iterations": 1}, **SHARED))
+        failed = nip_run("spec.yaml", cwd=tmp_path)
+        assert failed.returncode == 1
+        assert message in failed.stderr
+        assert "begins a new job" in failed.stderr
+        assert "Traceback" not in failed.stderr
+        first, chats = len(provider.jobs()), provider.stats()["chat"]
+        provider.change(script={"end": "succeeded"})
+        done = nip_run("spec.yaml", "training.test.scheme=none", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(provider.jobs()) == 2 * first
+        assert provider.stats()["chat"] == chats
+
+
+def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_again(tmp_path: Path) -> None:
+    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
+        spec = at_provider(provider.base_url, training={"iterations": 1}, **SHARED)
+        for trainer in spec["training"]["trainers"].values():
+            trainer["validating_minutes"] = 0.005
+        training_spec(tmp_path, **spec)
+        stuck = nip_run("spec.yaml", cwd=tmp_path)
+        assert stuck.returncode == 1
+        assert "still validating its files" in stuck.stderr
+        names = [job["id"] for job in provider.jobs()]
+        for number, name in enumerate(names):
+            provider.set_job(name, status="succeeded", model=f"ft:tiny:by-hand:1x{number:06x}")
+        done = nip_run("spec.yaml", "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert [job["id"] for job in provider.jobs()] == names
+        assert len(json.loads(done.stdout)[0]["iterations"]) == 1
