@@ -361,6 +361,18 @@ def test_a_dataset_that_is_gone_or_was_edited_is_built_again_before_it_is_traine
     assert datasets_of(done.folder) == before
 
 
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_a_name_is_for_the_model_that_was_waited_for_and_for_no_other(tmp_path: Path, from_scratch: bool) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    changes = {"iterations": 2, "trainers": trainers, "from_scratch": from_scratch}
+    path = training_spec(tmp_path, training=changes)
+    for name in ("early", "first"):  # the first is given before anybody was asked, the second is taken
+        with pytest.raises(Waiting):
+            trained(path, tmp_path / "results", set_model={"p": name})
+    done = trained(path, tmp_path / "results", set_model={"p": "second"})
+    assert [row["models"]["p"]["model"] for row in done.metrics["iterations"]] == ["first", "second"]
+
+
 def test_a_name_for_a_model_that_its_backend_names_itself_is_refused(tmp_path: Path) -> None:
     training_spec(tmp_path)
     for words, message in (

@@ -31,6 +31,7 @@ from runner.training.state import (
     TESTED,
     TOO_FEW,
     TRAINED,
+    WAITED,
     StageLog,
     models_after,
     state_of,
@@ -46,8 +47,8 @@ class Waiting(RunError):
 Play = Callable[[Spec, str, str, int], RunFolder]
 """Plays a spec as a run of that id, kind and iteration, going on where it stopped; its folder when it is done."""
 
-Connect = Callable[[str, ModelSettings], Backend]
-"""A model group's backend."""
+Connect = Callable[[str, ModelSettings, bool], Backend]
+"""A model group's backend, told whether an earlier process has asked the user for the job's model."""
 
 
 @dataclass
@@ -165,6 +166,8 @@ class Loop:
             waiting = [job for job in jobs if job.looked.state == JobState.WAITING]
             ended = [job for job in jobs if job.looked.state in (JobState.FAILED, JobState.CANCELLED)]
             if waiting and not ended and all(job.looked.state != JobState.RUNNING for job in jobs):
+                for job in waiting:
+                    job.note_waiting()
                 raise Waiting("\n".join(job.looked.message for job in waiting))
             if waiting and len(waiting) + len(ended) == len(jobs):
                 break  # what failed is said now; the rest still waits when the command is run again
@@ -218,7 +221,9 @@ class _Job:
         self.group, self.report = group, report
         self._loop, self._iteration = loop, iteration
         self._attempt = len(list(loop.stages.find(ENDED, iteration, group=group)))
-        self._backend = loop.connect(group, loop.models[group])
+        # A name is taken for a model that somebody was asked for, not for one whose dataset nobody has seen.
+        self._was_asked_for = any(True for _ in loop.stages.find(WAITED, iteration, group=group))
+        self._backend = loop.connect(group, loop.models[group], self._was_asked_for)
         self._handle: Mapping[str, Any] = {}
         self.looked = Look(JobState.RUNNING)
         folder = loop.folder.path / "iterations" / str(iteration)
@@ -258,6 +263,11 @@ class _Job:
         self._job.folder.mkdir(parents=True, exist_ok=True)
         self._handle = self._backend.begin(self._job, known, note)
         log.info("iteration %d: training %s from %s", self._iteration, self.group, self._job.base_model)
+
+    def note_waiting(self) -> None:
+        """Keep that the user was asked for this job's model."""
+        if not self._was_asked_for:
+            self._loop.stages.add(WAITED, self._iteration, group=self.group)
 
     def ended(self) -> bool:
         """Look at the job, unless it has ended, and keep how it ended."""

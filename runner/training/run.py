@@ -99,9 +99,10 @@ def train(
                 games.write_manifest({**row, "training": dict(outcomes)})
                 leaderboard.append(results, games)
 
-        def connect(group: str, model: ModelSettings) -> Backend:
+        def connect(group: str, model: ModelSettings, asked_for: bool) -> Backend:
             trainer, policy = plan.training.trainers[group], spec.experiment.retry.transient
-            return backend_for(group, trainer, model, (chosen or {}).get(group), policy=policy, sleep=wait)
+            named = (chosen or {}).get(group) if asked_for else None
+            return backend_for(group, trainer, model, named, policy=policy, sleep=wait)
 
         def wait(seconds: float) -> None:
             with terminated_like_ctrl_c():

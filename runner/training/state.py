@@ -11,8 +11,8 @@ from runner.documents.fields import build, plain
 from runner.journal import Journal
 from runner.models.settings import ModelSettings, Trained
 
-BEGUN, PLAYED, TESTED, DATASETS, JOB, ENDED, TRAINED, SWITCHED = (
-    "begun", "played", "tested", "datasets", "job", "ended", "trained", "switched",
+BEGUN, PLAYED, TESTED, DATASETS, JOB, WAITED, ENDED, TRAINED, SWITCHED = (
+    "begun", "played", "tested", "datasets", "job", "waited", "ended", "trained", "switched",
 )  # fmt: skip
 TOO_FEW = "too_few_examples"
 
