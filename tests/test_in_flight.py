@@ -239,7 +239,13 @@ def said(run: Path) -> list[dict[str, Any]]:
 def test_the_games_of_a_training_run_know_of_them_too(tmp_path: Path) -> None:
     with providing(latency=1.0) as provider:
         live = {"provider": "openai", "model": "tiny", "base_url": provider.base_url}
-        training_spec(tmp_path, models={"p": live, "v": live}, rollouts={"concurrency": AT_ONCE})
+        by_hand = {"backend": "files"}  # the dummy trainer's models are nobody's to serve
+        training_spec(
+            tmp_path,
+            models={"p": live, "v": live},
+            rollouts={"concurrency": AT_ONCE},
+            training={"trainers": {"p": by_hand, "v": by_hand}},
+        )
         killed_in_flight(tmp_path, provider)
         provider.change(latency=0.0)
         for _ in range(2):
