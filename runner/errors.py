@@ -8,7 +8,8 @@ The tree:
     ├── RunError                    exit 1: the run failed; what was paid for is kept
     │   ├── RunDirectoryError           the run directory is in use, or is another spec's
     │   ├── JournalError                the journal is damaged, or cannot be written
-    │   └── LeaderboardError            the leaderboard is locked, or cannot be read
+    │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
+    │   └── Waiting                     a training run goes on when somebody has trained a model by hand
     ├── BudgetExhausted             exit 3
     ├── Interrupted                 exit 130
     ├── ProviderRefusal             exit 4: key, billing, unknown model, refused parameter
@@ -89,6 +90,14 @@ class JournalError(RunError):
 
 class LeaderboardError(RunError):
     """The leaderboard file is locked or cannot be read."""
+
+
+class Waiting(RunError):
+    """A training run goes on when somebody has trained models by hand: those of `groups`."""
+
+    def __init__(self, message: str, groups: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.groups = tuple(groups)
 
 
 class BudgetExhausted(NipRunError):

@@ -50,10 +50,13 @@ def run(
 
 def id_of(spec: Spec, results: Path, *, run_id: str | None, again: bool, replay: bool) -> str:
     """The id that a run of this spec has, or will have."""
-    from runner.training.plan import TrainingPlan
+    from runner.training.plan import TrainingPlan, check_run_id
 
     own = TrainingPlan(spec).run_id if is_training(spec) else Plan(spec).run_id
-    return run_id or run_name(own, results, again=again, replay=replay)
+    name = run_id or run_name(own, results, again=again, replay=replay)
+    if is_training(spec):
+        check_run_id(name)
+    return name
 
 
 def spent(spec: Spec, results: Path, run_id: str) -> Amount:
@@ -69,5 +72,5 @@ def spent(spec: Spec, results: Path, run_id: str) -> Amount:
     from runner.training.plan import TrainingPlan
     from runner.training.run import training_spending
 
-    manifest_of(Plan(spec), folder, TrainingPlan(spec).identity)
+    manifest_of(Plan(spec), folder, TrainingPlan(spec))
     return training_spending(results, run_id)

@@ -34,18 +34,18 @@ FREE_KEYS = (
     "rollouts.most_calls",
     "dataset.limit",
     "fine_tune",
-    "kind",
-    "training",
     "retry.transient",
     "budget",
     "cache",
+    "agents.*.freeze",
 )
 """Keys that a run may change when it goes on: they decide how much is played and how, not what a rollout is."""
 
 FREE_MODEL_KEYS = (
     "base_url", "api_key_env", "timeout", "price", "requests_per_minute", "tokens_per_minute", "share_prompts",
-    "batch", "batch_wait", "batch_poll",
+    "batch", "batch_wait", "batch_poll", "run", "lineage",
 )  # fmt: skip
+"""Keys of every model group that a run may change: where it is served, its key, its price, our patience."""
 
 WORDS_TO_TOKENS = 1.4
 
@@ -112,6 +112,11 @@ class Plan:
                 "dataset": [self.spec.dataset.source_sha256, selection],
             },
         )
+
+    @property
+    def free_keys(self) -> tuple[str, ...]:
+        """The keys that are not in the identity; `*` is any one name."""
+        return FREE_KEYS + tuple(f"models.*.{name}" for name in FREE_MODEL_KEYS)
 
     @property
     def run_id(self) -> str:
@@ -228,8 +233,7 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
 
 def model_content(settings: ModelSettings) -> dict[str, Any]:
     """What of a model group a game depends on; not where it is served, nor its key, price or patience."""
-    free = (*FREE_MODEL_KEYS, "run", "lineage")
-    return {f.name: plain(getattr(settings, f.name)) for f in fields(settings) if f.name not in free}
+    return {f.name: plain(getattr(settings, f.name)) for f in fields(settings) if f.name not in FREE_MODEL_KEYS}
 
 
 def _seat_content(agent: AgentSettings) -> dict[str, Any]:

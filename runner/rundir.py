@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -19,7 +19,7 @@ from runner.documents.layers import dump
 from runner.errors import RunDirectoryError, RunError, UsageError
 from runner.files import is_locked, read_json, write_whole
 from runner.ids import tagged_hash
-from runner.plan import FREE_KEYS, FREE_MODEL_KEYS, Plan
+from runner.plan import Plan
 from runner.prompts.templates import SUFFIX
 from runner.seat import Seat
 from runner.version import __version__
@@ -149,30 +149,42 @@ class Part:
         return {"parent_run_id": self.parent_run_id, "iteration": self.iteration, "kind": self.kind}
 
 
+class Identified(Protocol):
+    """What tells runs apart: a plan of games, or of training."""
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def free_keys(self) -> tuple[str, ...]:
+        """The keys of a spec that are not in the identity; `*` is any one name."""
+        ...
+
+
 def open_folder(
-    plan: Plan, results: Path, run_id: str, identity: str | None = None
+    plan: Plan, results: Path, run_id: str, run: Identified | None = None
 ) -> tuple[RunFolder, dict[str, Any]]:
     """The folder of a run: a new one, or the one that was begun, with its manifest.
 
-    `identity` is what tells the run apart, where that is not the plan's own.
+    `run` is what tells the run apart, where that is not the plan of its games.
 
     Raises:
         RunDirectoryError: the folder belongs to another spec.
         RunError: it cannot be written.
     """
     folder = RunFolder(results / "runs" / run_id)
-    manifest = manifest_of(plan, folder, identity)
+    manifest = manifest_of(plan, folder, run)
     if manifest is not None:
         return folder, manifest
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make {folder.path}: {error.strerror}") from error
-    return folder, {**new_manifest(plan, run_id), "identity": identity or plan.identity}
+    return folder, {**new_manifest(plan, run_id), "identity": (run or plan).identity}
 
 
-def manifest_of(plan: Plan, folder: RunFolder, identity: str | None = None) -> dict[str, Any] | None:
-    """The manifest of a plan's run, or of the run of that identity; None where it has not begun.
+def manifest_of(plan: Plan, folder: RunFolder, run: Identified | None = None) -> dict[str, Any] | None:
+    """The manifest of a plan's run, or of the run that its games are for; None where it has not begun.
 
     Raises:
         RunDirectoryError: the folder belongs to another spec.
@@ -180,11 +192,10 @@ def manifest_of(plan: Plan, folder: RunFolder, identity: str | None = None) -> d
     if not folder.manifest_path.is_file():
         return None
     manifest = folder.manifest()
-    if manifest["identity"] != (identity or plan.identity):
-        raise RunDirectoryError(
-            f"{folder.path} holds another spec's run; these keys differ: "
-            f"{', '.join(_differing(folder, plan)) or 'the contents of its files'}. Choose another --run-id"
-        )
+    if manifest["identity"] != (run or plan).identity:
+        keys = _differing(folder, manifest, plan, (run or plan).free_keys)
+        what = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
+        raise RunDirectoryError(f"{folder.path} holds another spec's run; {what}. Choose another --run-id")
     return manifest
 
 
@@ -264,7 +275,7 @@ def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
         "protocol_sha256": tagged_hash("protocol", plain(spec.protocol.file)),
         "dataset_sha256": spec.dataset.sha256,
         "dataset_source_sha256": spec.dataset.source_sha256,
-        "dataset_selection": {k: v for k, v in plain(spec.experiment.dataset).items() if k != "path"},
+        "dataset_selection": _dataset_selection(plan),
         "version": __version__,
         "python": platform.python_version(),
         "git_commit": commit,
@@ -305,7 +316,7 @@ def refreshed(manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
     return {**fresh, **{name: manifest[name] for name in kept}}
 
 
-def _differing(folder: RunFolder, plan: Plan) -> list[str]:
+def _differing(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: Sequence[str]) -> list[str]:
     """The keys in which a saved spec is not this one, those that a run may change left out."""
     import yaml
 
@@ -313,15 +324,28 @@ def _differing(folder: RunFolder, plan: Plan) -> list[str]:
         saved = yaml.safe_load(folder.spec.read_text("utf-8"))
     except (OSError, yaml.YAMLError):
         return ["spec.yaml cannot be read"]
-    ours, theirs = dict(_leaves(resolved(plan))), dict(_leaves(saved))
-    free = tuple(FREE_KEYS)
+    ours, theirs = resolved(plan), {"dataset": {}, **saved}
+    if ours["kind"] != theirs.get("kind"):
+        return ["kind"]
+    # What was selected from the dataset is no longer in the saved spec, whose dataset holds just that.
+    ours["dataset"].update(_dataset_selection(plan))
+    theirs["dataset"] = {**theirs["dataset"], **manifest["dataset_selection"]}
+    ours, theirs = dict(_leaves(ours)), dict(_leaves(theirs))
     return sorted(
         key
         for key in ours.keys() | theirs.keys()
-        if ours.get(key) != theirs.get(key)
-        and not key.startswith(free)
-        and not (key.startswith("models.") and key.rsplit(".", 1)[-1] in FREE_MODEL_KEYS)
+        if ours.get(key) != theirs.get(key) and not any(_is_below(key, name) for name in free)
     )
+
+
+def _dataset_selection(plan: Plan) -> dict[str, Any]:
+    return {name: value for name, value in plain(plan.spec.experiment.dataset).items() if name != "path"}
+
+
+def _is_below(key: str, name: str) -> bool:
+    """Whether a dotted key is this one, or one below it; `*` in it is any one name."""
+    parts, wanted = key.split("."), name.split(".")
+    return len(parts) >= len(wanted) and all(b in ("*", a) for a, b in zip(parts, wanted, strict=False))
 
 
 def _leaves(data: Any, at: str = "") -> Iterator[tuple[str, Any]]:

@@ -69,7 +69,8 @@ def test_a_job_that_ends_badly_ends_the_run_and_the_next_command_begins_another(
     tmp_path: Path, script: dict[str, Any], message: str
 ) -> None:
     with fine_tuning(script=script) as provider:
-        training_spec(tmp_path, **at_provider(provider.base_url, training={"iterations": 1}, **SHARED))
+        training = {"iterations": 1, "test": {"scheme": "none"}}
+        training_spec(tmp_path, **at_provider(provider.base_url, training=training, **SHARED))
         failed = nip_run("spec.yaml", cwd=tmp_path)
         assert failed.returncode == 1
         assert message in failed.stderr
@@ -77,7 +78,7 @@ def test_a_job_that_ends_badly_ends_the_run_and_the_next_command_begins_another(
         assert "Traceback" not in failed.stderr
         first, chats = len(provider.jobs()), provider.stats()["chat"]
         provider.change(script={"end": "succeeded"})
-        done = nip_run("spec.yaml", "training.test.scheme=none", cwd=tmp_path)
+        done = nip_run("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert len(provider.jobs()) == 2 * first
         assert provider.stats()["chat"] == chats

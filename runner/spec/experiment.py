@@ -18,7 +18,8 @@ from runner.training.settings import TrainingSettings
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """The form of a spec's name."""
 
-RUN_ID_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$"
+LONGEST_RUN_ID = 120
+RUN_ID_PATTERN = f"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_RUN_ID - 1}}}$"
 """The form of a run's id: it is the name of a folder, and longer than the name that it begins with."""
 
 

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.errors import RunError
+from runner.errors import RunError, Waiting
 from runner.ids import derived_seed, file_hash, tagged_hash
 from runner.models.settings import ModelSettings, Trained
 from runner.rundir import RunFolder
 from runner.spec.load import Spec
 from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
 from runner.training.datasets import Report, build_datasets
-from runner.training.plan import TrainingPlan
+from runner.training.plan import TrainingPlan, part_id
+from runner.training.report import check_part
 from runner.training.state import (
     DATASETS,
     ENDED,
+    ITERATIONS,
     JOB,
     PLAYED,
     SWITCHED,
@@ -38,10 +40,6 @@ from runner.training.state import (
 )
 
 log = logging.getLogger("nip_run.training")
-
-
-class Waiting(RunError):
-    """The run goes on when somebody has trained a model by hand."""
 
 
 Play = Callable[[Spec, str, str, int], RunFolder]
@@ -78,6 +76,8 @@ class Loop:
             RunError: games, a dataset or a job failed; the message says what to do.
             ProviderRefusal, BudgetExhausted, Interrupted: see `runner.errors`.
         """
+        for record in (*self.stages.all(PLAYED), *self.stages.all(TESTED)):
+            check_part(self.folder, record)
         for iteration in range(self.plan.training.iterations):
             self._iterate(iteration)
         self._test(self.plan.training.iterations)
@@ -98,7 +98,7 @@ class Loop:
     # Games
 
     def _games(self, iteration: int) -> RunFolder:
-        return RunFolder(self.folder.path.with_name(f"{self.folder.run_id}-i{iteration}"))
+        return RunFolder(self.folder.path.with_name(part_id(self.folder.run_id, iteration, "training")))
 
     def _play(self, iteration: int) -> None:
         if self.stages.one(PLAYED, iteration) is None:
@@ -111,7 +111,7 @@ class Loop:
         if self.plan.tests_before(iteration) and self.stages.one(TESTED, iteration) is None:
             log.info("iteration %d: measuring", iteration)
             spec = self.plan.tested(self.models)
-            tested = self.play(spec, f"{self.folder.run_id}-t{iteration}", "benchmark", iteration)
+            tested = self.play(spec, part_id(self.folder.run_id, iteration, "benchmark"), "benchmark", iteration)
             self.stages.add(TESTED, iteration, run_id=tested.run_id)
 
     # Datasets
@@ -145,30 +145,46 @@ class Loop:
         return bool(same and report["format"] == self.formats[group])
 
     def _datasets_folder(self, iteration: int) -> Path:
-        return self.folder.path / "iterations" / str(iteration)
+        return self.folder.path / ITERATIONS / str(iteration)
 
     # Jobs
 
     def _train(self, iteration: int, reports: Mapping[str, Report]) -> dict[str, dict[str, Any]]:
-        """Every group's job, all at once; what became of each group."""
-        outcomes: dict[str, dict[str, Any]] = {}
-        jobs = []
-        for group, report in reports.items():
-            fewest = self.plan.training.min_examples
-            if report["examples"] < fewest:
-                log.info("iteration %d: %s has %d examples, of %d", iteration, group, report["examples"], fewest)
-                outcomes[group] = {"outcome": TOO_FEW, "examples": report["examples"], "min_examples": fewest}
-            else:
-                jobs.append(_Job(self, iteration, group, report))
-        for job in jobs:
+        """Every group's job, all at once; what became of each group, and why examples were left out."""
+        fewest = self.plan.training.min_examples
+        jobs = {
+            group: _Job(self, iteration, group, report)
+            for group, report in reports.items()
+            if report["examples"] >= fewest
+        }
+        for job in jobs.values():
             job.begin()
+        self._await(iteration, list(jobs.values()))
+        outcomes = {}
+        for group, report in reports.items():
+            if group in jobs:
+                became = jobs[group].outcome()
+            else:
+                became = {"outcome": TOO_FEW, "min_examples": fewest}
+                log.info("iteration %d: %s has %d examples, of %d", iteration, group, report["examples"], fewest)
+            why = {name: report[name] for name in ("left_out", "notes") if report[name]}
+            outcomes[group] = {**became, "examples": report["examples"], **why}
+        return outcomes
+
+    def _await(self, iteration: int, jobs: Sequence[_Job]) -> None:
+        """Look at the jobs until all have ended.
+
+        Raises:
+            Waiting: what has not ended is to be trained by hand.
+            RunError: some failed.
+        """
         while sum(job.ended() for job in jobs) < len(jobs):
             waiting = [job for job in jobs if job.looked.state == JobState.WAITING]
             ended = [job for job in jobs if job.looked.state in (JobState.FAILED, JobState.CANCELLED)]
             if waiting and not ended and all(job.looked.state != JobState.RUNNING for job in jobs):
                 for job in waiting:
                     job.note_waiting()
-                raise Waiting("\n".join(job.looked.message for job in waiting))
+                raise Waiting("\n".join(job.looked.message for job in waiting), [job.group for job in waiting])
             if waiting and len(waiting) + len(ended) == len(jobs):
                 break  # what failed is said now; the rest still waits when the command is run again
             self.sleep(min(self.plan.training.trainers[job.group].poll_seconds for job in jobs))
@@ -179,12 +195,6 @@ class Loop:
                 for job in failed
             ]
             raise RunError("\n".join([*lines, "The same command, run again, begins a new job in its place."]))
-        for job in jobs:
-            outcomes[job.group] = {
-                "outcome": "trained", "examples": job.report["examples"], "model": job.looked.model,
-                "dataset_sha256": job.report["sha256"], "job": job.name, **job.looked.facts,
-            }  # fmt: skip
-        return {group: outcomes[group] for group in reports}
 
     def base_of(self, group: str) -> str:
         """The model that a group's next job starts from."""
@@ -226,7 +236,7 @@ class _Job:
         self._backend = loop.connect(group, loop.models[group], self._was_asked_for)
         self._handle: Mapping[str, Any] = {}
         self.looked = Look(JobState.RUNNING)
-        folder = loop.folder.path / "iterations" / str(iteration)
+        folder = loop.folder.path / ITERATIONS / str(iteration)
         key = f"{loop.folder.run_id}/{iteration}/{group}/{self._attempt}"
         self._job = FineTuneJob(
             # Two results folders may hold runs of one id; their jobs are not each other's.
@@ -241,11 +251,13 @@ class _Job:
             name=loop.plan.spec.experiment.name,
         )
 
-    @property
-    def name(self) -> str | None:
-        """The provider's own name of the job."""
+    def outcome(self) -> dict[str, Any]:
+        """What became of a job that has succeeded; `job` is the provider's own name of it."""
         job = self._handle.get("job")
-        return None if job is None else str(job)
+        return {
+            "outcome": "trained", "model": self.looked.model, "dataset_sha256": self.report["sha256"],
+            "job": None if job is None else str(job), **self.looked.facts,
+        }  # fmt: skip
 
     def begin(self) -> None:
         """Begin the job, or find it again; what ended before is not looked at again."""

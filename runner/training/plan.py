@@ -9,17 +9,43 @@ from functools import cached_property
 
 from runner.datasets.load import Datapoint
 from runner.documents.fields import plain
+from runner.errors import UsageError
 from runner.ids import derived_seed, tagged_hash
 from runner.models.settings import ModelSettings
 from runner.plan import Plan
+from runner.spec.experiment import LONGEST_RUN_ID
 from runner.spec.load import Spec
 from runner.training.backends.base import Method
-from runner.training.settings import TrainingSettings
+from runner.training.settings import MOST_ITERATIONS, TrainingSettings
 
-FREE_KEYS = ("iterations", "test", "trainers")
-"""Keys of `training` that may change when a run goes on: how long, when it is measured, and by what it is trained."""
+FREE_KEYS = ("iterations", "trainers")
+"""Keys of `training` that may change when a run goes on: how long, and by what it is trained."""
+
+FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "agents.*.freeze")
+"""Keys that games may change when they go on, and that decide what is learnt from them."""
 
 Models = Mapping[str, ModelSettings]
+
+LONGEST_PART = len(f"-t{MOST_ITERATIONS}")
+
+
+def part_id(run_id: str, iteration: int, kind: str) -> str:
+    """The id of the run that is a part of a training run: an iteration's games, or the test before an iteration."""
+    return f"{run_id}-{'i' if kind == 'training' else 't'}{iteration}"
+
+
+def check_run_id(run_id: str) -> None:
+    """See that the parts of a training run can be named after it.
+
+    Raises:
+        UsageError: they would be too long.
+    """
+    most = LONGEST_RUN_ID - LONGEST_PART
+    if len(run_id) > most:
+        raise UsageError(
+            f"--run-id {run_id}: it has {len(run_id)} characters; a training run's may have {most}, since its "
+            f"iterations are runs of their own, {part_id('ID', 0, 'training')} and so on"
+        )
 
 
 @dataclass(frozen=True)
@@ -56,6 +82,12 @@ class TrainingPlan:
                 "training": {name: value for name, value in learnt.items() if name not in FREE_KEYS},
             },
         )
+
+    @property
+    def free_keys(self) -> tuple[str, ...]:
+        """The keys that are not in the identity; `*` is any one name."""
+        of_games = (key for key in self.games.free_keys if key not in FIXED_KEYS)
+        return (*of_games, *(f"training.{name}" for name in FREE_KEYS))
 
     @property
     def run_id(self) -> str:

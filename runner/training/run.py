@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from runner import leaderboard
-from runner.errors import BudgetExhausted, Interrupted, LeaderboardError, NipRunError, RunError, UsageError
+from runner.errors import BudgetExhausted, Interrupted, LeaderboardError, NipRunError, RunError, UsageError, Waiting
 from runner.files import read_json, write_whole
 from runner.ids import tagged_hash
-from runner.journal import Journal, read_journal
 from runner.models.budget import Amount, Budget
 from runner.models.settings import ModelSettings
 from runner.rederive import saved_plan
@@ -42,9 +40,13 @@ from runner.surroundings import log_to, terminated_like_ctrl_c
 from runner.text import listed, nearest
 from runner.training.backends.base import Backend
 from runner.training.backends.connect import backend_for, format_of
-from runner.training.loop import Loop, Waiting
-from runner.training.plan import TrainingPlan
-from runner.training.state import BEGUN, SWITCHED, StageLog, log_path, models_after, state_of
+from runner.training.loop import Loop
+from runner.training.plan import TrainingPlan, check_run_id
+from runner.training.report import summary
+from runner.training.state import SWITCHED, Stages, read_stages, stage_log, state_of
+
+MOST_NOTES = 20
+"""How many notes of its parts a training run repeats; the rest is in the parts' own logs."""
 
 
 def train(
@@ -67,54 +69,106 @@ def train(
 
     Raises:
         Waiting: a model is to be trained by hand; the message says how to go on.
+        UsageError: the run has done more iterations than are asked for, or cannot have this id.
         BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.run`.
     """
     plan, results = TrainingPlan(spec), Path(results)
     _check_chosen(plan, chosen or {})
     name = run_id or run_name(plan.run_id, results, again=again)
+    check_run_id(name)
     with nullcontext() if name in held else lock_run(results, name):
-        folder, manifest = open_folder(plan.games, results, name, plan.identity)
+        folder, manifest = open_folder(plan.games, results, name, plan)
         if manifest["status"] == DONE and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan.games)):
             if not leaderboard.holds(results, name):
                 leaderboard.append(results, folder)
             return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
+        _check_iterations(plan, folder)
         write_inputs(plan.games, folder)
-        manifest = refreshed(manifest, plan.games)
         if budget is None and spec.experiment.budget.limited:
             budget = Budget(spec.experiment.budget)
             budget.add_spent(training_spending(results, name))
-
-        def play(games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
-            part = Part(name, iteration, kind)
-            played = run(games, results, run_id=part_id, budget=budget, watch=watch, part=part)
-            lost = played.manifest.get("transport_failed")
-            if lost:
-                # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
-                raise RunError(f"run {part_id}: {listed(played.notes) or f'{lost} games failed in transport'}")
-            return played.folder
-
-        def switched(games: RunFolder, outcomes: Mapping[str, Any]) -> None:
-            row = games.manifest()
-            if row.get("training") != outcomes:
-                games.write_manifest({**row, "training": dict(outcomes)})
-                leaderboard.append(results, games)
-
-        def connect(group: str, model: ModelSettings, asked_for: bool) -> Backend:
-            trainer, policy = plan.training.trainers[group], spec.experiment.retry.transient
-            named = (chosen or {}).get(group) if asked_for else None
-            return backend_for(group, trainer, model, named, policy=policy, sleep=wait)
-
-        def wait(seconds: float) -> None:
-            with terminated_like_ctrl_c():
-                sleep(seconds)
-
-        with _finishing(folder, manifest, results), log_to(folder.log), _stages(folder) as stages:
-            formats = {group: format_of(plan.training.trainers[group]) for group in plan.trained}
-            loop = Loop(plan, folder, stages, play, connect, formats, switched, wait)
-            loop.run()
-            _finish(folder, manifest, plan, stages, results)
+        work = _Work(plan, results, folder, refreshed(manifest, plan.games), budget, watch, chosen or {}, sleep)
+        work.run()
     leaderboard.append(results, folder)
-    return RunResult(folder, manifest, read_json(folder.metrics))
+    return RunResult(folder, work.manifest, read_json(folder.metrics), notes=work.notes)
+
+
+@dataclass
+class _Work:
+    """One process's work on a training run: what its loop is told to play, to train with and to write down."""
+
+    plan: TrainingPlan
+    results: Path
+    folder: RunFolder
+    manifest: dict[str, Any]
+    budget: Budget | None
+    watch: Watch | None
+    chosen: Mapping[str, str]
+    sleep: Callable[[float], None]
+    _notes: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        """All that is left to do; see `train` for what it raises."""
+        formats = {group: format_of(self.plan.training.trainers[group]) for group in self.plan.trained}
+        with (
+            terminated_like_ctrl_c(),
+            _finishing(self.folder, self.manifest, self.results),
+            log_to(self.folder.log),
+            stage_log(self.folder.path) as stages,
+        ):
+            loop = Loop(self.plan, self.folder, stages, self._play, self._connect, formats, self._switched, self.sleep)
+            loop.run()
+            self._finish(stages, loop.models)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the parts' notes say, so many of them."""
+        more = len(self._notes) - MOST_NOTES
+        kept = tuple(self._notes[:MOST_NOTES])
+        return kept if more <= 0 else (*kept, f"and {more} more notes of its parts")
+
+    def _play(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
+        part = Part(self.folder.run_id, iteration, kind)
+        played = run(games, self.results, run_id=part_id, budget=self.budget, watch=self.watch, part=part)
+        lost = played.manifest.get("transport_failed")
+        if lost:
+            # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
+            raise RunError(f"run {part_id}: {listed(played.notes) or f'{lost} games failed in transport'}")
+        self._notes.extend(f"{part_id}: {note}" for note in played.notes)
+        return played.folder
+
+    def _switched(self, games: RunFolder, outcomes: Mapping[str, Any]) -> None:
+        row = games.manifest()
+        if row.get("training") != outcomes:
+            games.write_manifest({**row, "training": dict(outcomes)})
+            leaderboard.append(self.results, games)
+
+    def _connect(self, group: str, model: ModelSettings, asked_for: bool) -> Backend:
+        trainer, policy = self.plan.training.trainers[group], self.plan.spec.experiment.retry.transient
+        named = self.chosen.get(group) if asked_for else None
+        return backend_for(group, trainer, model, named, policy=policy, sleep=self.sleep)
+
+    def _finish(self, stages: Stages, models: Mapping[str, ModelSettings]) -> None:
+        """The end of it: the models that it came to, and how they measured on the way."""
+        folder, manifest = self.folder, self.manifest
+        states = {group: state_of(models[group]) for group in self.plan.trained}
+        write_whole(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
+        end = summary(folder, stages, parts_of(self.results, folder.run_id))
+        write_whole(folder.metrics, orjson.dumps(end, option=orjson.OPT_INDENT_2))
+        for row in manifest["agents"]:
+            row.update(model=models[row["model_group"]].name)
+        manifest.update(status=DONE, finished_at=now(), training={g: states[g]["model"] for g in states})
+        folder.write_manifest(manifest)
+
+
+def _check_iterations(plan: TrainingPlan, folder: RunFolder) -> None:
+    """See that a run is not to be shorter than it is already."""
+    done, asked = len(read_stages(folder.path).all(SWITCHED)), plan.training.iterations
+    if asked < done:
+        raise UsageError(
+            f"training.iterations: {asked} is fewer than the {done} that run {folder.run_id} has done; ask for {done} "
+            "or more, or begin anew with --again"
+        )
 
 
 def _check_chosen(plan: TrainingPlan, chosen: Mapping[str, str]) -> None:
@@ -148,20 +202,6 @@ def parts_of(results: Path, run_id: str) -> list[RunFolder]:
 
 
 @contextmanager
-def _stages(folder: RunFolder) -> Iterator[StageLog]:
-    """The log of a run's stages, open."""
-    journal = Journal(log_path(folder.path))
-    try:
-        stages = StageLog(journal, [record for _, record in read_journal(log_path(folder.path))])
-        if not stages.records:
-            # What tells this run's jobs from those of a run of the same id in another folder.
-            stages.add(BEGUN, -1, token=secrets.token_hex(8))
-        yield stages
-    finally:
-        asyncio.run(journal.close())
-
-
-@contextmanager
 def _finishing(folder: RunFolder, manifest: dict[str, Any], results: Path) -> Iterator[None]:
     """Have the manifest and the board say how the run stands, whatever happens."""
 
@@ -185,40 +225,3 @@ def _finishing(folder: RunFolder, manifest: dict[str, Any], results: Path) -> It
     except Exception:
         end(FAILED)
         raise
-
-
-def _finish(folder: RunFolder, manifest: dict[str, Any], plan: TrainingPlan, stages: StageLog, results: Path) -> None:
-    """The end of it: the models that it came to, and how they measured on the way."""
-    models = dict(plan.spec.experiment.models)
-    curve = []
-    for iteration in range(plan.training.iterations):
-        switched = stages.one(SWITCHED, iteration)
-        assert switched is not None
-        models = models_after(models, switched)
-        curve.append({"iteration": iteration, "outcomes": switched["outcomes"], "models": switched["models"]})
-    states = {group: state_of(models[group]) for group in plan.trained}
-    write_whole(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
-    summary = {
-        "run_id": folder.run_id,
-        "outcomes": {},
-        "metrics": [],
-        "iterations": curve,
-        "tests": _tests(folder, results),
-    }
-    write_whole(folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
-    for row in manifest["agents"]:
-        row.update(model=models[row["model_group"]].name)
-    manifest.update(status=DONE, finished_at=now(), training={g: states[g]["model"] for g in states})
-    folder.write_manifest(manifest)
-
-
-def _tests(folder: RunFolder, results: Path) -> list[dict[str, Any]]:
-    """How the models measured: a row a test."""
-    rows = []
-    for part in parts_of(results, folder.run_id):
-        manifest = part.manifest()
-        if manifest["kind"] == "benchmark":
-            accuracy = next(m for m in read_json(part.metrics)["metrics"] if m["metric"] == "accuracy")
-            shown = {name: accuracy[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
-            rows.append({"iteration": manifest["iteration"], "run_id": part.run_id, "accuracy": shown})
-    return rows

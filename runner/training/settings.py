@@ -8,6 +8,8 @@ from typing import Literal
 
 from runner.documents.fields import key
 
+MOST_ITERATIONS = 1000
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
@@ -19,7 +21,13 @@ class EvaluationSettings:
         default="last",
     )
     split: str = key("The split that is tested on; no datapoint of it may be trained on.", default="test", minLength=1)
-    limit: int | None = key("At most this many datapoints; null: all.", default=None, minimum=1, example=100)
+    limit: int | None = key(
+        "At most this many datapoints, the same at each test: the first of the file, or with `dataset.shuffle` of the "
+        "order that the spec's seed gives; null: all.",
+        default=None,
+        minimum=1,
+        example=100,
+    )
     per_datapoint: int = key("Plays of each datapoint.", default=1, minimum=1)
 
 
@@ -117,7 +125,7 @@ class TrainingSettings:
         "(rollouts.num_responses_per_timestep).",
         example="expert_iteration",
     )
-    iterations: int = key("How often to play, train and switch models.", default=1, minimum=1, maximum=1000)
+    iterations: int = key("How often to play, train and switch models.", default=1, minimum=1, maximum=MOST_ITERATIONS)
     datapoints_per_iteration: int | None = key(
         "How many datapoints each iteration plays, in a seeded order that begins anew when all have been played; "
         "null: all of them.",

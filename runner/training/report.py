@@ -1,0 +1,114 @@
+"""A training run's stages into what people and tables are told: its curve, its sums, and what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from runner.errors import RunError
+from runner.files import read_json
+from runner.rundir import RunFolder
+from runner.text import clean
+from runner.training.state import (
+    DATASETS,
+    ENDED,
+    ITERATIONS,
+    JOB,
+    PLAYED,
+    SWITCHED,
+    TESTED,
+    TRAINED,
+    WAITED,
+    Record,
+    Stages,
+)
+
+
+def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:
+    """What a training run has come to, in the form of its `metrics.json`; `parts` are the runs that belong to it.
+
+    Raises:
+        RunError: a finished test is gone.
+    """
+    return {
+        "run_id": folder.run_id,
+        "outcomes": {},
+        "metrics": [],
+        "games": _sums(parts),
+        "iterations": [
+            {name: record[name] for name in ("iteration", "outcomes", "models")} for record in stages.all(SWITCHED)
+        ],
+        "tests": [_test(folder, record) for record in stages.all(TESTED)],
+    }
+
+
+def check_part(folder: RunFolder, record: Record) -> RunFolder:
+    """The finished games or test that a record is of.
+
+    Raises:
+        RunError: it is gone; what to do.
+    """
+    part = RunFolder(folder.path.with_name(record["run_id"]))
+    for path in (part.manifest_path, part.journal, part.metrics):
+        if not path.is_file():
+            what = "the games" if record["stage"] == PLAYED else "the test"
+            raise RunError(
+                f"{path} is gone; run {part.run_id} is a part of training run {folder.run_id}: {what} of iteration "
+                f"{record['iteration']}. Restore {part.path}, or begin anew with --again"
+            )
+    return part
+
+
+def _test(folder: RunFolder, record: Record) -> dict[str, Any]:
+    """How the models measured before an iteration."""
+    part = check_part(folder, record)
+    accuracy = next(m for m in read_json(part.metrics)["metrics"] if m["metric"] == "accuracy")
+    shown = {name: accuracy[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
+    return {"iteration": record["iteration"], "run_id": part.run_id, "accuracy": shown}
+
+
+def _sums(parts: Iterable[RunFolder]) -> dict[str, Any]:
+    """What all games and tests took; no cost where that of one is not known."""
+    manifests = [part.manifest() for part in parts]
+    counts = {name: sum(row.get(name) or 0 for row in manifests) for name in ("rollouts", "completions")}
+    costs = [row.get("cost_usd") for row in manifests]
+    known = [cost for cost in costs if cost is not None]
+    return {**counts, "cost_usd": round(sum(known), 9) if len(known) == len(costs) else None}
+
+
+def next_steps(folder: RunFolder, stages: Stages, iterations: int) -> list[str]:
+    """Where a run that is not finished stands, a line for each model group that is trained or waited for."""
+    iteration = len(stages.all(SWITCHED))
+    if iteration == iterations:
+        return ["the last test is next"]
+    if stages.one(PLAYED, iteration) is None:
+        return [f"iteration {iteration}: its games are next, or are played"]
+    built = stages.one(DATASETS, iteration)
+    if built is None:
+        return [f"iteration {iteration}: its test or its datasets are next"]
+    return [
+        f"iteration {iteration}: {group}: {_standing(folder, list(_of_group(stages, iteration, group)), group)}"
+        for group in built["groups"]
+    ]
+
+
+def _of_group(stages: Stages, iteration: int, group: str) -> Iterator[Record]:
+    for record in stages.records:
+        if record["iteration"] == iteration and record.get("group") == group:
+            yield record
+
+
+def _standing(folder: RunFolder, records: list[Record], group: str) -> str:
+    """How one group's training stands in its iteration."""
+    if not records:
+        return "its training is next, or goes on"
+    last = records[-1]
+    if last["stage"] == TRAINED:
+        return f"trained: {clean(last['model'])}"
+    if last["stage"] == ENDED:
+        return f"training {last['state']}: {clean(last['message'])}\n  the same command begins a new job"
+    if last["stage"] == WAITED:
+        guide = folder.path / ITERATIONS / str(last["iteration"]) / f"{group}.job" / "README.txt"
+        return f"waits for a model that you train ({guide}); go on with --set-model {group}=NAME"
+    assert last["stage"] == JOB
+    return "its training goes on, or did when the run stopped"
