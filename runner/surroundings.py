@@ -74,6 +74,7 @@ def stopping_on_signals(engine: Engine) -> Iterator[None]:
             late.append(loop.call_later(GRACE_SECONDS, cancel))
 
     numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
             loop.add_signal_handler(number, stop)
@@ -86,7 +87,9 @@ def stopping_on_signals(engine: Engine) -> Iterator[None]:
             handle.cancel()
         for number in numbers:
             with suppress(ValueError, RuntimeError):
-                loop.remove_signal_handler(number)
+                # The loop puts the system's default in its place, not what whoever plays the games had set.
+                if loop.remove_signal_handler(number):
+                    signal.signal(number, before[number])
 
 
 @contextmanager

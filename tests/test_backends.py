@@ -92,14 +92,14 @@ def test_the_command_of_the_iteration_before_run_again_names_no_new_model(tmp_pa
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (LONGEST + 1), "a\u202eb", "a\tb"])
 def test_what_can_be_no_model_s_name_is_refused(tmp_path: Path, name: str) -> None:
-    assert wrong_with_name(name)
+    assert wrong_with_name(name, "tiny")
     with pytest.raises(RunError, match="--set-model m=NAME"):
         looked(job_in(tmp_path), "files", name)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini-2024-07-18", "ft:tiny:org:a b:1", "/models/a/é", "x" * LONGEST])
 def test_what_can_be_a_model_s_name_is_taken(name: str) -> None:
-    assert wrong_with_name(name) is None
+    assert wrong_with_name(name, "tiny") is None
 
 
 # formats

@@ -145,6 +145,7 @@ def test_no_file_of_the_working_directory_gets_in_the_way(tmp_path: Path) -> Non
         ("open(model_file, 'w').write('x' * 10_000_000)", f"{LONGEST} is the most"),
         ("open(model_file, 'wb').write(b'\\xff\\xfe')", "cannot be read"),
         ("os.mkdir(model_file)", "cannot be read"),
+        ("open(model_file, 'w').write('org/tiny')", "org/tiny is the model that was to be trained"),
     ],
 )
 def test_a_trainer_that_fails_says_how_and_shows_the_end_of_its_log(tmp_path: Path, code: str, said: str) -> None:
@@ -218,6 +219,14 @@ def test_after_a_failure_the_next_begin_is_a_fresh_attempt_that_keeps_the_log(tm
     assert ended(backend, job, handle).model == "org/better"
     for name in ("trainer.log", "trainer.1.log", "trainer.2.log"):
         assert (tmp_path / "job" / name).read_text() == "here\n"
+
+
+def test_a_job_that_is_begun_anew_counts_the_attempts_of_those_before(tmp_path: Path) -> None:
+    job, backend = job_in(tmp_path), backend_of(trainer("sys.exit(5)"))
+    for attempt in (1, 2, 3):
+        look = ended(backend, job, backend.begin(job, [], lambda record: None))
+        log = tmp_path / "job" / "trainer.log"
+        assert look.message == f"attempt {attempt} of the trainer of m failed: exit code 5 (log: {log})"
 
 
 def test_the_name_that_a_failed_attempt_wrote_is_not_the_next_one_s(tmp_path: Path) -> None:

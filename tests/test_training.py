@@ -307,6 +307,20 @@ def test_where_all_rollouts_paid_the_same_weighted_sampling_trains_nobody(tmp_pa
     assert "nothing tells the rollouts apart" in report["groups"]["p"]["notes"][0]
 
 
+def test_replaced_guesses_train_the_verifier_where_nothing_tells_its_rollouts_apart(tmp_path: Path) -> None:
+    selection = {"method": "weighted_sampling", "minimum": 100.0}
+    changes = {"selection": selection, "guess_replacement": {"proportion": 0.5}, "iterations": 1}
+    result = trained(training_spec(tmp_path, training=changes), tmp_path / "results")
+    (row,) = result.metrics["iterations"]
+    assert row["outcomes"]["p"]["outcome"] == "too_few_examples"
+    assert (row["outcomes"]["v"]["outcome"], row["outcomes"]["v"]["examples"]) == ("trained", TRAIN // 2)
+    assert "none is trained on as it was played" in row["outcomes"]["v"]["notes"][0]
+    _, stored = query(tmp_path / "results", "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'")
+    assert json.loads(stored[0][0]) == row["outcomes"]
+    shown = nip_run("show", result.folder.run_id, cwd=tmp_path)
+    assert "nothing tells the rollouts apart" in " ".join(shown.stdout.split())
+
+
 def test_all_previous_rollouts_or_the_last_alone(tmp_path: Path) -> None:
     seen = {}
     for everything in (False, True):

@@ -98,6 +98,12 @@ def with_interval(value: float | None, low: float | None, high: float | None) ->
     return f"{value:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
 
 
+def calls_and_cost(row: Mapping[str, Any]) -> str:
+    """`calls: 12, cost: $0.0034`."""
+    cost = row["cost_usd"]
+    return f"calls: {row['completions']}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}"
+
+
 def shown_point(point: Mapping[str, Any]) -> str:
     """What tells a sweep's points apart, as overrides."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())

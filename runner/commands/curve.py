@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.commands.common import print_table, with_interval
+from runner.commands.common import calls_and_cost, print_table, with_interval
 
 
 def show_training(metrics: Mapping[str, Any]) -> None:
@@ -13,15 +13,17 @@ def show_training(metrics: Mapping[str, Any]) -> None:
     run_id, iterations = metrics["run_id"], metrics["iterations"]
     if metrics["tests"]:
         tests = [_test(row, last=row["iteration"] == len(iterations)) for row in metrics["tests"]]
-        columns = ("models", "accuracy [95% interval]", "n", "datapoints", "run")
-        print_table(columns, tests, title=f"{run_id}: tests")
+        print_table(("models", "accuracy [95% interval]", "n", "datapoints", "run"), tests, title=f"{run_id}: tests")
         print()
     rows = [
-        (row["iteration"], group, outcome["examples"], _became(outcome), row["models"][group]["model"])
+        (row["iteration"], group, outcome["examples"], _became(outcome), row["models"][group]["model"], _why(outcome))
         for row in iterations
         for group, outcome in row["outcomes"].items()
     ]
-    print_table(("iteration", "model group", "examples", "outcome", "model"), rows, title=f"{run_id}: training")
+    columns = ("iteration", "model group", "examples", "outcome", "model", "left out")
+    print_table(columns, rows, title=f"{run_id}: training")
+    games = metrics["games"]
+    print(f"\nrollouts: {games['rollouts']}, {calls_and_cost(games)}, without what the trainers cost")
 
 
 def _test(row: Mapping[str, Any], *, last: bool) -> tuple[Any, ...]:
@@ -29,6 +31,12 @@ def _test(row: Mapping[str, Any], *, last: bool) -> tuple[Any, ...]:
     shown = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
     models = "in the end" if last else f"before iteration {row['iteration']}"
     return models, shown, accuracy["n"], accuracy["clusters"], row["run_id"]
+
+
+def _why(outcome: Mapping[str, Any]) -> str:
+    """Why examples were left out, and whatever else there is to say of the dataset."""
+    counts = [f"{count} {why}" for why, count in outcome.get("left_out", {}).items()]
+    return "; ".join([*counts, *outcome.get("notes", ())]) or "-"
 
 
 def _became(outcome: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from runner.commands.common import (
+    calls_and_cost,
     load_all,
     note,
     print_json,
@@ -185,7 +186,6 @@ def _show_games(result: RunResult) -> None:
     title = f"{result.folder.run_id}  {shown_point(result.manifest.get('point', {}))}".rstrip()
     print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows, title=title)
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
-    cost = result.manifest["cost_usd"]
     print(f"\noutcomes: {outcomes}")
-    print(f"calls: {result.manifest['completions']}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}")
+    print(calls_and_cost(result.manifest))
     print(f"folder: {result.folder.path}")

@@ -112,11 +112,9 @@ class _Builder:
         training, seat = self.plan.training, self.games[-1].seats[agent]
         share = replaced_proportion(training.guess_replacement, self.iteration) if seat.is_verifier else 0.0
         seed = derived_seed("selection", self.plan.identity, self.iteration, agent)
-        try:
-            chosen = select_for([c.reward for c in candidates], training.selection, replaced=share, seed=seed)
-        except ValueError as error:
-            notes.append(f"{agent}: {error}; none is trained on")
-            return
+        chosen = select_for([c.reward for c in candidates], training.selection, replaced=share, seed=seed)
+        if chosen.why_none is not None:
+            notes.append(f"{agent}: {chosen.why_none}; none is trained on as it was played")
         for indices, replaces in ((chosen.as_played, False), (chosen.guess_replaced, True)):
             for index in indices:
                 yield from _example(candidates[index], agent, replaces=replaces)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.ids import derived_seed
 from runner.training.settings import GuessReplacement, SelectionSettings
 
 SEED_BITS = 32
@@ -25,6 +26,8 @@ class Selected:
 
     as_played: tuple[int, ...]
     guess_replaced: tuple[int, ...] = ()
+    why_none: str | None = None
+    """Why none could be drawn to be trained on as it is."""
 
 
 def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> list[int]:
@@ -91,12 +94,14 @@ def select_for(
 ) -> Selected:
     """One agent's rollouts; for the share `replaced` of them, drawn at random, its guess is replaced instead.
 
-    Raises:
-        ValueError: see `select`.
+    Those are trained on whatever the rewards of the others are: the label needs no reward to say what is right.
     """
     count = int(replaced * len(rewards))
-    order = np.random.RandomState(seed % 2**SEED_BITS).permutation(len(rewards))
-    guess_replaced = sorted(int(index) for index in order[:count])
+    order = np.random.RandomState(derived_seed("replaced", seed) % 2**SEED_BITS).permutation(len(rewards))
+    guess_replaced = tuple(sorted(int(index) for index in order[:count]))
     rest = sorted(int(index) for index in order[count:])
-    chosen = select([rewards[index] for index in rest], settings, seed) if rest else []
-    return Selected(tuple(rest[index] for index in chosen), tuple(guess_replaced))
+    try:
+        chosen = select([rewards[index] for index in rest], settings, derived_seed("drawn", seed)) if rest else []
+    except ValueError as error:
+        return Selected((), guess_replaced, str(error))
+    return Selected(tuple(rest[index] for index in chosen), guess_replaced)

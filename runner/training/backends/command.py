@@ -82,7 +82,7 @@ class CommandBackend:
 
     def _begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
         attempts = [record for record in known if "attempt" in record]
-        last = attempts[-1] if attempts else {"attempt": 1, "after": ""}
+        last = attempts[-1] if attempts else {"attempt": max(_logs(job.folder), 1), "after": ""}
         after = ""
         if attempts or (job.folder / "trainer.lock").exists():
             before = self.look(job, last)
@@ -95,7 +95,8 @@ class CommandBackend:
         for name in ("exit.json", "model.txt", "trainer.lock"):
             (job.folder / name).unlink(missing_ok=True)
         _keep_log(job.folder)
-        handle = {"attempt": len(attempts) + 1, "after": after}
+        # Those of a job that ended before, and is begun anew, are counted by the logs they left.
+        handle = {"attempt": max(len(attempts), _logs(job.folder)) + 1, "after": after}
         note(handle)
         self._start(job, command)
         return handle
@@ -168,7 +169,7 @@ class CommandBackend:
                 name = file.read(4 * LONGEST + 1024).decode("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             return None, f"the new model's name cannot be read from {path}: {error}"
-        wrong = wrong_with_name(name)
+        wrong = wrong_with_name(name, job.base_model)
         return (name, None) if wrong is None else (None, f"the new model's name in {path} cannot be used: {wrong}")
 
 
@@ -210,6 +211,11 @@ def _keep_log(folder: Path) -> None:
         while (folder / f"trainer.{number}.log").exists():
             number += 1
         log.rename(folder / f"trainer.{number}.log")
+
+
+def _logs(folder: Path) -> int:
+    """How many attempts have left a log."""
+    return len([*folder.glob("trainer.log"), *folder.glob("trainer.[0-9]*.log")])
 
 
 def _log_tail(folder: Path) -> str:

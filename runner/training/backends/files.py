@@ -67,11 +67,11 @@ class FilesBackend:
         )
         if self._chosen is None or self._chosen_for not in (None, job.key):
             return Look(JobState.WAITING, message=todo)
-        wrong = wrong_with_name(self._chosen)
-        if wrong is not None:
-            raise RunError(f"{option}: the name cannot be used: {wrong}")
         if self._chosen == job.base_model:
             # Most likely the command of the last iteration, run again as it was.
             return Look(JobState.WAITING, message=f"{self._chosen} is what is to be trained, not the result: {todo}")
+        wrong = wrong_with_name(self._chosen, job.base_model)
+        if wrong is not None:
+            raise RunError(f"{option}: the name cannot be used: {wrong}")
         self._chosen_for = job.key
         return Look(JobState.SUCCEEDED, self._chosen, "named on the command line")

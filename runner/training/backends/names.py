@@ -7,8 +7,8 @@ from runner.text import clean
 LONGEST = 1024
 
 
-def wrong_with_name(name: str) -> str | None:
-    """Why this cannot be a model's name; None where it can."""
+def wrong_with_name(name: str, base_model: str) -> str | None:
+    """Why this cannot be the name of a model that was trained from another; None where it can."""
     if not name:
         return "it is empty"
     if len(name) > LONGEST:
@@ -17,4 +17,6 @@ def wrong_with_name(name: str) -> str | None:
         return f"it is no single line without white space around it: {clean(name)[:80]!r}"
     if clean(name) != name:
         return f"it has control or invisible characters: {clean(name)[:80]}"
+    if name == base_model:
+        return f"{name} is the model that was to be trained; what came out needs a name of its own"
     return None

@@ -131,7 +131,7 @@ class OpenAiBackend:
         facts = {"job": name, **facts}
         if status == "succeeded":
             model = found.fine_tuned_model
-            wrong = wrong_with_name(model) if isinstance(model, str) else "there is none"
+            wrong = wrong_with_name(model, job.base_model) if isinstance(model, str) else "there is none"
             if wrong is not None:
                 raise RunError(f"{self._job(name)} has succeeded, but its model has no name to ask for: {wrong}")
             return Look(JobState.SUCCEEDED, model, f"{name} has succeeded", facts)
