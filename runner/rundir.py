@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,6 +91,11 @@ class RunFolder:
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         write_whole(self.manifest_path, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+
+
+def is_training_run(manifest: Mapping[str, Any]) -> bool:
+    """Whether a run is a training run as a whole, whose games are in runs of their own."""
+    return bool(manifest["kind"] == "training" and manifest["parent_run_id"] is None)
 
 
 def run_folders(results: Path) -> Iterator[RunFolder]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,21 @@ def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -
     shown = nip_run("show", again.folder.run_id, cwd=finished)
     assert shown.returncode == 0
     assert "in the end" in shown.stdout
+
+
+def test_a_rollout_of_any_iteration_is_shown_and_games_are_exported_part_by_part(finished: Path) -> None:
+    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    sql = "SELECT rollout_id FROM rollouts WHERE run_id = ? LIMIT 1"
+    _, rows = query(finished / "results", sql, [f"{run_id}-i1"])
+    shown = nip_run("show", run_id, rows[0][0], cwd=finished)
+    assert (shown.returncode, shown.stderr) == (0, f"of run {run_id}-i1\n")
+    assert f"rollout {rows[0][0]}" in shown.stdout
+    missing = nip_run("show", run_id, "nowhere", cwd=finished)
+    assert missing.returncode == 2
+    assert f"its games are those of runs {run_id}-i0, {run_id}-t0, {run_id}-i1" in missing.stderr
+    exported = nip_run("export", run_id, "--format", "trl", cwd=finished)
+    assert exported.returncode == 2
+    assert f"each exported by itself: nip-run export {run_id}-i0 --format trl" in exported.stderr
 
 
 def test_each_model_says_what_it_came_from(finished: Path) -> None:
@@ -356,7 +372,7 @@ def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Pat
     training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     waits = nip_run("spec.yaml", cwd=tmp_path)
     assert waits.returncode == 1
-    assert "--set-model p=" in waits.stderr
+    assert waits.stderr.splitlines()[-1] == "Go on with: nip-run run spec.yaml --set-model p=NAME"
     assert "Traceback" not in waits.stderr
     wrong = nip_run("spec.yaml", "--set-model", "q=mine", cwd=tmp_path)
     assert wrong.returncode == 2
@@ -375,6 +391,46 @@ def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) 
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 2
     _, rows = query(tmp_path / "results", "SELECT status FROM runs WHERE parent_run_id IS NULL")
     assert rows == [("interrupted",)]
+
+
+def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"trainers": trainers, "test": {"scheme": "all", "limit": 2}})
+    for names in ({}, {"p": "first"}):
+        with pytest.raises(Waiting):
+            trained(path, tmp_path / "results", run_id="mine", set_model=names)
+    shown = nip_run("show", "mine", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    text = " ".join(shown.stdout.split())
+    assert f"rollouts {2 * TRAIN + 2 * 2} completions" in text
+    assert "before iteration 1" in text
+    assert "first" in text
+    assert "in the end" not in text
+    assert f"{Path('results/runs/mine/iterations/1/p.job/README.txt')}); go on with --set-model p=NAME" in text
+    assert "next: iteration 1: v: trained: dummy:dummy-" in text
+    for part in ("i1", "t1"):
+        (tmp_path / "results" / "runs" / f"mine-{part}" / "manifest.json").unlink()
+    shown = nip_run("show", "mine", cwd=tmp_path)
+    assert shown.returncode == 1
+    assert "the test of iteration 1. Restore" in shown.stderr
+
+
+def test_a_point_of_a_sweep_that_waits_lets_the_others_go_on(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    test = {"scheme": "none"}
+    training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": test}, sweep={"seed": [0, 1]})
+    waits = nip_run("spec.yaml", "training.min_examples=1", cwd=tmp_path)
+    assert waits.returncode == 1
+    commands = [shlex.split(line)[5:] for line in waits.stderr.splitlines() if line.startswith("Go on with: ")]
+    assert [words[2] for words in commands] == ["seed=0", "seed=1"]
+    first = [word.replace("NAME", "mine") for word in commands[0]]
+    done = nip_run(*first, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = nip_run("spec.yaml", "training.min_examples=1", "--json", cwd=tmp_path)
+    assert again.returncode == 1
+    finished, waiting = json.loads(again.stdout)
+    assert (finished["was_finished"], waiting["status"]) == (True, "interrupted")
+    assert (waiting["point"], waiting["waiting_for"]) == ({"seed": 1}, ["p"])
 
 
 def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from runner.commands.common import calls_and_cost, print_table, with_interval
 
 
 def show_training(metrics: Mapping[str, Any]) -> None:
-    """Print the tests and the iterations of a training run."""
-    run_id, iterations = metrics["run_id"], metrics["iterations"]
+    """Print the tests and the iterations of a training run, and what comes next where it is not finished."""
+    run_id, iterations, todo = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:
-        tests = [_test(row, last=row["iteration"] == len(iterations)) for row in metrics["tests"]]
+        tests = [_test(row, last=row["iteration"] == len(iterations) and not todo) for row in metrics["tests"]]
         print_table(("models", "accuracy [95% interval]", "n", "datapoints", "run"), tests, title=f"{run_id}: tests")
         print()
     rows = [
@@ -24,6 +24,8 @@ def show_training(metrics: Mapping[str, Any]) -> None:
     print_table(columns, rows, title=f"{run_id}: training")
     games = metrics["games"]
     print(f"\nrollouts: {games['rollouts']}, {calls_and_cost(games)}, without what the trainers cost")
+    for line in todo:
+        print(f"next: {line}")
 
 
 def _test(row: Mapping[str, Any], *, last: bool) -> tuple[Any, ...]:

@@ -6,20 +6,22 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from runner.commands.common import print_json, print_table
 from runner.datasets.files import FineTuneFiles, Trees, format_of
 from runner.datasets.formats import FORMATS, Format
 from runner.errors import UsageError
 from runner.rederive import Rederiver, saved_plan
-from runner.rundir import find_run
+from runner.rundir import RunFolder, find_run, is_training_run
 from runner.spec.experiment import FineTune
 from runner.text import listed
 
 
 def execute(args: argparse.Namespace) -> int:
     folder = find_run(args.results, args.run)
+    if is_training_run(folder.manifest()):
+        _refuse_training_run(folder, args.format)
     plan = saved_plan(folder)
     format_ = _format(args.format, args.method, trees=plan.shape is not None)
     if format_.method != "sft" and args.true_labels:
@@ -44,6 +46,22 @@ def execute(args: argparse.Namespace) -> int:
     files = FineTuneFiles(target, settings, plan.agents(), folder.run_id, trees)
     _show(target, _written(files, Rederiver(folder, plan)), as_json=args.json)
     return 0
+
+
+def _refuse_training_run(folder: RunFolder, name: str) -> NoReturn:
+    """Say which runs hold the games.
+
+    Raises:
+        UsageError: always.
+    """
+    from runner.training.report import parts_of
+
+    parts = [part.run_id for part in parts_of(folder.path.absolute().parents[1], folder.run_id)]
+    example = f": nip-run export {parts[0]} --format {name}" if parts else ""
+    raise UsageError(
+        f"{folder.run_id} is a training run; what it trained on is in {folder.path / 'iterations'}. Its games are in "
+        f"runs of their own ({listed(parts) or 'none yet'}), each exported by itself{example}"
+    )
 
 
 def _format(name: str, method: str | None, *, trees: bool) -> Format:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from runner.commands.common import (
@@ -14,6 +17,7 @@ from runner.commands.common import (
     print_json,
     print_table,
     shown_point,
+    split_words,
     with_interval,
 )
 from runner.commands.curve import show_training
@@ -27,26 +31,42 @@ from runner.errors import (
     RunDirectoryError,
     RunError,
     UsageError,
+    Waiting,
 )
 from runner.files import allow_open_files
 from runner.launch import id_of, run, spent
 from runner.models.budget import Budget
-from runner.rundir import FAILED, find_run
+from runner.rundir import FAILED, INTERRUPTED, find_run
 from runner.runs import RunResult, lock_run
 from runner.session import ReplayOf
 from runner.spec.load import Spec
 
 
+@dataclass(frozen=True)
+class _Stopped:
+    """A point of a sweep that waits for models which the user trains."""
+
+    path: str
+    spec: Spec
+    run_id: str
+    waiting: Waiting
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "status": INTERRUPTED,
+            "point": dict(self.spec.point),
+            "waiting_for": list(self.waiting.groups),
+            "message": str(self.waiting),
+        }
+
+
 def execute(args: argparse.Namespace) -> int:
     specs = load_all(args.words)
-    if args.run_id and len(specs) > 1:
-        raise UsageError(f"--run-id names one run; these specs make {len(specs)}")
-    if args.set_model and len(specs) > 1:
-        raise UsageError(f"--set-model is for one training run; these specs make {len(specs)}")
-    if args.until_round is not None and args.replay is None:
-        raise UsageError("--until-round needs --replay RUN")
+    _check_usage(args, len(specs))
     replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
-    results = []
+    results: list[RunResult] = []
+    stopped: list[_Stopped] = []
     with ExitStack() as locks:
         budgets, held = _shared_budgets(args, specs, locks)
         for path, spec in specs:
@@ -63,18 +83,41 @@ def execute(args: argparse.Namespace) -> int:
                         watch=watch,
                         set_model=_chosen(args.set_model),
                     )
+            except Waiting as error:
+                if len(specs) == 1:
+                    error.add_note(f"Go on with: {_same_command(args, error.groups)}")
+                    raise
+                name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=False)
+                stopped.append(_Stopped(path, spec, name, error))
+                continue
             except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
                 _add_next_step(error, args)
                 raise
             results.append(result)
             if not args.json:
                 _show(result, path, quiet=args.quiet)
+    return _ended(args, results, stopped)
+
+
+def _check_usage(args: argparse.Namespace, size: int) -> None:
+    if args.run_id and size > 1:
+        raise UsageError(f"--run-id names one run; these specs make {size}")
+    if args.set_model and size > 1:
+        raise UsageError(f"--set-model is for one training run; these specs make {size}")
+    if args.until_round is not None and args.replay is None:
+        raise UsageError("--until-round needs --replay RUN")
+
+
+def _ended(args: argparse.Namespace, results: Sequence[RunResult], stopped: Sequence[_Stopped]) -> int:
+    """Say what failed and what waits; the exit code."""
     if args.json:
-        print_json([as_json(result) for result in results])
+        print_json([*map(as_json, results), *(point.as_json() for point in stopped)])
     failed = [result for result in results if result.manifest["status"] == FAILED]
     for result in failed:
         note(f"run {result.folder.run_id} failed: no game got its answers. Go on with: {_same_command(args)}")
-    return 1 if failed else 0
+    for point in stopped:
+        note(f"run {point.run_id} waits: {point.waiting}\nGo on with: {_point_command(args, point)}")
+    return 1 if failed or stopped else 0
 
 
 def _shared_budgets(
@@ -124,8 +167,27 @@ def _chosen(words: list[str]) -> dict[str, str]:
     return chosen
 
 
-def _same_command(args: argparse.Namespace) -> str:
-    words = ["nip-run", "run", *args.words]
+def _same_command(args: argparse.Namespace, waiting: Sequence[str] = ()) -> str:
+    """The command again; with a place for the name of each model that is waited for."""
+    words = ["nip-run", "run", *args.words, *_options(args)]
+    # What was named before is taken already, and is no name of the models that are waited for now.
+    for chosen in [f"{group}=NAME" for group in waiting] or args.set_model:
+        words += ["--set-model", chosen]
+    return shlex.join(words)
+
+
+def _point_command(args: argparse.Namespace, point: _Stopped) -> str:
+    """The command that goes on with one point of a sweep alone, whose models have names of their own."""
+    _, overrides = split_words(args.words)
+    swept = [f"{key}={json.dumps(value)}" for key, value in point.spec.point.items()]
+    words = ["nip-run", "run", point.path, *overrides, *swept, *(["sweep={}"] if swept else []), *_options(args)]
+    for group in point.waiting.groups:
+        words += ["--set-model", f"{group}=NAME"]
+    return shlex.join(words)
+
+
+def _options(args: argparse.Namespace) -> list[str]:
+    words = []
     if args.results.as_posix() != "results":
         words += ["--results", str(args.results)]
     if args.run_id:
@@ -136,9 +198,7 @@ def _same_command(args: argparse.Namespace) -> str:
         words += ["--replay", args.replay]
     if args.until_round is not None:
         words += ["--until-round", str(args.until_round)]
-    for chosen in args.set_model:
-        words += ["--set-model", chosen]
-    return shlex.join(words)
+    return words
 
 
 _SHOWN = ("outcomes", "metrics", "iterations", "tests")

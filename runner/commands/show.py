@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from runner.commands.common import note, print_json, print_table, with_interval
@@ -14,16 +16,20 @@ from runner.plan import Job, Plan
 from runner.protocols.protocol import Decision, stance_word
 from runner.records import Rollout
 from runner.rederive import Rederiver, saved_plan
-from runner.rundir import RunFolder, find_run
-from runner.text import clean
+from runner.rundir import DONE, RunFolder, find_run, is_training_run
+from runner.text import clean, listed
 
 
 def execute(args: argparse.Namespace) -> int:
     folder = find_run(args.results, args.run)
     if args.rollout is None:
         return _show_run(folder, as_json=args.json)
-    plan = saved_plan(folder)
-    rollout = _rollout(folder, plan, args.rollout)
+    if is_training_run(folder.manifest()):
+        part, rollout = _rollout_of_part(folder, args.rollout)
+        if not args.quiet:
+            note(f"of run {part.run_id}")
+    else:
+        rollout = _rollout(folder, saved_plan(folder), args.rollout)
     if args.json:
         print_json(_as_json(rollout))
     else:
@@ -33,17 +39,19 @@ def execute(args: argparse.Namespace) -> int:
 
 def _show_run(folder: RunFolder, *, as_json: bool) -> int:
     manifest = folder.manifest()
-    metrics = read_json(folder.metrics) if folder.metrics.is_file() else None
+    training = is_training_run(manifest)
+    metrics = _metrics(folder, manifest, training=training)
     if as_json:
         print_json({"manifest": manifest, "metrics": metrics})
         return 0
+    shown = {**manifest, **(metrics["games"] if training and metrics is not None else {})}
     for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
                  "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
-        print(f"{name:<15} {manifest.get(name, '-')}")
+        print(f"{name:<15} {shown.get(name, '-')}")
     if metrics is None:
         note("no results yet; run the same command again to go on")
         return 0
-    if "iterations" in metrics:
+    if training:
         show_training(metrics)
         return 0
     rows = [
@@ -53,6 +61,29 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
     print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows)
     print("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
     return 0
+
+
+def _metrics(folder: RunFolder, manifest: Mapping[str, Any], *, training: bool) -> dict[str, Any] | None:
+    """What a run has come to, an unfinished training run so far; None where there is nothing to tell."""
+    if not training or manifest["status"] == DONE:
+        return read_json(folder.metrics) if folder.metrics.is_file() else None
+    from runner.training.report import progress
+
+    return progress(folder)
+
+
+def _rollout_of_part(folder: RunFolder, wanted: str) -> tuple[RunFolder, Rollout]:
+    """The first such rollout of a training run, in the order of its iterations, and the run that it is of."""
+    from runner.training.report import parts_of
+
+    parts = parts_of(folder.path.absolute().parents[1], folder.run_id)
+    for part in parts:
+        with suppress(UsageError):
+            return part, _rollout(part, saved_plan(part), wanted)
+    raise UsageError(
+        f"no rollout {wanted!r} in training run {folder.run_id}; its games are those of runs "
+        f"{listed(part.run_id for part in parts) or 'that are still to come'}"
+    )
 
 
 def _rollout(folder: RunFolder, plan: Plan, wanted: str) -> Rollout:

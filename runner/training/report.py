@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
 from runner.files import read_json
-from runner.rundir import RunFolder
+from runner.rederive import saved_plan
+from runner.rundir import RunFolder, run_folders
 from runner.text import clean
 from runner.training.state import (
     DATASETS,
@@ -21,7 +23,30 @@ from runner.training.state import (
     WAITED,
     Record,
     Stages,
+    read_stages,
 )
+
+
+def parts_of(results: Path, run_id: str) -> list[RunFolder]:
+    """The runs that are a part of a training run, in the order of their iterations, games before tests."""
+    found = [
+        (manifest["iteration"], folder.run_id, folder)
+        for folder in run_folders(results)
+        if (manifest := folder.manifest()).get("parent_run_id") == run_id
+    ]
+    return [folder for _, _, folder in sorted(found, key=lambda row: row[:2])]
+
+
+def progress(folder: RunFolder) -> dict[str, Any]:
+    """What a run that is not finished has come to, in the form of `summary`, with what comes next under `next`.
+
+    Raises:
+        RunError, SpecError: a file of the run is gone or damaged.
+    """
+    stages, training = read_stages(folder.path), saved_plan(folder).spec.experiment.training
+    assert training is not None
+    parts = parts_of(folder.path.absolute().parents[1], folder.run_id)
+    return {**summary(folder, stages, parts), "next": next_steps(folder, stages, training.iterations)}
 
 
 def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from runner.rundir import (
     open_folder,
     refreshed,
     resolved,
-    run_folders,
     write_inputs,
 )
 from runner.runs import RunResult, lock_run, run, run_name
@@ -42,7 +41,7 @@ from runner.training.backends.base import Backend
 from runner.training.backends.connect import backend_for, format_of
 from runner.training.loop import Loop
 from runner.training.plan import TrainingPlan, check_run_id
-from runner.training.report import summary
+from runner.training.report import parts_of, summary
 from runner.training.state import SWITCHED, Stages, read_stages, stage_log, state_of
 
 MOST_NOTES = 20
@@ -189,16 +188,6 @@ def training_spending(results: Path, run_id: str) -> Amount:
     for folder in parts_of(results, run_id):
         total += spending(saved_plan(folder), folder)
     return total
-
-
-def parts_of(results: Path, run_id: str) -> list[RunFolder]:
-    """The runs that are a part of a training run, in the order of their iterations, games before tests."""
-    found = [
-        (manifest["iteration"], folder.run_id, folder)
-        for folder in run_folders(results)
-        if (manifest := folder.manifest()).get("parent_run_id") == run_id
-    ]
-    return [folder for _, _, folder in sorted(found, key=lambda row: row[:2])]
 
 
 @contextmanager
