@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runner.commands.run import as_json
 from runner.errors import JournalError, RunDirectoryError, RunError, SpecError, UsageError, Waiting
 from runner.leaderboard import query
 from runner.rundir import RunFolder
@@ -125,6 +126,15 @@ def test_the_saved_spec_of_a_training_run_is_a_valid_spec_of_the_same_run(finish
     assert saved.test is not None
     assert given.test is not None
     assert [p.id for p in saved.test.datapoints] == [p.id for p in given.test.datapoints]
+
+
+def test_what_its_parts_have_to_note_is_noted_with_their_names(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, fine_tune={"min_examples": 1000}, training={"test": {"scheme": "none"}})
+    result = trained(path, tmp_path / "results")
+    run_id = result.folder.run_id
+    assert [line.partition(": ")[0] for line in result.notes] == [f"{run_id}-i0", f"{run_id}-i1"]
+    assert all("fewer than 1000 examples" in line for line in result.notes)
+    assert result.metrics["games"]["rollouts"] == 2 * TRAIN == as_json(result)["rollouts"]
 
 
 # Going on

@@ -206,13 +206,14 @@ _SHOWN = ("outcomes", "metrics", "iterations", "tests")
 
 
 def as_json(result: RunResult) -> dict[str, Any]:
-    """A run's result for machines."""
+    """A run's result for machines; the counts of a training run are those of all its games."""
+    counted = result.metrics.get("games", result.manifest)
     return {
         "run_id": result.folder.run_id,
         "folder": str(result.folder.path),
         "was_finished": result.was_finished,
         "status": result.manifest["status"],
-        **{name: result.manifest.get(name) for name in ("rollouts", "completions", "cost_usd")},
+        **{name: counted.get(name) for name in ("rollouts", "completions", "cost_usd")},
         **{name: value for name, value in result.metrics.items() if name in _SHOWN},
         "notes": list(result.notes),
     }
