@@ -19,6 +19,7 @@ from runner.runs import lock_run
 from runner.spec.load import load_spec
 from runner.spec.training import tree_calls
 from runner.training.plan import TrainingPlan
+from runner.training.report import progress
 from tests.server.play import nip_run
 from tests.training import TEST, TRAIN, datasets_of, malt, stages_of, trained, training_spec
 
@@ -423,6 +424,26 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
     shown = nip_run("show", "mine", cwd=tmp_path)
     assert shown.returncode == 1
     assert "the test of iteration 1. Restore" in shown.stderr
+
+
+def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: Path, tmp_path: Path) -> None:
+    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    shutil.copytree(finished / "results", tmp_path / "results")
+    folder = RunFolder(tmp_path / "results" / "runs" / run_id)
+    lines = (folder.path / "stages.jsonl").read_bytes().splitlines(keepends=True)
+    shutil.rmtree(folder.path / "iterations")
+    for part in ("i0", "t0", "t2"):
+        one = RunFolder(folder.path.with_name(f"{run_id}-{part}"))
+        one.write_manifest({**one.manifest(), "status": "interrupted"})
+    expected = {
+        1: f"iteration 0: its games ({run_id}-i0, interrupted)",
+        2: f"iteration 0: its test ({run_id}-t0, interrupted)",
+        3: "iteration 0: its datasets",
+        len(lines) - 1: f"the last test ({run_id}-t2, interrupted)",
+    }
+    for kept, said in expected.items():
+        (folder.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]))
+        assert progress(folder)["next"] == [said]
 
 
 def test_a_point_of_a_sweep_that_waits_lets_the_others_go_on(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ class TrainingPlan:
             {
                 "games": self.games.identity,
                 "datapoints": self.spec.dataset.sha256,
+                "tested": None if self.spec.test is None else self.spec.test.sha256,
                 "per_datapoint": experiment.rollouts.per_datapoint,
                 "frozen": sorted(name for name, agent in experiment.agents.items() if agent.freeze),
                 "training": {name: value for name, value in learnt.items() if name not in FREE_KEYS},

@@ -11,6 +11,7 @@ from runner.files import read_json
 from runner.rederive import saved_plan
 from runner.rundir import RunFolder, run_folders
 from runner.text import clean
+from runner.training.plan import part_id
 from runner.training.state import (
     DATASETS,
     ENDED,
@@ -74,7 +75,7 @@ def check_part(folder: RunFolder, record: Record) -> RunFolder:
         RunError: it is gone; what to do.
     """
     part = RunFolder(folder.path.with_name(record["run_id"]))
-    for path in (part.manifest_path, part.journal, part.metrics):
+    for path in (part.manifest_path, part.spec, part.journal, part.metrics):
         if not path.is_file():
             what = "the games" if record["stage"] == PLAYED else "the test"
             raise RunError(
@@ -104,17 +105,26 @@ def _sums(parts: Iterable[RunFolder]) -> dict[str, Any]:
 def next_steps(folder: RunFolder, stages: Stages, iterations: int) -> list[str]:
     """Where a run that is not finished stands, a line for each model group that is trained or waited for."""
     iteration = len(stages.all(SWITCHED))
+    test = _part(folder, part_id(folder.run_id, iteration, "benchmark"))
     if iteration == iterations:
-        return ["the last test is next"]
+        return [f"the last test{test}"]
     if stages.one(PLAYED, iteration) is None:
-        return [f"iteration {iteration}: its games are next, or are played"]
+        games = _part(folder, part_id(folder.run_id, iteration, "training"))
+        return [f"iteration {iteration}: its games{games}"]
     built = stages.one(DATASETS, iteration)
     if built is None:
-        return [f"iteration {iteration}: its test or its datasets are next"]
+        tested = stages.one(TESTED, iteration) is not None
+        return [f"iteration {iteration}: its {'datasets' if tested or not test else f'test{test}'}"]
     return [
         f"iteration {iteration}: {group}: {_standing(folder, list(_of_group(stages, iteration, group)), group)}"
         for group in built["groups"]
     ]
+
+
+def _part(folder: RunFolder, run_id: str) -> str:
+    """How a part of a training run stands, in brackets; nothing where it has not begun."""
+    part = RunFolder(folder.path.with_name(run_id))
+    return f" ({run_id}, {part.manifest()['status']})" if part.manifest_path.is_file() else ""
 
 
 def _of_group(stages: Stages, iteration: int, group: str) -> Iterator[Record]:

@@ -87,7 +87,12 @@ def train(
             budget = Budget(spec.experiment.budget)
             budget.add_spent(training_spending(results, name))
         work = _Work(plan, results, folder, refreshed(manifest, plan.games), budget, watch, chosen or {}, sleep)
-        work.run()
+        try:
+            work.run()
+        except NipRunError as error:
+            for line in work.notes:
+                error.add_note(f"note: {line}")
+            raise
     leaderboard.append(results, folder)
     return RunResult(folder, work.manifest, read_json(folder.metrics), notes=work.notes)
 
