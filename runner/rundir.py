@@ -329,12 +329,14 @@ def _differing(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: Se
         saved = yaml.safe_load(folder.spec.read_text("utf-8"))
     except (OSError, yaml.YAMLError):
         return ["spec.yaml cannot be read"]
-    ours, theirs = resolved(plan), {"dataset": {}, **saved}
+    if not isinstance(saved, dict) or not isinstance(saved.get("dataset"), dict):
+        return ["spec.yaml is damaged"]
+    ours, theirs = resolved(plan), saved
     if ours["kind"] != theirs.get("kind"):
         return ["kind"]
     # What was selected from the dataset is no longer in the saved spec, whose dataset holds just that.
     ours["dataset"].update(_dataset_selection(plan))
-    theirs["dataset"] = {**theirs["dataset"], **manifest["dataset_selection"]}
+    theirs["dataset"].update(manifest["dataset_selection"])
     ours, theirs = dict(_leaves(ours)), dict(_leaves(theirs))
     return sorted(
         key

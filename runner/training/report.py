@@ -12,6 +12,7 @@ from runner.rederive import saved_plan
 from runner.rundir import RunFolder, run_folders
 from runner.text import clean
 from runner.training.plan import part_id
+from runner.training.settings import TrainingSettings
 from runner.training.state import (
     DATASETS,
     ENDED,
@@ -47,7 +48,7 @@ def progress(folder: RunFolder) -> dict[str, Any]:
     stages, training = read_stages(folder.path), saved_plan(folder).spec.experiment.training
     assert training is not None
     parts = parts_of(folder.path.absolute().parents[1], folder.run_id)
-    return {**summary(folder, stages, parts), "next": next_steps(folder, stages, training.iterations)}
+    return {**summary(folder, stages, parts), "next": next_steps(folder, stages, training)}
 
 
 def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:
@@ -97,16 +98,16 @@ def _sums(parts: Iterable[RunFolder]) -> dict[str, Any]:
     """What all games and tests took; no cost where that of one is not known."""
     manifests = [part.manifest() for part in parts]
     counts = {name: sum(row.get(name) or 0 for row in manifests) for name in ("rollouts", "completions")}
-    costs = [row.get("cost_usd") for row in manifests]
+    costs = [row["cost_usd"] for row in manifests if "cost_usd" in row]  # what is played now has none yet
     known = [cost for cost in costs if cost is not None]
     return {**counts, "cost_usd": round(sum(known), 9) if len(known) == len(costs) else None}
 
 
-def next_steps(folder: RunFolder, stages: Stages, iterations: int) -> list[str]:
-    """Where a run that is not finished stands, a line for each model group that is trained or waited for."""
+def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) -> list[str]:
+    """Where a run that is not finished stands: a line, or one for each model group that is trained or waited for."""
     iteration = len(stages.all(SWITCHED))
     test = _part(folder, part_id(folder.run_id, iteration, "benchmark"))
-    if iteration == iterations:
+    if iteration == training.iterations:
         return [f"the last test{test}"]
     if stages.one(PLAYED, iteration) is None:
         games = _part(folder, part_id(folder.run_id, iteration, "training"))
@@ -117,8 +118,9 @@ def next_steps(folder: RunFolder, stages: Stages, iterations: int) -> list[str]:
         return [f"iteration {iteration}: its {'datasets' if tested or not test else f'test{test}'}"]
     return [
         f"iteration {iteration}: {group}: {_standing(folder, list(_of_group(stages, iteration, group)), group)}"
-        for group in built["groups"]
-    ]
+        for group, report in built["groups"].items()
+        if report["examples"] >= training.min_examples
+    ] or [f"iteration {iteration}: nobody is trained, for lack of examples"]
 
 
 def _part(folder: RunFolder, run_id: str) -> str:
