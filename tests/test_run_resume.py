@@ -108,7 +108,7 @@ def test_a_torn_journal_is_cut_said_so_and_gone_on_from(tmp_path: Path) -> None:
         run_folder = only_run(tmp_path / "results")
         journal = run_folder / "journal.jsonl"
         data = journal.read_bytes()
-        journal.write_bytes(data[: len(data) * 2 // 3])
+        journal.write_bytes(data[: len(data) * 2 // 3].rstrip(b"\n"))  # a cut between two lines tears none
         manifest = json.loads((run_folder / "manifest.json").read_text())
         (run_folder / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
         done = nip_run("spec.yaml", cwd=tmp_path)
