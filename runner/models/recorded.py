@@ -183,7 +183,9 @@ class ThroughJournal:
                 completion = await self._shared(request, messages)
             else:
                 completion = await self._complete(request)
-                await self._write(request.sample, completion, request.group, messages)
+                await self._journal.append(
+                    to_record(request.sample, completion, self._parameters[request.group], messages)
+                )
                 self._keep(request, completion)
         except CallError as error:
             await self._journal.append(ended_record(request.sample, error, self._parameters[request.group], messages))
@@ -210,9 +212,6 @@ class ThroughJournal:
             raise ending(record)
         return completion_from_fields(record)
 
-    async def _write(self, sample: Sample, completion: Completion, group: str, messages: str) -> None:
-        await self._journal.append(to_record(sample, completion, self._parameters[group], messages))
-
     async def _shared(self, request: Request, messages: str) -> Completion:
         """One call for this sample and all its siblings that have no answer yet."""
         family = sorted((request.sample, *request.siblings))
@@ -230,8 +229,9 @@ class ThroughJournal:
             del wanted[MAX_N:]
             completion = await self._complete(replace(request, n=len(wanted), siblings=tuple(wanted[1:])))
             parts = list(zip(wanted, split(completion), strict=False))
-            # Together, and so in one write: a kill leaves all parts of what was paid for, or none.
-            await asyncio.gather(*(self._write(sample, part, request.group, messages) for sample, part in parts))
+            # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
+            parameters = self._parameters[request.group]
+            await self._journal.append(*(to_record(sample, part, parameters, messages) for sample, part in parts))
             for sample, part in parts:
                 if not completion.from_cache:
                     self._keep(replace(request, sample=sample, n=len(wanted)), part)
