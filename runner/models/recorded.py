@@ -143,7 +143,7 @@ class ThroughJournal:
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
     ask for the answers of sibling samples in one call; `keep` is told of each answer once it is on disk, `settled` of
-    each call that needs no more watching, be it answered or refused.
+    each call whose end is on disk, and `refused` of each that stopped the run and has no record.
     """
 
     def __init__(
@@ -156,6 +156,7 @@ class ThroughJournal:
         sharing: frozenset[str] = frozenset(),
         keep: Callable[[Request, Completion], None] = lambda *_: None,
         settled: Callable[[Sample], None] = lambda _: None,
+        refused: Callable[[Sample], None] = lambda _: None,
     ) -> None:
         self._complete = complete
         self._journal = journal
@@ -164,6 +165,7 @@ class ThroughJournal:
         self._sharing = sharing
         self._keep = keep
         self._settled = settled
+        self._refused = refused
         self._ready: dict[Sample, Completion] = {}
         self._asking: dict[Sample, asyncio.Lock] = {}
         self._written: set[Sample] = set()
@@ -192,7 +194,7 @@ class ThroughJournal:
             self._settled(request.sample)
             raise
         except ProviderRefusal:
-            self._settled(request.sample)
+            self._refused(request.sample)
             raise
         self._settled(request.sample)
         return completion
