@@ -122,6 +122,7 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None
     # Everything that any path needs is imported before the clock starts.
     import aiohttp  # noqa: F401
     import openai  # noqa: F401
+    import scipy.special  # noqa: F401
 
     from runner.agents import Position
     from runner.plan import Plan

@@ -1,8 +1,9 @@
 """The journal of a run: every completion that was paid for, on disk before anything is derived from it.
 
 One record a line: `crc32hex SP canonical-JSON LF`, each with a sequence number. A line is whole or absent: a torn
-last line is cut off on opening, a bad line with good ones after it is damage and stops. The file is locked while
-it is open. After a failed write the journal takes no more, because nobody knows what the disk holds.
+last line is cut off on opening, a bad line with good ones after it is damage and stops. Records that were appended
+together count together: all but the last say `more`, and a group whose last is missing is a torn end. The file is
+locked while it is open. After a failed write the journal takes no more, because nobody knows what the disk holds.
 
 Records that arrive while one write is under way go out together in the next, so that a thousand games share
 one fsync.
@@ -15,7 +16,7 @@ import errno
 import fcntl
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,6 +56,10 @@ class Opened:
     torn_bytes: int
 
 
+MORE = "more"
+"""Set in a record that does not count without the next."""
+
+
 def encode(sequence: int, record: dict[str, Any]) -> bytes:
     """One record as its line."""
     body = canonical({**record, "seq": sequence})
@@ -85,27 +90,31 @@ def read_journal(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _scan(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
-    offset = sequence = 0
-    torn: tuple[int, bytes] | None = None
-    for line in file:
-        if torn is not None:
+    """The lines that count, with their offsets and records; at last the torn end, if there is one, with None."""
+    offset = 0
+    torn = False
+    group: list[tuple[int, bytes, dict[str, Any] | None]] = []
+    for sequence, line in enumerate(file):
+        if torn:
+            bad = group[-1][0]
             raise JournalError(
-                f"{path} is damaged at byte {torn[0]}, and records follow; restore it from a backup, or cut it there "
-                f"(truncate -s {torn[0]} {path}) and run the same command again"
+                f"{path} is damaged at byte {bad}, and records follow; restore it from a backup, or cut it there "
+                f"(truncate -s {bad} {path}) and run the same command again"
             )
         record = decode(line, sequence)
+        group.append((offset, line, record))
         if record is None:
-            torn = (offset, line)
-        else:
-            yield offset, line, record
-            sequence += 1
+            torn = True
+        elif not record.get(MORE):
+            yield from group
+            group = []
         offset += len(line)
-    if torn is not None:
-        yield *torn, None
+    if group:
+        yield group[0][0], b"".join(line for _, line, _ in group), None
 
 
 _Batch = list[tuple[bytes, asyncio.Future[None]]]
-"""Lines, each with what tells its writer that it is on disk."""
+"""What was appended at once, as lines, each with what tells its writer that it is on disk."""
 
 
 class Journal:
@@ -169,22 +178,19 @@ class Journal:
         """How many records it has, those on their way to the disk included."""
         return self._sequence
 
-    async def append(self, record: dict[str, Any]) -> None:
-        """Write one record; it is kept when this returns.
+    async def append(self, *records: dict[str, Any]) -> None:
+        """Write records, all of them or, whenever the process is killed, none; they are kept when this returns.
 
         Raises:
-            JournalError: it could not be written; nor can anything after it.
+            JournalError: they could not be written; nor can anything after them.
         """
-        if self._failure is not None:
-            raise JournalError(f"{self._path} takes no more: {self._failure}") from self._failure
-        line = encode(self._sequence, record)
-        self._sequence += 1
+        lines = self._lines(records)
         if not self._durable:
-            self._write([line])
+            self._write(lines)
             return
         loop = asyncio.get_running_loop()
         flushed = loop.create_future()
-        self._pending.append((line, flushed))
+        self._pending.append((lines, flushed))
         if self._idle.is_set():
             self._idle.clear()
             loop.call_soon(self._flush, loop)  # not at once: games that are ready now send their records along
@@ -196,10 +202,19 @@ class Journal:
         Raises:
             JournalError: it could not be written; nor can anything after it.
         """
+        self._write(self._lines([record]))
+
+    def _lines(self, records: Sequence[dict[str, Any]]) -> bytes:
+        """The next records as their lines."""
         if self._failure is not None:
             raise JournalError(f"{self._path} takes no more: {self._failure}") from self._failure
-        self._write([encode(self._sequence, record)])
-        self._sequence += 1
+        first, last = self._sequence, len(records) - 1
+        lines = [
+            encode(first + index, record if index == last else {**record, MORE: True})
+            for index, record in enumerate(records)
+        ]
+        self._sequence += len(lines)
+        return b"".join(lines)
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand what is pending to the thread, which tells the loop directly: each detour through it costs a wait."""
@@ -210,7 +225,7 @@ class Journal:
     def _write_and_tell(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
         failure: Exception | None = None
         try:
-            self._write([line for line, _ in batch])
+            self._write(b"".join([lines for lines, _ in batch]))
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             failure = error
         loop.call_soon_threadsafe(self._flushed, batch, failure, loop)
@@ -232,9 +247,8 @@ class Journal:
         else:
             self._idle.set()
 
-    def _write(self, batch: list[bytes]) -> None:
+    def _write(self, data: bytes) -> None:
         """Write whole lines, or none that count: after a failure the file is cut back to what was whole."""
-        data = b"".join(batch)
         try:
             written = 0
             while written < len(data):

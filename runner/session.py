@@ -175,6 +175,7 @@ class Session:
                 sharing=engine.sharing,
                 keep=self._keeper(cache),
                 settled=in_flight.settled,
+                refused=in_flight.refused,
             ).complete
             await self._play_all(engine)
         finally:

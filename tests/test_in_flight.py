@@ -309,7 +309,7 @@ def test_what_is_in_flight_can_be_read_at_every_moment(tmp_path: Path, in_flight
         in_flight.sent(sample(index), MOST, 0)
         open_.add(index)
         for done in [other for other in open_ if rng.random() < 0.1]:
-            in_flight.settled(sample(done))
+            in_flight.refused(sample(done))
             open_.discard(done)
         left = Left(tmp_path / "in_flight").most
         assert (left.completions, left.tokens) == (len(open_), 100 * len(open_))
@@ -319,9 +319,9 @@ def test_what_is_in_flight_can_be_read_at_every_moment(tmp_path: Path, in_flight
 def test_a_call_whose_answer_is_in_the_journal_is_not_counted_though_its_slot_is_taken(
     tmp_path: Path, in_flight: InFlight
 ) -> None:
-    """As after a kill between the record and the slot."""
     for index in range(3):
         in_flight.sent(sample(index), MOST, 0)
+    in_flight.settled(sample(0))  # and not sample 2: as after a kill between its record and this
     assert left_after(tmp_path, [answer(0), answer(2)]).most == MOST
 
 
@@ -330,6 +330,20 @@ def test_an_earlier_attempt_s_record_does_not_settle_the_attempt_in_flight(tmp_p
     in_flight.sent(sample(0), MOST, 1)
     assert left_after(tmp_path, [failed]).most == MOST
     assert left_after(tmp_path, [failed]).most == Amount()  # and now there is one of the second
+
+
+@pytest.mark.parametrize("other_first", [True, False])
+def test_a_second_attempt_is_counted_whichever_slot_the_first_had(
+    tmp_path: Path, in_flight: InFlight, other_first: bool
+) -> None:
+    first = [0, 1] if other_first else [1, 0]
+    for index in first:
+        in_flight.sent(sample(index), MOST, 0)
+    for index in first:
+        in_flight.settled(sample(index))
+    in_flight.sent(sample(0), MOST, 2)
+    failed = [failure_record(sample(index), 1, TransientError("cut"), 0.1) for index in first]
+    assert left_after(tmp_path, failed).most == MOST
 
 
 @pytest.mark.parametrize("error", [ContextExceededError("too long", status=400), TransientError("cut")])

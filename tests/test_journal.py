@@ -124,6 +124,28 @@ def test_cut_at_every_byte_exactly_the_whole_records_come_back(tmp_path: Path) -
             assert numbers(path) == list(range(whole + 1))
 
 
+def test_cut_at_every_byte_records_that_were_appended_together_come_back_together_or_not(tmp_path: Path) -> None:
+    path, groups = tmp_path / "journal.jsonl", [[0], [1, 2, 3], [4], [5, 6]]
+
+    async def write() -> None:
+        journal = Journal(path)
+        await asyncio.gather(*(journal.append(*map(record, group)) for group in groups))
+        await journal.close()
+
+    asyncio.run(write())
+    data = path.read_bytes()
+    ends = [index + 1 for index, byte in enumerate(data) if byte == 10]
+    for cut in range(len(data) + 1):
+        path.write_bytes(data[:cut])
+        whole = [group for group in groups if ends[group[-1]] <= cut]
+        expected = [number for group in whole for number in group]
+        assert numbers(path) == expected
+        opened = opened_and_closed(path)
+        assert opened.records == len(expected)
+        assert opened.torn_bytes == cut - (ends[expected[-1]] if expected else 0)
+        assert path.stat().st_size == cut - opened.torn_bytes
+
+
 def test_no_flipped_bit_is_accepted_in_silence(tmp_path: Path) -> None:
     """All bits of a small journal: the flip is reported, or falls in the last record, which counts as torn."""
     path = tmp_path / "journal.jsonl"

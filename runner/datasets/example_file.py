@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +18,7 @@ import orjson
 
 from runner.datasets.examples import Example, Source
 from runner.datasets.formats import Format
-from runner.datasets.seen import Digests, Seen
+from runner.datasets.seen import Digests, Seen, digest
 from runner.errors import RunError
 from runner.files import flush_folder
 from runner.ids import file_hash
@@ -35,6 +36,28 @@ def remove_dataset(target: Path) -> None:
     trace_of(target).unlink(missing_ok=True)
 
 
+BUFFER_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An example as one format writes it."""
+
+    text: bytes
+    key: bytes
+    """The digest of what no two lines of a dataset may share."""
+
+
+def line_of(format_: Format, example: Example) -> Line | str:
+    """An example as a line of this format; the reason where its consumer cannot train on it."""
+    problem = format_.problem(example)
+    if problem is not None:
+        return problem
+    fields = format_.line(example)
+    text = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    return Line(text, digest(orjson.dumps(fields["prompt"]) if format_.repeats else text))
+
+
 class _Lines:
     """Lines of JSON, written beside their place."""
 
@@ -43,7 +66,7 @@ class _Lines:
         self.beside = target.with_name(target.name + ".new")
         self.size = 0
         self._hash = hashlib.sha256()
-        self._file: IO[bytes] = self.beside.open("wb")
+        self._file: IO[bytes] = self.beside.open("wb", buffering=BUFFER_BYTES)
 
     @property
     def sha256(self) -> str:
@@ -108,9 +131,11 @@ class ExampleFile:
 
     def add(self, example: Example, source: Source) -> str | None:
         """Write an example; the reason where it was left out."""
-        problem = self.format.problem(example)
-        if problem is None:
-            problem = self._write(self.format.line(example), source)
+        return self.put(line_of(self.format, example), source)
+
+    def put(self, line: Line | str, source: Source) -> str | None:
+        """Write what `line_of` has given for this file's format; the reason where it was left out."""
+        problem = line if isinstance(line, str) else self._write(line, source)
         return self.leave_out(problem) if problem else None
 
     def leave_out(self, reason: str) -> str:
@@ -118,26 +143,24 @@ class ExampleFile:
         self._left_out[reason] += 1
         return reason
 
-    def _write(self, line: dict[str, Any], source: Source) -> str | None:
-        text = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+    def _write(self, line: Line, source: Source) -> str | None:
         most = self.format.max_bytes
-        if self._full or (most is not None and self._lines.size + len(text) > most):
+        if self._full or (most is not None and self._lines.size + len(line.text) > most):
             self._full = True
             return f"the file is full: {self.format.name} takes {most or 0:,} bytes"
-        reason = self._repeated(line, text)
+        reason = self._repeated(line)
         if reason:
             return reason
         try:
-            self._lines.write(text)
+            self._lines.write(line.text)
             self._trace.write(_trace_line(self.examples + 1, source))
         except OSError as error:
             raise self._cannot(error) from error
         self.examples += 1
         return None
 
-    def _repeated(self, line: dict[str, Any], text: bytes) -> str | None:
-        key = orjson.dumps(line["prompt"]) if self.format.repeats else text
-        holder = self._seen.holder(key, self.target.name)
+    def _repeated(self, line: Line) -> str | None:
+        holder = self._seen.holder(line.key, self.target.name)
         if holder == self.target.name:
             return None if self._repeats else "duplicate line"
         return None if holder is None else f"already in {holder}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.datasets.example_file import ExampleFile, remove_dataset
+from runner.datasets.example_file import ExampleFile, line_of, remove_dataset
 from runner.datasets.examples import Example, RlTurn, Source
 from runner.datasets.formats import FORMATS, Format
 from runner.datasets.preferences import preferences
@@ -77,11 +77,10 @@ class _Splits:
     def of(self, *, validation: bool) -> ExampleFile:
         return self.validation if validation and self.validation else self.train
 
-    def add(self, example: Example, source: Source, *, validation: bool) -> None:
+    def add_turn(self, turn: RlTurn, source: Source, *, validation: bool) -> None:
+        """Add a turn, whose line says its place in the file."""
         file = self.of(validation=validation)
-        if isinstance(example, RlTurn):
-            example = replace(example, index=file.examples, split="validation" if validation else "train")
-        file.add(example, source)
+        file.add(replace(turn, index=file.examples, split="validation" if validation else "train"), source)
 
 
 class DatasetFiles:
@@ -122,8 +121,13 @@ class DatasetFiles:
     def add(self, agent: str, format_: Format, example: Example, source: Source) -> None:
         """Add one agent's example to its own file and to its group's."""
         validation = in_validation(source.datapoint_id, self._share)
-        for splits in self._of(agent, format_):
-            splits.add(example, source, validation=validation)
+        if isinstance(example, RlTurn):
+            for splits in self._of(agent, format_):
+                splits.add_turn(example, source, validation=validation)
+        else:
+            line = line_of(format_, example)
+            for splits in self._of(agent, format_):
+                splits.of(validation=validation).put(line, source)
 
     def leave_out(self, agent: str, format_: Format, reason: str, datapoint_id: str) -> None:
         """Count a game of which this agent has no example."""

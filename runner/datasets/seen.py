@@ -10,6 +10,11 @@ from pathlib import Path
 from runner.errors import RunError
 
 
+def digest(line: bytes) -> bytes:
+    """What tells a line from others."""
+    return hashlib.sha256(line).digest()[:16]
+
+
 class Digests:
     """The digests of the lines of many files, until `close`."""
 
@@ -28,14 +33,13 @@ class Digests:
         except (OSError, sqlite3.Error) as error:
             raise RunError(f"cannot write {path.parent}: {error}") from error
 
-    def holder(self, scope: str, line: bytes, file: str) -> str | None:
-        """The file of this scope that has the line already; None where it is new, and this file's from now on."""
-        digest = hashlib.sha256(line).digest()[:16]
+    def holder(self, scope: str, key: bytes, file: str) -> str | None:
+        """The file of this scope that has the line of this digest; None where it is new, and from now on this one's."""
         try:
-            inserted = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", [scope, digest, file])
+            inserted = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", [scope, key, file])
             if inserted.rowcount == 1:
                 return None
-            found = self._db.execute("SELECT file FROM seen WHERE scope = ? AND digest = ?", [scope, digest])
+            found = self._db.execute("SELECT file FROM seen WHERE scope = ? AND digest = ?", [scope, key])
             return str(found.fetchone()[0])
         except sqlite3.Error as error:
             raise RunError(f"cannot write {self._path.parent}: {error}") from error
@@ -52,5 +56,5 @@ class Seen:
     digests: Digests
     scope: str
 
-    def holder(self, line: bytes, file: str) -> str | None:
-        return self.digests.holder(self.scope, line, file)
+    def holder(self, key: bytes, file: str) -> str | None:
+        return self.digests.holder(self.scope, key, file)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from runner.documents.fields import key
 from runner.errors import BudgetExhausted, CallError
@@ -49,7 +50,10 @@ class Amount:
 
 def answer_limit(settings: ModelSettings) -> int | None:
     """The most tokens one answer can have, by what is sent; None where the spec does not say."""
-    sent = settings.sampling()
+    return _answer_limit(settings.sampling())
+
+
+def _answer_limit(sent: Mapping[str, Any]) -> int | None:
     limits = [sent.get(name) for name in ("max_completion_tokens", "max_tokens")]
     return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
@@ -59,8 +63,9 @@ def worst_case(request: Request, settings: ModelSettings, price: Price | None) -
     if settings.provider != "openai":
         return Amount()
     prompt = sum(byte_length(m["content"]) + MESSAGE_OVERHEAD for m in request.messages)
-    asked = settings.sampling().get("n")
-    answers = (answer_limit(settings) or 0) * max(request.n, asked if isinstance(asked, int) else 1)
+    sent = settings.sampling()
+    asked = sent.get("n")
+    answers = (_answer_limit(sent) or 0) * max(request.n, asked if isinstance(asked, int) else 1)
     usd = price.cost(prompt, answers) if price is not None else 0.0
     return Amount(usd, prompt + answers, 1)
 

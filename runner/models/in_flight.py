@@ -2,8 +2,8 @@
 
 A provider bills a call that it got, whether or not we live to read the answer. So each call has a slot in a file of
 the run folder from before it is sent until its journal record is on disk: which call it is, how long the journal was,
-and its worst case. A slot is written and cleared in the system's page cache, without waiting for a disk: it outlives
-the process however that ends, but not a power cut, after which as many calls as were in flight may be uncounted.
+and its worst case. A slot is written in the system's page cache, without waiting for a disk: it outlives the process
+however that ends, but not a power cut, after which as many calls as were in flight may be uncounted.
 
 Whoever opens the run next writes the sum into the journal as a `lost` record, and removes the file once that is on
 disk. Nothing is counted twice: a slot whose call has a record by then does not count, and a file whose name stands in
@@ -64,10 +64,16 @@ class InFlight:
             raise RunError(f"cannot write {self._path}: {error.strerror}") from error
 
     def settled(self, sample: Sample) -> None:
-        """A call is over: its record is on disk, or the provider has refused it. One that had no slot is no matter."""
+        """A call's record is on disk, by which its slot counts no more. One that had no slot is no matter."""
         at = self._taken.pop(sample, None)
         if at is not None:
-            with suppress(OSError):  # a slot that stays is one whose call has a record
+            self._free.append(at)
+
+    def refused(self, sample: Sample) -> None:
+        """The provider has refused a call, of which there is no record. One that had no slot is no matter."""
+        at = self._taken.pop(sample, None)
+        if at is not None:
+            with suppress(OSError):  # what is counted too much costs nobody money
                 self._write(at, bytes(_SLOT.size))
             self._free.append(at)
 
@@ -101,7 +107,8 @@ class Left:
         self._slots: dict[bytes, tuple[int, Amount]] = {}
         slots = data[_NAME_BYTES:]
         for call, records, *most in _SLOT.iter_unpack(slots[: len(slots) // _SLOT.size * _SLOT.size]):
-            if most[-1]:
+            # Of two slots of one call the later sent is in flight: the other's attempt has its record.
+            if most[-1] and records >= self._slots.get(call, (0,))[0]:
                 self._slots[call] = (records, Amount(*most))
         self._since = min((records for records, _ in self._slots.values()), default=0)
 

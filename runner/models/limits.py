@@ -132,6 +132,11 @@ class GroupLimit:
                     self._buckets[kind] = Bucket(float(text), self._clock)
                     log.info("%s: the server allows %s %s a minute", self.group, text, kind)
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether `enter` needs to know how many tokens a call may use."""
+        return "tokens" in self._buckets
+
     async def enter(self, tokens: int) -> None:
         """Wait for the rates and for a place; `tokens` is what the call may use."""
         if self._in_flight < int(self.limit) and not self._waiting:
@@ -222,7 +227,7 @@ def within_limits(
         limit = limits.get(request.group)
         if limit is None:
             return await complete(request)
-        allowed = tokens(request)
+        allowed = tokens(request) if limit.counts_tokens else 0
         await limit.enter(allowed)
         try:
             await gate.enter(request.group)
@@ -233,7 +238,8 @@ def within_limits(
         except BaseException as error:
             limit.failed(error)
             raise
-        limit.give_back(allowed - completion.usage.prompt_tokens - completion.usage.completion_tokens)
+        if allowed:
+            limit.give_back(allowed - completion.usage.prompt_tokens - completion.usage.completion_tokens)
         limit.succeeded()
         return completion
 

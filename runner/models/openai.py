@@ -179,6 +179,7 @@ class OpenAiModel:
             "timeout": self._client.timeout,
             "security": {"bearer_auth": True},
             "idempotency_key": f"{self._key}-{next(self._numbers)}",
+            "post_parser": openai.not_given,
         }
 
     async def complete(self, request: Request) -> Completion:

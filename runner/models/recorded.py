@@ -143,7 +143,7 @@ class ThroughJournal:
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
     ask for the answers of sibling samples in one call; `keep` is told of each answer once it is on disk, `settled` of
-    each call that needs no more watching, be it answered or refused.
+    each call whose end is on disk, and `refused` of each that stopped the run and has no record.
     """
 
     def __init__(
@@ -156,6 +156,7 @@ class ThroughJournal:
         sharing: frozenset[str] = frozenset(),
         keep: Callable[[Request, Completion], None] = lambda *_: None,
         settled: Callable[[Sample], None] = lambda _: None,
+        refused: Callable[[Sample], None] = lambda _: None,
     ) -> None:
         self._complete = complete
         self._journal = journal
@@ -164,6 +165,7 @@ class ThroughJournal:
         self._sharing = sharing
         self._keep = keep
         self._settled = settled
+        self._refused = refused
         self._ready: dict[Sample, Completion] = {}
         self._asking: dict[Sample, asyncio.Lock] = {}
         self._written: set[Sample] = set()
@@ -183,14 +185,16 @@ class ThroughJournal:
                 completion = await self._shared(request, messages)
             else:
                 completion = await self._complete(request)
-                await self._write(request.sample, completion, request.group, messages)
+                await self._journal.append(
+                    to_record(request.sample, completion, self._parameters[request.group], messages)
+                )
                 self._keep(request, completion)
         except CallError as error:
             await self._journal.append(ended_record(request.sample, error, self._parameters[request.group], messages))
             self._settled(request.sample)
             raise
         except ProviderRefusal:
-            self._settled(request.sample)
+            self._refused(request.sample)
             raise
         self._settled(request.sample)
         return completion
@@ -210,9 +214,6 @@ class ThroughJournal:
             raise ending(record)
         return completion_from_fields(record)
 
-    async def _write(self, sample: Sample, completion: Completion, group: str, messages: str) -> None:
-        await self._journal.append(to_record(sample, completion, self._parameters[group], messages))
-
     async def _shared(self, request: Request, messages: str) -> Completion:
         """One call for this sample and all its siblings that have no answer yet."""
         family = sorted((request.sample, *request.siblings))
@@ -230,8 +231,9 @@ class ThroughJournal:
             del wanted[MAX_N:]
             completion = await self._complete(replace(request, n=len(wanted), siblings=tuple(wanted[1:])))
             parts = list(zip(wanted, split(completion), strict=False))
-            # Together, and so in one write: a kill leaves all parts of what was paid for, or none.
-            await asyncio.gather(*(self._write(sample, part, request.group, messages) for sample, part in parts))
+            # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
+            parameters = self._parameters[request.group]
+            await self._journal.append(*(to_record(sample, part, parameters, messages) for sample, part in parts))
             for sample, part in parts:
                 if not completion.from_cache:
                     self._keep(replace(request, sample=sample, n=len(wanted)), part)
