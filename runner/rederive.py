@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from runner.errors import NipRunError, RunError
 from runner.execute import Engine
 from runner.journal import read_journal
+from runner.loops import one_after_another, run_to_end
 from runner.models.base import Completion, Request
 from runner.models.recorded import ENDED, Recorded, completion_from_fields, ending
 from runner.plan import Job, Plan
@@ -52,14 +52,14 @@ class Rederiver:
 
     def of_job(self, job: Job) -> list[Rollout]:
         """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
-        return asyncio.run(self._of_job(job))
+        return run_to_end(lambda: self._of_job(job))
 
     def by_job(self) -> Iterator[list[Rollout]]:
         """The rollouts of every finished game or tree, in the order of the plan."""
-        with asyncio.Runner() as runner:
+        with one_after_another() as to_end:
             for job in self.plan.jobs():
                 self._asked = []
-                rollouts = runner.run(self._of_job(job))
+                rollouts = to_end(self._of_job(job))
                 if rollouts:
                     yield rollouts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -579,3 +580,12 @@ def test_a_name_for_a_model_that_its_backend_names_itself_is_refused(tmp_path: P
         refused = nip_run("spec.yaml", *words, cwd=tmp_path)
         assert refused.returncode == 2
         assert message in refused.stderr
+
+
+def test_a_training_run_can_be_played_in_a_notebook_where_a_loop_is_running_already(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+
+    async def cell() -> str:
+        return str(trained(path, tmp_path / "results").manifest["status"])
+
+    assert asyncio.run(cell()) == "done"
