@@ -10,6 +10,7 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 import pytest
+import yaml
 
 from runner.rundir import RunFolder
 from tests.fine_tune_server.client import FineTuner, fine_tuning
@@ -56,6 +57,28 @@ def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) ->
             process.wait()
         assert nip_run("spec.yaml", cwd=tmp_path / "killed").returncode == 0
         assert len(provider.jobs()) == len({job["sha256"] for job in provider.jobs()}) == len(jobs)
+
+
+def test_a_job_that_was_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: Path) -> None:
+    """Created, and not yet in the log: the first process and the next must call the job the same."""
+    training = {"iterations": 1, "test": {"scheme": "none"}}
+    with fine_tuning() as provider:
+        frozen = {"verifier": {"freeze": True}}
+        path = training_spec(tmp_path, **at_provider(provider.base_url, training=training, agents=frozen, **SHARED))
+        spec = yaml.safe_load(path.read_text())
+        del spec["training"]["trainers"]["v"]
+        path.write_text(yaml.safe_dump(spec))
+        assert nip_run("spec.yaml", cwd=tmp_path).returncode == 0
+        state = end_of(tmp_path)
+        (log,) = tmp_path.glob("results/runs/*/stages.jsonl")
+        lines = log.read_bytes().splitlines(keepends=True)
+        noted = next(index for index, line in enumerate(lines) if b'"job":"ftjob' in line)
+        log.write_bytes(b"".join(lines[:noted]))
+        manifest = json.loads((log.parent / "manifest.json").read_bytes())
+        (log.parent / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+        done = nip_run("spec.yaml", cwd=tmp_path)
+        assert (done.returncode, len(provider.jobs())) == (0, 1), done.stderr
+    assert end_of(tmp_path) == state
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.fine_tune_server.client import FineTuner, fine_tuning
 from tests.training import at_provider, datasets_of, malt, training_spec
 
 PROVIDER: dict[str, Any] = {"latency": 0.01, "script": {"looks": 2}}
+AT_ONCE = 8
 SHARED = {"share_prompts": True}
 """One request with `n` for all answers to a step."""
 KINDS = {
@@ -68,7 +69,8 @@ def _prove(claims: Claims, rng: random.Random, here: Path, kills: int, *, kind: 
     claims(in_time > kills / 2, f"killed before their end: {in_time} of {kills}")
     claims(same == kills, f"datasets, sidecars and final state byte-identical after the kill: {same} of {kills}")
     claims(doubled == 0, f"runs with a job too many, or another one: {doubled}")
-    claims(extra <= 8, f"completions asked again, at most: {extra}; at once: 8")
+    # Of as many calls again as there may be at the provider, the answers may be on their way to the disk.
+    claims(extra <= 2 * AT_ONCE, f"completions asked again, at most: {extra}; at the provider at once: {AT_ONCE}")
     with fine_tuning(**PROVIDER) as provider:
         place = here / "again and again"
         _spec(place, provider, changes)

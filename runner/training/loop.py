@@ -240,7 +240,7 @@ class _Job:
         key = f"{loop.folder.run_id}/{iteration}/{group}/{self._attempt}"
         self._job = FineTuneJob(
             # Two results folders may hold runs of one id; their jobs are not each other's.
-            key=f"{key}/{tagged_hash('job', [loop.stages.records[0], key])[:8]}",
+            key=f"{key}/{tagged_hash('job', [loop.stages.token, key])[:8]}",
             group=group,
             method=loop.plan.method,
             base_model=loop.base_of(group),

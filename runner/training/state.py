@@ -42,6 +42,11 @@ class Stages:
         """The last such record."""
         return next(reversed(list(self.find(stage, iteration, **facts))), None)
 
+    @property
+    def token(self) -> str:
+        """What tells this run from others of its id; the same in every process."""
+        return str(self.all(BEGUN)[0]["token"])
+
     def all(self, stage: str) -> list[Record]:
         """The records of a stage, of all iterations."""
         return [record for record in self.records if record["stage"] == stage]
