@@ -34,12 +34,9 @@ def test_a_renamed_column_hides_one_of_the_same_name(tmp_path):
     assert [dict(p.columns) for p in dataset.datapoints] == [{"text": "x"}, {"text": "y"}]
 
 
-def test_one_column_under_two_names_is_given_twice_or_refused(tmp_path):
-    try:
-        dataset = load(tmp_path, jsonl(A, B), columns={"one": "text", "two": "text"})
-    except SpecError:
-        return
-    assert set(dataset.columns) == {"one", "two"}
+def test_one_column_under_two_names_is_refused(tmp_path):
+    with pytest.raises(SpecError, match="one column under two names: text"):
+        load(tmp_path, jsonl(A, B), columns={"one": "text", "two": "text"})
 
 
 def test_a_column_that_is_not_there_gets_the_nearest(tmp_path):
@@ -86,19 +83,12 @@ def test_a_bad_filter_is_refused_at_its_key(tmp_path, condition):
 def test_a_filter_cannot_undo_the_split(tmp_path):
     content = jsonl({**A, "split": "train"}, {**B, "split": "test"})
     assert ids(load(tmp_path, content, split="test", filter="label = 0 OR label = 1")) == ["b"]
-    try:
-        broken_out = ids(load(tmp_path, content, split="test", filter="1 = 1) OR (1 = 1"))
-    except SpecError:
-        return
-    assert broken_out == ["b"]
+    assert ids(load(tmp_path, content, split="test", filter="1 = 1) OR (1 = 1")) == ["b"]
 
 
 def test_a_filter_gives_the_same_rows_each_time(tmp_path):
     rows = [{"id": str(i), "label": i % 2} for i in range(200)]
-    try:
-        chosen = {tuple(ids(load(tmp_path, jsonl(*rows), filter="random() < 0.5"))) for _ in range(3)}
-    except SpecError:
-        return
+    chosen = {tuple(ids(load(tmp_path, jsonl(*rows), filter="random() < 0.5"))) for _ in range(3)}
     assert len(chosen) == 1
 
 

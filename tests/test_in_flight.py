@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,9 @@ from runner.rundir import RunFolder
 from runner.spec.load import load_spec
 from runner.spending import spending
 from tests.batch_server.client import Provider, providing
+from tests.processes import started_silent, until
 from tests.server.client import serving
 from tests.server.play import (
-    command,
-    environment,
     journal_records,
     nip_run,
     only_run,
@@ -42,24 +40,10 @@ PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 
 AT_ONCE = 8
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.005)
-
-
-def begun(folder: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command("spec.yaml", "-q"), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
 def killed_in_flight(folder: Path, provider: Provider) -> None:
     """Play, and kill when the provider has as many calls as may be made at once; wait until it has billed them."""
     before = provider.stats()["chat"]
-    process = begun(folder)
+    process = started_silent("spec.yaml", "-q", cwd=folder)
     try:
         until(lambda: provider.stats()["open"] == AT_ONCE or process.poll() is not None)
         time.sleep(0.05)
@@ -151,7 +135,7 @@ def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> 
         )  # fmt: skip
         for _ in range(5):
             goal = provider.stats()["chat"] + rng.randrange(1, 40)
-            process = begun(tmp_path)
+            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
             until(lambda p=process, n=goal: provider.stats()["chat"] >= n or p.poll() is not None)
             process.kill()
             kills += process.wait() != 0
@@ -169,7 +153,7 @@ def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> 
 def test_calls_that_a_second_ctrl_c_gives_up_are_counted(tmp_path: Path) -> None:
     with providing(latency=5.0) as provider:
         spec_file(tmp_path, provider.base_url, models={"m": {"timeout": 30.0}}, rollouts={"concurrency": AT_ONCE})
-        process = begun(tmp_path)
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
         until(lambda: provider.stats()["open"] == AT_ONCE)
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
@@ -204,7 +188,7 @@ def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> N
     batch = {"m": {**PRICED["m"], "batch": True, "batch_wait": 0.05, "batch_poll": 0.05}}
     with providing(delay=60.0) as provider:
         spec_file(tmp_path, provider.base_url, models=batch)
-        process = begun(tmp_path)
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
         until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
         process.wait()

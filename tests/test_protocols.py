@@ -10,8 +10,7 @@ from runner.errors import Place, SpecError
 from runner.prompts.chat import chat_messages
 from runner.protocols.game import Turn, episode_rewards
 from runner.protocols.load import load_protocol, unplayable
-from runner.protocols.parse import parse_answer
-from tests.games import DUEL, SEVENTH, STRICT, finished, protocol_of, who_speaks
+from tests.games import DUEL, SEVENTH, finished, protocol_of, who_speaks
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -70,14 +69,10 @@ def test_a_mistake_in_a_protocol_file_is_said_at_its_place(tmp_path, old, new, m
     assert [text[: len(wanted)] for text, wanted in zip(found, messages, strict=True)] == messages
 
 
-def test_a_header_that_is_the_start_of_another_is_refused_or_told_apart(tmp_path):
+def test_a_header_that_is_the_start_of_another_is_refused(tmp_path):
     text = DUEL.replace('one: "To one:", two: "To two:"', 'one: "To one", two: "To one or two:"')
-    try:
-        protocol = protocol_of(tmp_path, text)
-    except SpecError:
-        return
-    parsed = parse_answer(protocol, "verifier", 0, "To one or two: b\nTo one a", STRICT)
-    assert parsed.messages == {"one": "To one a", "two": "To one or two: b"}
+    with pytest.raises(SpecError, match="one header stands in another"):
+        protocol_of(tmp_path, text)
 
 
 def test_a_missing_agents_section_is_refused(tmp_path):

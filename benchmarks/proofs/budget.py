@@ -13,9 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from shared import Claims, folder, start, times
+from shared import Claims, folder, times
 
 from tests.batch_server.client import Provider, providing
+from tests.processes import started_silent
 from tests.server.play import journal_records, nip_run, only_run, spec_file
 
 IN, OUT, SIZE = 20.0, 80.0, 300
@@ -76,7 +77,7 @@ def main() -> int:
 
 def kill_on_its_way(words: tuple[str, ...], here: Path, provider: Provider, rng: random.Random) -> bool:
     """Play until the provider has got some more calls, and kill; whether there was still something to kill."""
-    process = start(*words, cwd=here)
+    process = started_silent(*words, cwd=here)
     asked = provider.stats()["chat"] + rng.randrange(5, 40)
     while provider.stats()["chat"] < asked and process.poll() is None:
         time.sleep(0.005)

@@ -16,9 +16,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from shared import Claims, calls_of, folder, start, times
+from shared import Claims, calls_of, folder, times
 
 from runner.leaderboard import query
+from tests.processes import started_silent
 from tests.server.client import Loopback, serving
 from tests.server.play import derived_files, only_run, played, spec_file
 
@@ -70,7 +71,7 @@ def _killed_and_resumed(
     base = server.requests
     for moment in moments:
         before, recorded = server.requests, len(_calls(here))
-        process = start("spec.yaml", "-q", cwd=here)
+        process = started_silent("spec.yaml", "-q", cwd=here)
         begun = time.monotonic()
         if rng.random() < 0.1:
             with suppress(subprocess.TimeoutExpired):
@@ -89,7 +90,7 @@ def _killed_and_resumed(
         slowest = max(slowest, time.monotonic() - begun)
         time.sleep(0.02)
         in_flight.append(server.requests - before - (len(_calls(here)) - recorded))
-    process = start("spec.yaml", "-q", cwd=here)
+    process = started_silent("spec.yaml", "-q", cwd=here)
     assert process.wait(300) == 0, "the last resume failed"
     assert server.requests >= base + needed
     return in_flight, slowest
@@ -113,14 +114,14 @@ def _killed_while_deriving(here: Path, run: Path, kills: int, rng: random.Random
     for _ in range(kills):
         manifest = json.loads((run / "manifest.json").read_text())
         (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
-        process = start("spec.yaml", "-q", cwd=here)
+        process = started_silent("spec.yaml", "-q", cwd=here)
         try:
             process.wait(rng.uniform(0.4, 2.5))
         except subprocess.TimeoutExpired:
             process.kill()
             done += 1
         process.wait()
-    assert start("spec.yaml", "-q", cwd=here).wait(300) == 0
+    assert started_silent("spec.yaml", "-q", cwd=here).wait(300) == 0
     return done
 
 

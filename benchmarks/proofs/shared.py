@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.server.play import command, environment, journal_records  # noqa: E402
+from tests.server.play import journal_records  # noqa: E402
 
 
 class Claims:
@@ -46,14 +45,6 @@ def times(description: str | None, default: int) -> argparse.Namespace:
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="nip-run-proof-") as name:
         yield Path(name)
-
-
-def start(*words: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
-    """The command line in a process of its own, silent."""
-    return subprocess.Popen(
-        command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 def calls_of(run: Path) -> list[tuple[Any, ...]]:

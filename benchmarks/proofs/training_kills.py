@@ -16,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shared import Claims, folder, start, times
+from shared import Claims, folder, times
 
 from runner.rundir import RunFolder
 from tests.fine_tune_server.client import FineTuner, fine_tuning
+from tests.processes import started_silent
 from tests.training import at_provider, datasets_of, malt, training_spec
 
 PROVIDER: dict[str, Any] = {"latency": 0.01, "script": {"looks": 2}}
@@ -52,7 +53,7 @@ def _prove(claims: Claims, rng: random.Random, here: Path, kills: int, *, kind: 
     with fine_tuning(**PROVIDER) as provider:
         begun = time.monotonic()
         _spec(here / "whole", provider, changes)
-        assert start("spec.yaml", "-q", cwd=here / "whole").wait(300) == 0
+        assert started_silent("spec.yaml", "-q", cwd=here / "whole").wait(300) == 0
         lasted = time.monotonic() - begun
         wanted, jobs, calls = _end(here / "whole"), _jobs(provider), provider.stats()["chat"]
     print(f"\n{kind}: {calls} completions, {len(jobs)} jobs, {lasted:.1f} s undisturbed")
@@ -62,7 +63,7 @@ def _prove(claims: Claims, rng: random.Random, here: Path, kills: int, *, kind: 
             place = here / str(number)
             _spec(place, provider, changes)
             in_time += _killed(place, rng.uniform(0.3, lasted))
-            assert start("spec.yaml", "-q", cwd=place).wait(300) == 0
+            assert started_silent("spec.yaml", "-q", cwd=place).wait(300) == 0
             same += _end(place) == wanted
             doubled += _jobs(provider) != jobs
             extra = max(extra, provider.stats()["chat"] - calls)
@@ -75,7 +76,7 @@ def _prove(claims: Claims, rng: random.Random, here: Path, kills: int, *, kind: 
         place = here / "again and again"
         _spec(place, provider, changes)
         in_time = sum(_killed(place, rng.uniform(0.6, 2.0)) for _ in range(kills))
-        assert start("spec.yaml", "-q", cwd=place).wait(300) == 0
+        assert started_silent("spec.yaml", "-q", cwd=place).wait(300) == 0
         claims(_end(place) == wanted, f"the same after {in_time} kills one after the other")
         claims(_jobs(provider) == jobs, f"and the same {len(jobs)} jobs")
 
@@ -85,7 +86,7 @@ def _spec(place: Path, provider: FineTuner, changes: dict[str, Any]) -> None:
 
 
 def _killed(place: Path, seconds: float) -> bool:
-    process = start("spec.yaml", "-q", cwd=place)
+    process = started_silent("spec.yaml", "-q", cwd=place)
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
     process.kill()
