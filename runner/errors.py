@@ -127,6 +127,10 @@ class TransientError(CallError):
     """A rate limit, a time-out, a lost connection or a failure of the server."""
 
 
+class SeveralRefusedError(CallError):
+    """The server gives no more than one answer to a call; it may be asked for one."""
+
+
 class ContextExceededError(CallError):
     """The prompt is longer than the model's context."""
 

@@ -13,7 +13,7 @@ import orjson
 
 from runner.datasets.files import FineTuneFiles, Trees, remove_files
 from runner.documents.fields import plain
-from runner.errors import BudgetExhausted, CallError, Interrupted, RunError, TransientError
+from runner.errors import BudgetExhausted, CallError, Interrupted, RunError
 from runner.execute import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
 from runner.files import write_whole
 from runner.ids import tagged_hash
@@ -142,12 +142,15 @@ class Session:
         in_flight = InFlight(self.folder.in_flight)
         engine = self._engine(replayed.failures if replayed is not None and whole else recorded.failures)
 
-        async def failed(request: Request, attempt: int, error: TransientError, wait: float) -> None:
+        def most_of(request: Request) -> Amount:
+            return worst_case(request, self._models[request.group], self._prices[request.group])
+
+        async def failed(request: Request, attempt: int, error: CallError, wait: float) -> None:
             sample = request.sample
             settings = self._models[request.group]
             if error.charged is None and error.status is None:
                 # Without a budget nobody reserved anything; one that is set later must know of this call all the same.
-                most = worst_case(request, settings, self._prices[request.group])
+                most = most_of(request)
                 error.charged = (most.usd, most.tokens, most.completions)
             self.progress.failures += 1
             self._watch(self.progress)
@@ -161,8 +164,7 @@ class Session:
             engine.go_on()
             settings = self._models[request.group]
             if settings.provider == "openai" and not settings.batch:
-                most = worst_case(request, settings, self._prices[request.group])
-                in_flight.sent(request.sample, most, journal.records)
+                in_flight.sent(request.sample, most_of(request), journal.records)
 
         connection = self._connect(engine, journal, recorded, cache, replayed, failed=failed, before_call=before_call)
         try:
@@ -176,6 +178,8 @@ class Session:
                 keep=self._keeper(cache),
                 settled=in_flight.settled,
                 refused=in_flight.refused,
+                failed=failed,
+                most=most_of,
             ).complete
             await self._play_all(engine)
         finally:

@@ -28,11 +28,11 @@ def spending(plan: Plan, folder: RunFolder) -> Amount:
     left = Left(folder.in_flight)
     for _, record in read_journal(folder.journal):
         left.see(record)
-        if record["kind"] == CALL and not record["cache"]:
+        if record["kind"] in (CALL, FAILURE, LOST) and record.get("charged"):
+            total += Amount(*record["charged"])
+        elif record["kind"] == CALL and not record["cache"]:
             settings = models[groups[record["sample"][3]]]
             total += actual(completion_from_fields(record), settings, price_of(settings))
-        elif record["kind"] in (FAILURE, LOST) and record["charged"]:
-            total += Amount(*record["charged"])
     return total + left.most
 
 

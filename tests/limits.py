@@ -46,7 +46,7 @@ async def full_round(limit: GroupLimit, outcome: BaseException | None = None) ->
     """Fill the limit, then end every call: how many were in flight."""
     count = int(limit.limit)
     for _ in range(count):
-        await asyncio.wait_for(limit.enter(0), 1)
+        await asyncio.wait_for(limit.enter(), 1)
     for _ in range(count):
         limit.succeeded() if outcome is None else limit.failed(outcome)
     return count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.spec.load import load_spec
 from tests.batch_server.client import providing
+from tests.server.client import serving
 from tests.server.play import derived_files, journal_records, nip_run, only_run, played, spec_file
 
 IN, OUT = 100.0, 400.0
@@ -98,6 +100,15 @@ def test_a_completions_budget_counts_every_call(tmp_path: Path) -> None:
         with pytest.raises(BudgetExhausted):
             played(path, tmp_path / "results")
         assert provider.stats()["chat"] == 20
+
+
+def test_what_the_server_did_not_count_stays_at_its_worst_case_for_the_next_process(tmp_path: Path) -> None:
+    priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}  # a call may cost 100
+    with serving(usage=False) as server:
+        spec_file(tmp_path, server.base_url, size=20, models=priced, budget={"usd": 500})
+        for _ in range(3):
+            assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        assert server.requests == 5
 
 
 def test_a_budget_that_suffices_changes_nothing(tmp_path: Path) -> None:
@@ -218,6 +229,12 @@ SETTINGS = ModelSettings(
     model="tiny", base_url="http://127.0.0.1:9/v1", max_completion_tokens=50, price=Price(input=1.0, output=2.0)
 )
 REQUEST = Request("m", ({"role": "user", "content": "Ünïcode"},), Sample("p", 0, 0, "verifier", 0))
+
+
+def test_what_is_billed_as_prompt_besides_the_messages_is_in_the_worst_case() -> None:
+    tools = {"tools": [{"type": "function", "function": {"name": "look", "description": "x" * 1000}}]}
+    more = worst_case(REQUEST, replace(SETTINGS, extra_body=tools), None).tokens
+    assert more >= worst_case(REQUEST, SETTINGS, None).tokens + 1000
 
 
 def test_the_worst_case_is_at_least_a_token_for_each_byte_and_every_answer_in_full() -> None:

@@ -25,7 +25,7 @@ def test_it_starts_with_a_quarter_or_a_handful(most: int, first: int) -> None:
 
 async def rounds_under_load(limit: GroupLimit, count: int, *, together: bool) -> list[int]:
     """How many were in flight in each of `count` round trips, with many more calls waiting all the time."""
-    waiting = [asyncio.create_task(limit.enter(0)) for _ in range(2000)]
+    waiting = [asyncio.create_task(limit.enter()) for _ in range(2000)]
     found = []
     for _ in range(count):
         await settled()
@@ -53,7 +53,7 @@ def test_it_does_not_grow_while_it_is_not_full() -> None:
     async def go() -> float:
         limit = limit_of(100)
         for _ in range(200):
-            await limit.enter(0)
+            await limit.enter()
             limit.succeeded()
         return limit.limit
 
@@ -135,13 +135,13 @@ def test_a_429_holds_the_whole_group_back_for_as_long_as_the_server_asks() -> No
     async def go() -> tuple[float, float]:
         time = Time()
         limit = limit_of(8, time)
-        await limit.enter(0)
+        await limit.enter()
         begun = time.now
         limit.failed(TransientError("429", status=429, retry_after=7.5))
-        await limit.enter(0)
+        await limit.enter()
         held = time.now - begun
         limit.succeeded()
-        await limit.enter(0)
+        await limit.enter()
         return held, time.now - begun - held
 
     held, again = asyncio.run(go())

@@ -30,7 +30,7 @@ class Group:
         async def one() -> None:
             count = int(self.limit.limit)
             for _ in range(count):
-                await asyncio.wait_for(self.limit.enter(0), 1)
+                await asyncio.wait_for(self.limit.enter(), 1)
             for _ in range(count):
                 self.limit.succeeded()
 
@@ -39,7 +39,7 @@ class Group:
 
     def refused(self) -> None:
         """One 429, and the time after which the limit may move again."""
-        asyncio.run(self.limit.enter(0))
+        asyncio.run(self.limit.enter())
         self.limit.failed(TOO_MANY)
         self.now += COOL_DOWN_SECONDS + 1
 

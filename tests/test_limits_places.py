@@ -65,8 +65,8 @@ def test_never_more_in_flight_than_the_limit_whatever_fails_or_is_given_up(most:
 def test_a_call_that_is_given_up_while_it_waits_takes_nobody_s_place() -> None:
     async def go() -> None:
         limit = limit_of(1)
-        await limit.enter(0)
-        waiting = [asyncio.create_task(limit.enter(0)) for _ in range(3)]
+        await limit.enter()
+        waiting = [asyncio.create_task(limit.enter()) for _ in range(3)]
         await settled()
         waiting[0].cancel()
         limit.succeeded()
@@ -82,9 +82,9 @@ def test_a_call_that_is_given_up_while_it_waits_takes_nobody_s_place() -> None:
 def test_a_call_that_is_given_up_during_the_server_s_wait_gives_its_place_back() -> None:
     async def go() -> None:
         limit = GroupLimit("m", 1)
-        await limit.enter(0)
+        await limit.enter()
         limit.failed(TransientError("429", status=429, retry_after=30.0))
-        task = asyncio.create_task(limit.enter(0))
+        task = asyncio.create_task(limit.enter())
         await asyncio.sleep(0.01)
         assert limit._in_flight == 1
         task.cancel()

@@ -67,13 +67,33 @@ def test_requests_and_tokens_are_each_held_to_their_rate() -> None:
         limit = limit_of(1, time, **rates)
         begun = time.now
         for _ in range(count):
-            await limit.enter(tokens)
+            await limit.enter(lambda: tokens)
             limit.succeeded()
         return time.now - begun
 
     assert asyncio.run(go(120, 1, requests_per_minute=60)) == pytest.approx(114, abs=1)
     assert asyncio.run(go(120, 100, tokens_per_minute=6000)) == pytest.approx(114, abs=1)
     assert asyncio.run(go(120, 100, requests_per_minute=60, tokens_per_minute=12_000)) == pytest.approx(114, abs=1)
+
+
+def test_calls_that_waited_for_a_place_when_a_rate_was_learnt_are_held_to_it() -> None:
+    async def go() -> float:
+        time = Time()
+        limit = limit_of(1, time)
+        complete = within_limits(answered, Gate(1), {"m": limit}, lambda _: 100)
+        await limit.enter()
+        waiting = [asyncio.create_task(complete(request(index=i))) for i in range(120)]
+        await asyncio.sleep(0)
+        limit.learn({"x-ratelimit-limit-tokens": "6000"})
+        begun = time.now
+        limit.succeeded()
+        await asyncio.gather(*waiting)
+        return time.now - begun
+
+    async def answered(request: Request) -> Completion:
+        return Completion((Choice("a", "stop"),), "m", Usage(90, 10))
+
+    assert asyncio.run(go()) == pytest.approx(114, abs=1)
 
 
 def test_rates_are_learnt_from_the_headers_where_the_spec_gives_none() -> None:
@@ -84,7 +104,7 @@ def test_rates_are_learnt_from_the_headers_where_the_spec_gives_none() -> None:
         begun = time.now
         for _ in range(66):
             limit.learn(headers)
-            await limit.enter(1)
+            await limit.enter(lambda: 1)
             limit.succeeded()
         return time.now - begun
 

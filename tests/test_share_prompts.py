@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections import Counter
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from runner.errors import SpecError
+from runner.errors import BudgetExhausted, RefusedError, SpecError
+from runner.journal import Journal, read_journal
+from runner.models.base import Choice, Completion, Request, Sample
+from runner.models.recorded import Recorded, ThroughJournal
 from runner.spec.load import load_spec
 from tests.batch_server.client import Provider, providing
 from tests.processes import started_silent
@@ -88,10 +92,59 @@ def test_a_server_that_refuses_n_is_asked_one_by_one(tmp_path: Path) -> None:
         stats = provider.stats()
     assert result.metrics["outcomes"]["decided"] == SIZE * REPEATS
     rows = table(result.folder.path, "completions")
-    assert stats["kinds"]["answer"] == len(rows) == sum(samples(result.folder.path).values())
+    assert stats["kinds"]["answer"] == sum(row["error"] is None for row in rows)
+    assert stats["kinds"]["answer"] == sum(samples(result.folder.path).values())
+    assert stats["kinds"]["refused_n"] == sum("refuses n" in (row["error"] or "") for row in rows)
     # Calls that were under way together may each find out for themselves; nobody after them.
     assert stats["kinds"]["refused_n"] <= 8
     assert set(samples(result.folder.path).values()) == {1}
+
+
+def test_calls_that_were_refused_for_n_count_in_the_budget(tmp_path: Path) -> None:
+    with providing(refuses_n=True) as provider:
+        path = shared(tmp_path, provider)
+        with pytest.raises(BudgetExhausted):
+            played(path, tmp_path / "results", "budget.completions=10")
+        assert provider.stats()["chat"] <= 10
+
+
+def test_where_all_answers_together_do_not_fit_the_budget_one_is_asked_for(tmp_path: Path) -> None:
+    priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}
+    with providing() as provider:
+        path = shared(tmp_path, provider, models=priced)
+        with pytest.raises(BudgetExhausted):
+            played(path, tmp_path / "results", "budget.usd=150")  # one call may cost 100
+        assert set(provider.stats()["ns"]) == {1}
+
+
+def test_a_sample_that_was_refused_is_not_asked_for_again_by_its_siblings(tmp_path: Path) -> None:
+    """Else the journal would hold an answer that the game never had, and a replay would tell another story."""
+    family = [Sample("p0", repeat, 0, "verifier", 0) for repeat in range(3)]
+    asked: list[int] = []
+
+    async def refusing_once(request: Request) -> Completion:
+        asked.append(request.n)
+        if len(asked) == 1:
+            raise RefusedError("by policy", status=400)
+        return Completion((Choice("yes", "stop"),) * request.n, "tiny")
+
+    async def all_three() -> list[Any]:
+        journal = Journal(tmp_path / "journal.jsonl")
+        through = ThroughJournal(
+            refusing_once, journal, Recorded(journal.read, ()), {"m": "parameters"}, sharing=frozenset({"m"})
+        )
+        requests = (Request("m", (), own, siblings=tuple(s for s in family if s != own)) for own in family)
+        try:
+            return await asyncio.gather(*map(through.complete, requests), return_exceptions=True)
+        finally:
+            await journal.close()
+
+    first, *others = asyncio.run(all_three())
+    assert isinstance(first, RefusedError)
+    assert [other.choices[0].text for other in others] == ["yes", "yes"]
+    assert asked == [3, 2]
+    kept = [(record["kind"], record["sample"][1]) for _, record in read_journal(tmp_path / "journal.jsonl")]
+    assert kept == [("ended", 0), ("call", 1), ("call", 2)]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

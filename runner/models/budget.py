@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from runner.documents.fields import key
 from runner.errors import BudgetExhausted, CallError
 from runner.models.base import Complete, Completion, Request, byte_length
@@ -62,7 +64,9 @@ def worst_case(request: Request, settings: ModelSettings, price: Price | None) -
     """The most that one call can cost."""
     if settings.provider != "openai":
         return Amount()
-    prompt = sum(byte_length(m["content"]) + MESSAGE_OVERHEAD for m in request.messages)
+    prompt = sum(byte_length(m["content"] + m.get("name", "")) + MESSAGE_OVERHEAD for m in request.messages)
+    if settings.extra_body:
+        prompt += len(orjson.dumps(dict(settings.extra_body)))  # tools and schemas are billed as part of the prompt
     sent = settings.sampling()
     asked = sent.get("n")
     answers = (_answer_limit(sent) or 0) * max(request.n, asked if isinstance(asked, int) else 1)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from runner.errors import TransientError
 from runner.models.base import Complete, Completion, Request
 from runner.models.budget import Budget, within_budget, worst_case
 from runner.models.cache import Cache, through_cache
@@ -19,7 +18,7 @@ from runner.models.dummy import DummyModel
 from runner.models.limits import Gate, GroupLimit, Sleep, within_limits
 from runner.models.policy import TransientPolicy
 from runner.models.prices import price_of
-from runner.models.retry import Failed, with_retries
+from runner.models.retry import Failed, ignored, with_retries
 from runner.models.settings import ModelSettings
 
 Close = Callable[[], Awaitable[None]]
@@ -49,17 +48,13 @@ class Connection:
                 raise failure
 
 
-async def _ignore(request: Request, attempt: int, error: TransientError, wait: float) -> None:
-    del request, attempt, error, wait
-
-
 def connect(
     groups: Mapping[str, ModelSettings],
     policy: TransientPolicy,
     *,
     concurrency: int = 64,
     replays: Mapping[str, Path] | None = None,
-    failed: Failed = _ignore,
+    failed: Failed = ignored,
     budget: Budget | None = None,
     cache: Cache | None = None,
     providers: Mapping[str, Provider] | None = None,

@@ -132,13 +132,11 @@ class GroupLimit:
                     self._buckets[kind] = Bucket(float(text), self._clock)
                     log.info("%s: the server allows %s %s a minute", self.group, text, kind)
 
-    @property
-    def counts_tokens(self) -> bool:
-        """Whether `enter` needs to know how many tokens a call may use."""
-        return "tokens" in self._buckets
+    async def enter(self, tokens: Callable[[], int] = lambda: 0) -> int:
+        """Wait for a place and for the rates; the tokens that were counted of what the call may use.
 
-    async def enter(self, tokens: int) -> None:
-        """Wait for the rates and for a place; `tokens` is what the call may use."""
+        `tokens` says how many that are. It is asked once there is a place, where a rate of tokens is known by then.
+        """
         if self._in_flight < int(self.limit) and not self._waiting:
             self._in_flight += 1
         else:
@@ -151,18 +149,20 @@ class GroupLimit:
                     self._leave()  # the place was given in the same moment
                 raise
         try:
-            await self._pause(tokens)
+            return await self._pause(tokens)
         except BaseException:
             self._leave()
             raise
 
-    async def _pause(self, tokens: int) -> None:
-        waits = [bucket.wait_for(1 if kind == "requests" else tokens) for kind, bucket in self._buckets.items()]
+    async def _pause(self, tokens: Callable[[], int]) -> int:
+        counted = tokens() if "tokens" in self._buckets else 0
+        waits = [bucket.wait_for(1 if kind == "requests" else counted) for kind, bucket in self._buckets.items()]
         wait = max(waits, default=0.0)
         if wait > 0:
             await self._sleep(wait)
         while (held := self._not_before - self._clock()) > 0:
             await self._sleep(held)
+        return counted
 
     def _leave(self) -> None:
         self._in_flight -= 1
@@ -227,8 +227,7 @@ def within_limits(
         limit = limits.get(request.group)
         if limit is None:
             return await complete(request)
-        allowed = tokens(request) if limit.counts_tokens else 0
-        await limit.enter(allowed)
+        allowed = await limit.enter(lambda: tokens(request))
         try:
             await gate.enter(request.group)
             try:

@@ -21,7 +21,7 @@ import aiohttp
 import httpx2
 import openai
 
-from runner.errors import NipRunError, ProviderRefusal, TransientError
+from runner.errors import NipRunError, ProviderRefusal, SeveralRefusedError, TransientError
 from runner.models.base import Completion, Request
 from runner.models.openai_body import request_body
 from runner.models.openai_wire import BASE_URL, classified, key_variable, read_completion, refuses_n, where
@@ -156,7 +156,6 @@ class OpenAiModel:
         self._settings = settings
         self._group = group
         self._learn = learn or (lambda _: None)
-        self._gives_n = True
         self._client = make_client(settings, group, connections)
         # An absolute address spares the client the join with its base URL at each call.
         base = self._client.base_url
@@ -183,15 +182,16 @@ class OpenAiModel:
         }
 
     async def complete(self, request: Request) -> Completion:
-        """Ask once; for the answers of several samples in one call, unless the server has refused that before.
+        """Ask once; for the answers of several samples in one call where the request has `n`.
 
         Raises:
+            SeveralRefusedError: the server gives one answer a call.
             TransientError: worth asking again.
             ContextExceededError, RefusedError: the outcome of the game.
             ProviderRefusal: no call of this run can succeed.
         """
         started = time.perf_counter()
-        n = request.n if self._gives_n and request.n > 1 else None
+        n = request.n if request.n > 1 else None
         body = request_body(self._settings, request.messages, n)
         try:
             # The client's own timeout starts anew with each byte; a call as a whole has one end.
@@ -206,8 +206,8 @@ class OpenAiModel:
             if isinstance(error, openai.APIStatusError):
                 self._learn(error.response.headers)
                 if n is not None and refuses_n(error.status_code, error.body):
-                    self._gives_n = False
-                    return await self.complete(request)
+                    said = f"{where(self._settings, self._group)} refuses n: {error.message}"
+                    raise SeveralRefusedError(said, status=error.status_code) from error
             raise as_ours(error, self._settings, self._group) from error
         self._learn(response.headers)
         latency = round((time.perf_counter() - started) * 1000, 3)

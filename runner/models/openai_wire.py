@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -192,12 +193,9 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
     seconds = _seconds(text)
     if seconds is not None:
         return seconds
-    try:
-        date = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        pass
-    else:
-        return max(date.timestamp() - (time.time() if now is None else now), 0.0)
+    with suppress(ValueError, OverflowError):  # no date, or none that there is
+        date = email.utils.parsedate_to_datetime(text).timestamp()
+        return max(date - (time.time() if now is None else now), 0.0)
     # The reset headers say when a bucket is full again, which is longer than needed: only an empty one counts.
     waits = [
         duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
@@ -220,6 +218,7 @@ def _seconds(text: str) -> float | None:
 def duration(text: str) -> float | None:
     """`1m30s`, `12ms`, `6` into seconds."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
+        return _seconds(text)
     parts = _DURATION.findall(text)
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else None
+    whole = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    return whole if parts and math.isfinite(whole) else None

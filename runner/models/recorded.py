@@ -11,16 +11,20 @@ from typing import Any
 import orjson
 
 from runner.errors import (
+    BudgetExhausted,
     CallError,
     ContextExceededError,
     JournalError,
     ProviderRefusal,
     RefusedError,
+    SeveralRefusedError,
     TransientError,
 )
 from runner.ids import canonical
 from runner.journal import Journal
 from runner.models.base import Choice, Complete, Completion, Request, Sample, Usage
+from runner.models.budget import Amount
+from runner.models.retry import Failed, ignored
 from runner.prompts.chat import ChatMessage
 
 CALL = "call"
@@ -62,14 +66,22 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
     )
 
 
-def to_record(sample: Sample, completion: Completion, parameters: str, messages: str) -> dict[str, Any]:
-    """A completion as its journal record, with the hashes of what was asked."""
-    return {
+def to_record(
+    sample: Sample, completion: Completion, parameters: str, messages: str, most: Amount | None = None
+) -> dict[str, Any]:
+    """A completion as its journal record, with the hashes of what was asked.
+
+    `most` is the most that the call may have cost. It is kept, as `charged`, where the server did not count the tokens.
+    """
+    record = {
         "kind": CALL,
         "sample": list(sample),
         "asked": [parameters, messages],
         **completion_fields(completion),
     }
+    if most is not None and completion.usage.estimated and not completion.from_cache:
+        record["charged"] = [most.usd, most.tokens, most.completions]
+    return record
 
 
 _ENDINGS: Mapping[str, type[CallError]] = {
@@ -143,7 +155,8 @@ class ThroughJournal:
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
     ask for the answers of sibling samples in one call; `keep` is told of each answer once it is on disk, `settled` of
-    each call whose end is on disk, and `refused` of each that stopped the run and has no record.
+    each call whose end is on disk, and `refused` of each that stopped the run and has no record. `failed` is told of an
+    attempt that asked for several answers and was refused for that; `most` is the most that a call may cost.
     """
 
     def __init__(
@@ -157,6 +170,8 @@ class ThroughJournal:
         keep: Callable[[Request, Completion], None] = lambda *_: None,
         settled: Callable[[Sample], None] = lambda _: None,
         refused: Callable[[Sample], None] = lambda _: None,
+        failed: Failed = ignored,
+        most: Callable[[Request], Amount] = lambda _: Amount(),
     ) -> None:
         self._complete = complete
         self._journal = journal
@@ -166,6 +181,8 @@ class ThroughJournal:
         self._keep = keep
         self._settled = settled
         self._refused = refused
+        self._failed = failed
+        self._most = most
         self._ready: dict[Sample, Completion] = {}
         self._asking: dict[Sample, asyncio.Lock] = {}
         self._written: set[Sample] = set()
@@ -184,11 +201,7 @@ class ThroughJournal:
             if request.group in self._sharing and request.siblings:
                 completion = await self._shared(request, messages)
             else:
-                completion = await self._complete(request)
-                await self._journal.append(
-                    to_record(request.sample, completion, self._parameters[request.group], messages)
-                )
-                self._keep(request, completion)
+                completion = await self._alone(request, messages)
         except CallError as error:
             await self._journal.append(ended_record(request.sample, error, self._parameters[request.group], messages))
             self._settled(request.sample)
@@ -217,8 +230,7 @@ class ThroughJournal:
     async def _shared(self, request: Request, messages: str) -> Completion:
         """One call for this sample and all its siblings that have no answer yet."""
         family = sorted((request.sample, *request.siblings))
-        lock = self._asking.setdefault(family[0], asyncio.Lock())
-        async with lock:
+        async with self._asking.setdefault(family[0], asyncio.Lock()):
             if request.sample in self._ready:
                 return self._ready.pop(request.sample)
             wanted = [
@@ -228,18 +240,44 @@ class ThroughJournal:
             ]
             # Our own sample first: a server that gives fewer answers than asked must still answer us.
             wanted.sort(key=lambda sample: sample != request.sample)
-            del wanted[MAX_N:]
-            completion = await self._complete(replace(request, n=len(wanted), siblings=tuple(wanted[1:])))
-            parts = list(zip(wanted, split(completion), strict=False))
-            # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
-            parameters = self._parameters[request.group]
-            await self._journal.append(*(to_record(sample, part, parameters, messages) for sample, part in parts))
-            for sample, part in parts:
-                if not completion.from_cache:
-                    self._keep(replace(request, sample=sample, n=len(wanted)), part)
-                self._written.add(sample)
-                self._ready[sample] = part
-            return self._ready.pop(request.sample)
+            try:
+                if len(wanted) == 1 or request.group not in self._sharing:
+                    return await self._alone(request, messages)
+                return await self._together(request, messages, wanted[:MAX_N])
+            finally:
+                self._written.add(request.sample)  # also where it has none: no sibling asks for it any more
+
+    async def _together(self, request: Request, messages: str, wanted: Sequence[Sample]) -> Completion:
+        """One call for all these samples, or for the first alone where that is refused or would cost too much."""
+        together = replace(request, n=len(wanted), siblings=tuple(wanted[1:]))
+        try:
+            completion = await self._complete(together)
+        except SeveralRefusedError as error:
+            self._sharing -= {request.group}
+            await self._failed(request, 1, error, 0.0)
+            return await self._alone(request, messages)
+        except BudgetExhausted:
+            return await self._alone(request, messages)
+        most, parameters = self._most(together), self._parameters[request.group]
+        parts = list(zip(wanted, split(completion), strict=False))
+        # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
+        await self._journal.append(*(to_record(sample, part, parameters, messages, most) for sample, part in parts))
+        for sample, part in parts:
+            if not completion.from_cache:
+                self._keep(replace(request, sample=sample, n=len(wanted)), part)
+            self._written.add(sample)
+            self._ready[sample] = part
+        return self._ready.pop(request.sample)
+
+    async def _alone(self, request: Request, messages: str) -> Completion:
+        """One call for this sample."""
+        asked = replace(request, siblings=()) if request.siblings else request
+        completion = await self._complete(asked)
+        most = self._most(asked) if completion.usage.estimated else None
+        parameters = self._parameters[request.group]
+        await self._journal.append(to_record(request.sample, completion, parameters, messages, most))
+        self._keep(asked, completion)
+        return completion
 
 
 def split(completion: Completion) -> list[Completion]:

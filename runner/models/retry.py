@@ -7,12 +7,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from runner.errors import TransientError
+from runner.errors import CallError, TransientError
 from runner.models.base import Complete, Completion, Request
 from runner.models.policy import TransientPolicy
 
-Failed = Callable[[Request, int, TransientError, float], Awaitable[None]]
+Failed = Callable[[Request, int, CallError, float], Awaitable[None]]
 """Told of each failed attempt: the request, how many calls were made for it, why, and the wait before the next."""
+
+
+async def ignored(request: Request, attempt: int, error: CallError, wait: float) -> None:
+    """Where nobody wants to be told."""
+    del request, attempt, error, wait
 
 
 def with_retries(
