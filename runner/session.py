@@ -262,7 +262,8 @@ class Session:
         async def unconnected(request: Request) -> Any:
             raise RunError(f"{request.group} is not connected")
 
-        sharing = frozenset(name for name, settings in self._models.items() if settings.share_prompts)
+        trees = self.plan.shape is not None
+        sharing = frozenset(name for name, settings in self._models.items() if settings.shares(trees=trees))
         return Engine(
             self.plan.spec.protocol,
             self.plan.agents(),

@@ -100,6 +100,18 @@ def test_a_server_that_refuses_n_is_asked_one_by_one(tmp_path: Path) -> None:
     assert set(samples(result.folder.path).values()) == {1}
 
 
+@pytest.mark.parametrize(("share", "ns"), [(None, {3}), (True, {3}), (False, {1})])
+def test_the_answers_to_one_step_of_a_tree_are_one_call_unless_that_is_switched_off(
+    tmp_path: Path, share: bool | None, ns: set[int]
+) -> None:
+    trees = {"num_responses_per_timestep": 3, "per_datapoint": 1}
+    models = {"m": {} if share is None else {"share_prompts": share}}
+    with providing(chat={"decide": 0.0}) as provider:
+        path = shared(tmp_path, provider, rollouts=trees, models=models, protocol={"max_message_rounds": 3})
+        played(path, tmp_path / "results")
+        assert set(provider.stats()["ns"]) == ns
+
+
 def test_calls_that_were_refused_for_n_count_in_the_budget(tmp_path: Path) -> None:
     with providing(refuses_n=True) as provider:
         path = shared(tmp_path, provider)

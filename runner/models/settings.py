@@ -119,10 +119,10 @@ class ModelSettings:
         example=200_000,
         minimum=1,
     )
-    share_prompts: bool = key(
+    share_prompts: bool | None = key(
         "Ask once for the answers of all samples of the same request (`n`), so that the prompt is paid once. "
-        "A server that refuses `n` is asked one by one.",
-        default=False,
+        "A server that refuses `n` is asked one by one. null: for the answers to one step of a tree alone.",
+        default=None,
     )
     batch: bool = key("Ask through the provider's Batch API: half the price, up to 24 hours a step.", default=False)
     batch_wait: float = key(
@@ -141,6 +141,12 @@ class ModelSettings:
     def name(self) -> str:
         """The model's name in tables."""
         return self.model or self.provider
+
+    def shares(self, *, trees: bool) -> bool:
+        """Whether the answers to one request are asked for in one call; `trees`: they are branches of a tree."""
+        if self.share_prompts is None:
+            return trees and self.provider == "openai" and not self.batch and "n" not in self.sampling()
+        return self.share_prompts
 
     def sampling(self) -> dict[str, Any]:
         """The parameters that go on the wire, besides the model and the messages."""

@@ -299,7 +299,9 @@ def _model_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
             place = layered.place((*at, "max_tokens"))
             yield Problem(place, f"{key}.max_tokens", "set max_tokens or max_completion_tokens, not both")
-        if settings.get("share_prompts") and (settings.get("n") or 1) > 1:
+        more = settings.get("extra_body")
+        answers = settings.get("n") or (more.get("n") if isinstance(more, Mapping) else None) or 1
+        if settings.get("share_prompts") and answers != 1:
             place = layered.place((*at, "share_prompts"))
             yield Problem(place, f"{key}.share_prompts", "share_prompts sets n itself; leave n out")
         if settings.get("share_prompts") and settings.get("batch"):
