@@ -66,6 +66,11 @@ class Session:
         shape = plan.shape
         self._tree_statistics = None if shape is None else TreeStatistics(plan.spec.protocol, shape)
         self.notes: list[str] = []
+        if shape is not None and manifest.get("parent_run_id") is None:
+            self.notes.append(
+                "its numbers are means over the branches of trees, where a game that ends early counts less: they do "
+                "not compare with those of single games"
+            )
         self.progress = Progress(total=plan.size, of="rollouts" if plan.shape is None else "trees")
         self._watch = watch or (lambda _: None)
         self._budget, self._replay = budget, replay
