@@ -6,8 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
-from collections import Counter
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import duckdb
 import pytest
 
 from tests.server.client import serving
-from tests.server.play import derived_files, environment, nip_run, only_run, played, spec_file, table
+from tests.server.play import derived_files, environment, journal_records, nip_run, only_run, played, spec_file, table
 
 COLUMNS = {
     "rollouts": "run_id rollout_id datapoint_id repeat seed y stance decision correct outcome rounds rewards",
@@ -172,17 +170,12 @@ def test_concurrency_bounds_the_calls_in_flight(tmp_path: Path) -> None:
 
 
 def test_no_rollout_waits_for_the_round_of_another(tmp_path: Path) -> None:
-    """One answer in a hundred is slow; the others' games end long before it comes."""
+    """Some answers take long; the others' games go on meanwhile, and are rounds ahead by then."""
     with serving(latency=[0.0, 0.4], decide=0.0) as server:
         path = spec_file(tmp_path, server.base_url, size=8, protocol={"max_message_rounds": 5, "min_message_rounds": 5})
-        begun = time.perf_counter()
         played(path, tmp_path / "results")
-        seconds = time.perf_counter() - begun
-    # With a barrier each of five rounds lasts as long as its slowest answer of eight: 0.36 s on average.
-    games: Counter[str] = Counter()
-    for row in table(only_run(tmp_path / "results"), "completions"):
-        games[row["rollout_id"]] += row["latency_ms"]
-    assert seconds < max(games.values()) / 1000 + 0.8
+    rounds = [r["sample"][2] for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"]
+    assert max(max(rounds[:index]) - rounds[index] for index in range(1, len(rounds))) >= 2
 
 
 def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
