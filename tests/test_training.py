@@ -394,6 +394,30 @@ def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Pat
     assert json.loads(done.stdout)[0]["iterations"][0]["models"]["p"]["model"] == "mine-1"
 
 
+def three_groups(folder: Path, p: dict[str, Any], q: dict[str, Any], **training: Any) -> Path:
+    """Two provers and a verifier, each a model of its own; the verifier's is a dummy that has trained at once."""
+    return training_spec(
+        folder,
+        protocol={"use": "mnip"},
+        prompts="prompts/code_validation/mnip",
+        models={"q": {"provider": "dummy"}},
+        agents={"prover": None, "prover0": {"model": "p"}, "prover1": {"model": "q"}},
+        training={
+            "iterations": 1, "min_examples": 1, "selection": {"reward_threshold": -1}, "test": {"scheme": "none"},
+            "trainers": {"p": p, "q": q}, **training,
+        },
+    )  # fmt: skip
+
+
+def test_a_job_that_failed_is_said_where_another_has_trained_and_a_third_waits(tmp_path: Path) -> None:
+    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    path = three_groups(tmp_path, fails, {"backend": "files"})
+    with pytest.raises(RunError, match="training p failed"):
+        trained(path, tmp_path / "results", run_id="mine")
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
+
+
 def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})

@@ -172,29 +172,29 @@ class Loop:
         return outcomes
 
     def _await(self, iteration: int, jobs: Sequence[_Job]) -> None:
-        """Look at the jobs until all have ended.
+        """Look at the jobs until all have ended, or wait for the user.
 
         Raises:
+            RunError: some failed; what waits is asked for when the command is run again.
             Waiting: what has not ended is to be trained by hand.
-            RunError: some failed.
         """
         while sum(job.ended() for job in jobs) < len(jobs):
-            waiting = [job for job in jobs if job.looked.state == JobState.WAITING]
-            ended = [job for job in jobs if job.looked.state in (JobState.FAILED, JobState.CANCELLED)]
-            if waiting and not ended and all(job.looked.state != JobState.RUNNING for job in jobs):
-                for job in waiting:
-                    job.note_waiting()
-                raise Waiting("\n".join(job.looked.message for job in waiting), [job.group for job in waiting])
-            if waiting and len(waiting) + len(ended) == len(jobs):
-                break  # what failed is said now; the rest still waits when the command is run again
-            self.sleep(min(self.plan.training.trainers[job.group].poll_seconds for job in jobs))
-        failed = [job for job in jobs if job.looked.state not in (JobState.SUCCEEDED, JobState.WAITING)]
+            running = [job for job in jobs if job.looked.state == JobState.RUNNING]
+            if not running:
+                break  # nothing more happens by itself
+            self.sleep(min(self.plan.training.trainers[job.group].poll_seconds for job in running))
+        failed = [job for job in jobs if job.looked.state in (JobState.FAILED, JobState.CANCELLED)]
         if failed:
             lines = [
                 f"iteration {iteration}: training {job.group} {job.looked.state}: {job.looked.message}"
                 for job in failed
             ]
             raise RunError("\n".join([*lines, "The same command, run again, begins a new job in its place."]))
+        waiting = [job for job in jobs if job.looked.state == JobState.WAITING]
+        if waiting:
+            for job in waiting:
+                job.note_waiting()
+            raise Waiting("\n".join(job.looked.message for job in waiting), [job.group for job in waiting])
 
     def base_of(self, group: str) -> str:
         """The model that a group's next job starts from."""
