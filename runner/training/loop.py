@@ -249,6 +249,11 @@ class _Job:
             folder=folder / f"{group}.job",
             seed=derived_seed("job", loop.plan.identity, iteration, group),
             name=loop.plan.spec.experiment.name,
+            ended=tuple(
+                record["note"]
+                for record in loop.stages.find(JOB, iteration, group=group)
+                if record["attempt"] < self._attempt
+            ),
         )
 
     def outcome(self) -> dict[str, Any]:

@@ -62,7 +62,11 @@ def command_problems(command: Sequence[str]) -> list[str]:
 
 
 class CommandBackend:
-    """One trainer at a time for each job. A `begin` after a failure starts a fresh attempt and keeps the old log."""
+    """One trainer at a time for each job, each attempt with a log of its own.
+
+    A trainer that was cut off, so that nothing says how it ended, is started again by the next `begin`; one that has
+    failed is not, for it may fail again at the same price: a job that takes its place is another, with nothing known.
+    """
 
     def __init__(self, group: str, trainer: TrainerSettings) -> None:
         self._key = f"training.trainers.{group}.command"
@@ -86,7 +90,8 @@ class CommandBackend:
         after = ""
         if attempts or (job.folder / "trainer.lock").exists():
             before = self.look(job, last)
-            if before.state in (JobState.RUNNING, JobState.SUCCEEDED):
+            failed_here = bool(attempts) and _ended(job.folder) is not None
+            if before.state in (JobState.RUNNING, JobState.SUCCEEDED) or failed_here:
                 return last
             after = f"attempt {last['attempt']} {before.facts['why']}"
         command = self._filled(job)
