@@ -14,6 +14,7 @@ import pytest
 
 from runner.commands.run import as_json
 from runner.errors import JournalError, RunDirectoryError, RunError, SpecError, UsageError, Waiting
+from runner.ids import file_hash
 from runner.leaderboard import query
 from runner.rundir import RunFolder
 from runner.runs import lock_run
@@ -570,16 +571,52 @@ def test_of_speakers_of_whom_one_is_drawn_one_is_counted(tmp_path: Path) -> None
 
 
 def test_a_dataset_that_is_gone_or_was_edited_is_built_again_before_it_is_trained_on(tmp_path: Path) -> None:
-    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    trainers = {"p": {"backend": "files"}, "v": {**fails, "format": "openai"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
-    with pytest.raises(Waiting):
+    with pytest.raises(RunError, match="training v failed"):
         trained(path, tmp_path / "results")
     (folder,) = (p.parent for p in (tmp_path / "results").glob("runs/*/stages.jsonl"))
     before = datasets_of(RunFolder(folder))
-    (folder / "iterations" / "0" / "p.sft.jsonl").write_text("tampered", "utf-8")
-    (folder / "iterations" / "0" / "v.sft.jsonl").unlink()
-    done = trained(path, tmp_path / "results", set_model={"p": "mine-1"})
-    assert datasets_of(done.folder) == before
+    (folder / "iterations" / "0" / "p.sft.jsonl").unlink()
+    (folder / "iterations" / "0" / "v.sft.jsonl").write_text("tampered", "utf-8")
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", "training.trainers.v={backend: dummy}")
+    assert datasets_of(RunFolder(folder)) == before
+    assert "v.sft.jsonl was edited; it is built again" in (folder / "run.log").read_text("utf-8")
+
+
+def test_a_dataset_that_is_edited_by_who_trains_by_hand_is_theirs_and_is_said(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", run_id="mine")
+    dataset = tmp_path / "results" / "runs" / "mine" / "iterations" / "0" / "p.sft.jsonl"
+    chosen = dataset.read_bytes().splitlines(keepends=True)[:2]
+    dataset.write_bytes(b"".join(chosen))
+    done = trained(path, tmp_path / "results", run_id="mine", set_model={"p": "mine-1"})
+    assert dataset.read_bytes() == b"".join(chosen)
+    (row,) = done.metrics["iterations"]
+    assert (row["outcomes"]["p"]["edited"], row["outcomes"]["p"]["examples"]) == (True, 2)
+    assert "p.sft.jsonl was edited after it was built" in row["outcomes"]["p"]["notes"][0]
+    assert row["models"]["p"]["lineage"][0]["dataset_sha256"] == file_hash(dataset)
+    assert "edited" not in row["outcomes"]["v"]
+
+
+def test_a_model_keeps_the_dataset_that_it_was_trained_on_though_the_format_changes(tmp_path: Path) -> None:
+    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    trainers = {"p": {"backend": "dummy"}, "v": fails}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    with pytest.raises(RunError, match="training v failed"):
+        trained(path, tmp_path / "results", run_id="mine")
+    dataset = tmp_path / "results" / "runs" / "mine" / "iterations" / "0" / "p.sft.jsonl"
+    before = file_hash(dataset)
+    overrides = ("+training.trainers.p.format=trl", "training.trainers.v={backend: dummy}")
+    done = trained(path, tmp_path / "results", *overrides, run_id="mine")
+    (row,) = done.metrics["iterations"]
+    assert row["models"]["p"]["lineage"][0]["dataset_sha256"] == before == file_hash(dataset)
+    report = [record for record in stages_of(done.folder) if record["stage"] == "datasets"][-1]
+    assert {group: one["format"] for group, one in report["groups"].items()} == {"p": "openai", "v": "openai"}
 
 
 @pytest.mark.parametrize("from_scratch", [False, True])
