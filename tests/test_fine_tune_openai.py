@@ -199,7 +199,7 @@ def test_a_job_that_succeeds_without_a_usable_name_is_an_error(server: FineTuner
     server.change(script={"looks": 0, "model": model})
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
-    with pytest.raises(RunError, match="ftjob-0"):
+    with pytest.raises(RunError, match=r"ftjob-0(.|\n)*training\.trainers\.m\.backend=files(.|\n)*--set-model m=NAME"):
         backend.look(job, handle)
 
 

@@ -128,7 +128,11 @@ class OpenAiBackend:
             model = found.fine_tuned_model
             wrong = wrong_with_name(model, job.base_model) if isinstance(model, str) else "there is none"
             if wrong is not None:
-                raise RunError(f"{self._job(name)} has succeeded, but its model has no name to ask for: {wrong}")
+                raise RunError(
+                    f"{self._job(name)} has succeeded, but its model has no name to ask for: {wrong}\nFind the model's "
+                    f"name at the provider, or train it by hand; then set training.trainers.{job.group}.backend=files, "
+                    f"run the command again, and once more with --set-model {job.group}=NAME"
+                )
             return Look(JobState.SUCCEEDED, model, f"{name} has succeeded", facts)
         if status == "failed":
             return Look(JobState.FAILED, None, f"{self._job(name)} failed: {_why(found)}", facts)
