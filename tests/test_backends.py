@@ -90,6 +90,12 @@ def test_the_command_of_the_iteration_before_run_again_names_no_new_model(tmp_pa
     assert "not the result" in look.message
 
 
+def test_a_model_that_the_group_had_before_is_not_the_result_of_training(tmp_path: Path) -> None:
+    look = looked(job_in(tmp_path, had=frozenset({"first", "second"})), "files", "first")
+    assert look.state is JobState.WAITING
+    assert "first is a model that m had before" in look.message
+
+
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (LONGEST + 1), "a\u202eb", "a\tb"])
 def test_what_can_be_no_model_s_name_is_refused(tmp_path: Path, name: str) -> None:
     assert wrong_with_name(name, "tiny")

@@ -627,6 +627,9 @@ def test_a_name_is_for_the_model_that_was_waited_for_and_for_no_other(tmp_path: 
     for name in ("early", "first"):  # the first is given before anybody was asked, the second is taken
         with pytest.raises(Waiting):
             trained(path, tmp_path / "results", set_model={"p": name})
+    for _ in range(2):  # the command of the iteration before, run again as it was
+        with pytest.raises(Waiting, match="not the result"):
+            trained(path, tmp_path / "results", set_model={"p": "first"})
     done = trained(path, tmp_path / "results", set_model={"p": "second"})
     assert [row["models"]["p"]["model"] for row in done.metrics["iterations"]] == ["first", "second"]
 

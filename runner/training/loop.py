@@ -229,6 +229,13 @@ class Loop:
                 job.note_waiting()
             raise Waiting("\n".join(job.looked.message for job in waiting), [job.group for job in waiting])
 
+    def models_of(self, iteration: int, group: str) -> frozenset[str]:
+        """Every model that a group has had until an iteration's games, and what those came from."""
+        now, untrained = self.models[group], self.plan.spec.experiment.models[group]
+        trained = {r["model"] for r in self.stages.all(TRAINED) if r["group"] == group and r["iteration"] < iteration}
+        lineage = {name for step in now.lineage for name in (step.model, step.from_model)}
+        return frozenset({untrained.name, now.name, *trained, *lineage})
+
     def base_of(self, group: str) -> str:
         """The model that a group's next job starts from."""
         untrained = self.plan.spec.experiment.models[group]
@@ -284,6 +291,7 @@ class _Job:
             folder=folder / f"{group}.job",
             seed=derived_seed("job", loop.plan.identity, iteration, group),
             name=loop.plan.spec.experiment.name,
+            had=loop.models_of(iteration, group),
             ended=tuple(
                 record["note"]
                 for record in loop.stages.find(JOB, iteration, group=group)

@@ -29,6 +29,8 @@ class FineTuneJob:
     seed: int
     name: str
     """What the run calls it, for suffixes and titles."""
+    had: frozenset[str] = frozenset()
+    """The models that the group has played with so far: what comes out is called otherwise."""
     ended: tuple[Mapping[str, Any], ...] = ()
     """What was noted about the jobs that this one takes the place of: they failed or were cancelled."""
 
