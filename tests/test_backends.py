@@ -13,7 +13,7 @@ import pytest
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
 from runner.training.backends.base import FineTuneJob, JobState, Look
-from runner.training.backends.connect import backend_for, format_of
+from runner.training.backends.connect import backend_for, format_of, poll_seconds_of
 from runner.training.backends.names import LONGEST, wrong_with_name
 from runner.training.settings import TrainerSettings
 
@@ -118,3 +118,10 @@ def test_what_can_be_a_model_s_name_is_taken(name: str) -> None:
 )  # fmt: skip
 def test_the_format_is_the_trainer_s_own_unless_one_is_chosen(backend: Any, chosen: Any, format_: str) -> None:
     assert format_of(TrainerSettings(backend=backend, format=chosen)) == format_
+
+
+@pytest.mark.parametrize(
+    ("backend", "chosen", "seconds"), [("command", None, 1), ("openai", None, 30), ("command", 9, 9), ("openai", 2, 2)]
+)
+def test_a_process_of_ours_is_looked_at_more_often_than_a_server(backend: Any, chosen: Any, seconds: float) -> None:
+    assert poll_seconds_of(TrainerSettings(backend=backend, poll_seconds=chosen)) == seconds

@@ -7,6 +7,8 @@ import json
 import os
 import shlex
 import shutil
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from runner.spec.load import load_spec
 from runner.spec.training import tree_calls
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress
+from runner.training.run import train
 from tests.server.play import nip_run
 from tests.training import TEST, TRAIN, datasets_of, malt, stages_of, trained, training_spec
 
@@ -417,6 +420,24 @@ def test_a_job_that_failed_is_said_where_another_has_trained_and_a_third_waits(t
         trained(path, tmp_path / "results", run_id="mine")
     with pytest.raises(Waiting):
         trained(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
+
+
+def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None:
+    code = "import sys, time; time.sleep(0.2); open(sys.argv[2], 'w').write('better')"
+    command = [sys.executable, "-c", code, "{dataset}", "{model_file}"]
+    trainers = {
+        "p": {"backend": "command", "command": command, "poll_seconds": 0.05},
+        "v": {"backend": "dummy", "poll_seconds": 0.01},
+    }
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": {"scheme": "none"}})
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        time.sleep(seconds)
+
+    train(load_spec(path), tmp_path / "results", sleep=sleep)
+    assert set(waits) == {0.05}
 
 
 def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) -> None:

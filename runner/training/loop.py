@@ -20,6 +20,7 @@ from runner.models.settings import ModelSettings, Trained
 from runner.rundir import RunFolder
 from runner.spec.load import Spec
 from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
+from runner.training.backends.connect import poll_seconds_of
 from runner.training.datasets import Report, build_datasets
 from runner.training.plan import TrainingPlan, part_id
 from runner.training.report import check_part
@@ -145,7 +146,7 @@ class Loop:
     def _formats_to_build(self, iteration: int, before: Mapping[str, Report]) -> dict[str, str]:
         """The format of each group's file that is to be built; what a model was trained on is left as it is.
 
-        A job that goes on keeps the format that it was begun with.
+        A job that goes on keeps the format that it was begun with, as long as its backend is the same.
         """
         formats = {}
         for group, chosen in self.formats.items():
@@ -153,7 +154,8 @@ class Loop:
             if report is None:
                 formats[group] = chosen
             elif self.stages.one(TRAINED, iteration, group=group) is None:
-                begun = self.stages.one(JOB, iteration, group=group, attempt=self.attempt(iteration, group))
+                this = {"group": group, "attempt": self.attempt(iteration, group), "backend": self.backend_of(group)}
+                begun = self.stages.one(JOB, iteration, **this)
                 format_ = chosen if begun is None else report["format"]
                 if not self._is_there(iteration, group, report, format_):
                     formats[group] = format_
@@ -170,8 +172,11 @@ class Loop:
 
     def edited(self, group: str, path: Path, report: Report) -> bool:
         """Whether a user who trains by hand has made a dataset of their own of this one."""
-        by_hand = self.plan.training.trainers[group].backend == "files"
+        by_hand = self.backend_of(group) == "files"
         return bool(by_hand and report["written"] and path.is_file() and file_hash(path) != report["sha256"])
+
+    def backend_of(self, group: str) -> str:
+        return self.plan.training.trainers[group].backend
 
     def attempt(self, iteration: int, group: str) -> int:
         """How many jobs of a group have failed in an iteration: the number of the one that is next, or goes on."""
@@ -215,7 +220,7 @@ class Loop:
             running = [job for job in jobs if job.looked.state == JobState.RUNNING]
             if not running:
                 break  # nothing more happens by itself
-            self.sleep(min(self.plan.training.trainers[job.group].poll_seconds for job in running))
+            self.sleep(min(poll_seconds_of(self.plan.training.trainers[job.group]) for job in running))
         failed = [job for job in jobs if job.looked.state in (JobState.FAILED, JobState.CANCELLED)]
         if failed:
             lines = [
@@ -324,7 +329,8 @@ class _Job:
         known = [record["note"] for record in stages.find(JOB, self._iteration, **facts)]
 
         def note(found: Mapping[str, Any]) -> None:
-            stages.add(JOB, self._iteration, **facts, dataset_sha256=self._job.dataset_sha256, note=dict(found))
+            sha256, backend = self._job.dataset_sha256, self._loop.backend_of(self.group)
+            stages.add(JOB, self._iteration, **facts, backend=backend, dataset_sha256=sha256, note=dict(found))
 
         self._job.folder.mkdir(parents=True, exist_ok=True)
         if self._edited:

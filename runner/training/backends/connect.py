@@ -44,6 +44,11 @@ def backend_for(
     return CommandBackend(group, trainer)
 
 
+def poll_seconds_of(trainer: TrainerSettings) -> float:
+    """How long to wait between two looks at a job: a process of ours is looked at for nothing, a server is not."""
+    return trainer.poll_seconds or (1.0 if trainer.backend == "command" else 30.0)
+
+
 def format_of(trainer: TrainerSettings) -> Literal["openai", "trl"]:
     """The format of the datasets that a trainer gets."""
     return trainer.format or ("trl" if trainer.backend == "command" else "openai")
