@@ -18,7 +18,7 @@ import pytest
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
 from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
-from runner.training.backends.command import PLACEHOLDERS, command_problems
+from runner.training.backends.command import PLACEHOLDERS, command_problems, startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.names import LONGEST
 from runner.training.settings import TrainerSettings
@@ -366,6 +366,27 @@ def test_every_problem_of_a_command_is_found_at_once(command: tuple[str, ...], p
     problems = command_problems(command)
     assert len(problems) == len(parts)
     assert all(part in problem for part, problem in zip(parts, problems, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("no-such-trainer", "{dataset}"), "no program 'no-such-trainer' on the PATH"),
+        (("./train", "{dataset}"), "no program './train' in {here}"),
+        ((sys.executable, "gone.py", "{dataset}"), "no script 'gone.py' in {here}"),
+        (("bash", "-e", "gone.sh", "{dataset}"), "no script 'gone.sh' in {here}"),
+        ((sys.executable, "here.py", "made-by-it.py", "{output}/run.py"), None),
+        ((sys.executable, "-c", "print()", "gone.py"), None),
+        (("env", "python", "gone.py"), None),
+    ],
+)
+def test_what_a_command_does_not_find_where_it_is_run_is_known_before(
+    tmp_path: Path, command: tuple[str, ...], problem: str | None
+) -> None:
+    (tmp_path / "here.py").touch()
+    found = startable_problems(command)
+    assert len(found) == (problem is not None)
+    assert all((problem or "").format(here=tmp_path) in one for one in found)
 
 
 def test_a_command_with_problems_is_not_connected() -> None:

@@ -422,6 +422,14 @@ def test_a_job_that_failed_is_said_where_another_has_trained_and_a_third_waits(t
         trained(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
 
 
+def test_a_trainer_that_cannot_be_started_is_an_error_before_a_game_is_played(tmp_path: Path) -> None:
+    lost = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
+    path = training_spec(tmp_path, training={"trainers": {"p": lost}})
+    with pytest.raises(RunError, match=r"training\.trainers\.p\.command: there is no program 'no-such-trainer'"):
+        trained(path, tmp_path / "results", run_id="mine")
+    assert [run.name for run in (tmp_path / "results" / "runs").iterdir()] == ["mine"]
+
+
 def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None:
     code = "import sys, time; time.sleep(0.2); open(sys.argv[2], 'w').write('better')"
     command = [sys.executable, "-c", code, "{dataset}", "{model_file}"]

@@ -20,7 +20,7 @@ from runner.models.settings import ModelSettings, Trained
 from runner.rundir import RunFolder
 from runner.spec.load import Spec
 from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
-from runner.training.backends.connect import poll_seconds_of
+from runner.training.backends.connect import check_startable, poll_seconds_of
 from runner.training.datasets import Report, build_datasets
 from runner.training.plan import TrainingPlan, part_id
 from runner.training.report import check_part
@@ -79,6 +79,8 @@ class Loop:
         """
         for record in (*self.stages.all(PLAYED), *self.stages.all(TESTED)):
             check_part(self.folder, record)
+        if len(self.stages.all(SWITCHED)) < self.plan.training.iterations:
+            check_startable(self.plan.training.trainers)
         for iteration in range(self.plan.training.iterations):
             self._iterate(iteration)
         self._test(self.plan.training.iterations)

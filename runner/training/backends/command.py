@@ -38,6 +38,7 @@ PLACEHOLDERS = ("dataset", "base_model", "output", "model_file", "method", "seed
 LOG_LINES = 10
 LOG_BYTES = 8192
 
+_INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|(ba|z|da)?sh|accelerate|torchrun|deepspeed")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -59,6 +60,34 @@ def command_problems(command: Sequence[str]) -> list[str]:
     if "model_file" not in used and "output" not in used:
         problems.append("{model_file} or {output} is missing: the trainer cannot say what the new model is")
     return problems
+
+
+def startable_problems(command: Sequence[str]) -> list[str]:
+    """What a command needs and does not find here, where it would be run: its program, and the script it is given.
+
+    A script is looked for where an interpreter on this machine reads it; what `ssh` or `docker` are given is elsewhere.
+    """
+    program, *arguments = command
+    if _PLACEHOLDER.search(program):
+        return []
+    here = f"in {Path.cwd()}, the folder that nip-run is run in, and the trainer with it"
+    if shutil.which(program) is None:
+        where = here if os.sep in program else "on the PATH"
+        return [f"there is no program {program!r} {where}; install it, or give its whole path"]
+    script = _script(arguments) if _INTERPRETER.fullmatch(Path(program).name) else None
+    if script is None or Path(script).exists():
+        return []
+    return [f"there is no script {script!r} {here}; give its whole path, or run nip-run in its folder"]
+
+
+def _script(arguments: Sequence[str]) -> str | None:
+    """The first argument that is a script's path; none after code that is given in its place."""
+    for argument in arguments:
+        if argument == "-c":
+            return None
+        if argument.endswith((".py", ".sh")) and not argument.startswith("-") and not _PLACEHOLDER.search(argument):
+            return argument
+    return None
 
 
 class CommandBackend:
