@@ -122,6 +122,8 @@ class Loop:
     def _datasets(self, iteration: int) -> Mapping[str, Report]:
         """Each group's dataset; built anew where a file is gone, was edited, or is to have another format.
 
+        A file that is edited by a user who trains by hand is theirs: it is kept, and so is its format.
+
         Raises:
             RunError: what is built anew is not what the log says, so that the games are not those it was built from.
         """
