@@ -144,3 +144,19 @@ def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_again(tmp
         assert done.returncode == 0, done.stderr
         assert [job["id"] for job in provider.jobs()] == names
         assert len(json.loads(done.stdout)[0]["iterations"]) == 1
+
+
+def test_a_job_that_goes_on_names_the_dataset_that_it_was_begun_with(tmp_path: Path) -> None:
+    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
+        training = {"iterations": 1, "test": {"scheme": "none"}}
+        spec = at_provider(provider.base_url, training=training, **SHARED)
+        spec["training"]["trainers"]["p"]["validating_minutes"] = 0.005
+        training_spec(tmp_path, **spec)
+        assert nip_run("spec.yaml", cwd=tmp_path).returncode == 1
+        for number, job in enumerate(provider.jobs()):
+            provider.set_job(job["id"], status="succeeded", model=f"ft:tiny:by-hand:{number}")
+        done = nip_run("spec.yaml", "training.trainers.p.format=trl", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        uploaded = {job["id"]: job["sha256"] for job in provider.jobs()}
+    steps = [model["lineage"][0] for model in json.loads(end_of(tmp_path)[1]).values()]
+    assert {step["job"]: step["dataset_sha256"] for step in steps} == uploaded
