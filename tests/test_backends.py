@@ -13,7 +13,7 @@ import pytest
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
 from runner.training.backends.base import FineTuneJob, JobState, Look
-from runner.training.backends.connect import backend_for, format_of
+from runner.training.backends.connect import backend_for, format_of, poll_seconds_of
 from runner.training.backends.names import LONGEST, wrong_with_name
 from runner.training.settings import TrainerSettings
 
@@ -90,6 +90,12 @@ def test_the_command_of_the_iteration_before_run_again_names_no_new_model(tmp_pa
     assert "not the result" in look.message
 
 
+def test_a_model_that_the_group_had_before_is_not_the_result_of_training(tmp_path: Path) -> None:
+    look = looked(job_in(tmp_path, had=frozenset({"first", "second"})), "files", "first")
+    assert look.state is JobState.WAITING
+    assert "first is a model that m had before" in look.message
+
+
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (LONGEST + 1), "a\u202eb", "a\tb"])
 def test_what_can_be_no_model_s_name_is_refused(tmp_path: Path, name: str) -> None:
     assert wrong_with_name(name, "tiny")
@@ -112,3 +118,10 @@ def test_what_can_be_a_model_s_name_is_taken(name: str) -> None:
 )  # fmt: skip
 def test_the_format_is_the_trainer_s_own_unless_one_is_chosen(backend: Any, chosen: Any, format_: str) -> None:
     assert format_of(TrainerSettings(backend=backend, format=chosen)) == format_
+
+
+@pytest.mark.parametrize(
+    ("backend", "chosen", "seconds"), [("command", None, 1), ("openai", None, 30), ("command", 9, 9), ("openai", 2, 2)]
+)
+def test_a_process_of_ours_is_looked_at_more_often_than_a_server(backend: Any, chosen: Any, seconds: float) -> None:
+    assert poll_seconds_of(TrainerSettings(backend=backend, poll_seconds=chosen)) == seconds

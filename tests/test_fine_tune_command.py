@@ -18,7 +18,7 @@ import pytest
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
 from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
-from runner.training.backends.command import PLACEHOLDERS, command_problems
+from runner.training.backends.command import PLACEHOLDERS, command_problems, startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.names import LONGEST
 from runner.training.settings import TrainerSettings
@@ -206,15 +206,23 @@ def test_a_trainer_that_is_going_on_says_so_with_its_process(tmp_path: Path) -> 
     assert f"(process {pid})" in backend.look(job, handle).message
 
 
-def test_after_a_failure_the_next_begin_is_a_fresh_attempt_that_keeps_the_log(tmp_path: Path) -> None:
+def test_a_trainer_that_failed_is_not_started_again_for_the_same_job(tmp_path: Path) -> None:
+    job, known, command = job_in(tmp_path), list[Mapping[str, Any]](), trainer("sys.exit(5)")
+    handle = backend_of(command).begin(job, known, known.append)
+    assert ended(backend_of(command), job, handle).state is JobState.FAILED
+    assert backend_of(command).begin(job, known, unexpected) == handle
+    assert "exit code 5" in backend_of(command).look(job, handle).message
+
+
+def test_a_job_in_the_place_of_one_that_failed_is_a_fresh_attempt_that_keeps_the_log(tmp_path: Path) -> None:
     command = trainer(f"print('here')\nif not os.path.exists('go'): sys.exit(5)\n{GOOD}")
-    job, known, backend = job_in(tmp_path), list[Mapping[str, Any]](), backend_of(command)
+    job, backend = job_in(tmp_path), backend_of(command)
     for attempt in (1, 2):
-        handle = backend.begin(job, known, known.append)
+        handle = backend.begin(job, [], lambda record: None)
         assert handle["attempt"] == attempt
         assert ended(backend, job, handle).state is JobState.FAILED
     (tmp_path / "go").touch()
-    handle = backend.begin(job, known, known.append)
+    handle = backend.begin(job, [], lambda record: None)
     assert handle == {"attempt": 3, "after": "attempt 2 failed: exit code 5"}
     assert ended(backend, job, handle).model == "org/better"
     for name in ("trainer.log", "trainer.1.log", "trainer.2.log"):
@@ -234,8 +242,9 @@ def test_the_name_that_a_failed_attempt_wrote_is_not_the_next_one_s(tmp_path: Pa
     job, backend = job_in(tmp_path), backend_of(command)
     ended(backend, job, backend.begin(job, [], lambda record: None))
     (tmp_path / "go").touch()
-    look = ended(backend, job, backend.begin(job, [{"attempt": 1, "after": ""}], lambda record: None))
-    assert look.state is JobState.FAILED
+    handle = backend.begin(job, [], lambda record: None)
+    assert handle["attempt"] == 2
+    assert ended(backend, job, handle).state is JobState.FAILED
 
 
 HOLDER = """
@@ -357,6 +366,27 @@ def test_every_problem_of_a_command_is_found_at_once(command: tuple[str, ...], p
     problems = command_problems(command)
     assert len(problems) == len(parts)
     assert all(part in problem for part, problem in zip(parts, problems, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("no-such-trainer", "{dataset}"), "no program 'no-such-trainer' on the PATH"),
+        (("./train", "{dataset}"), "no program './train' in {here}"),
+        ((sys.executable, "gone.py", "{dataset}"), "no script 'gone.py' in {here}"),
+        (("bash", "-e", "gone.sh", "{dataset}"), "no script 'gone.sh' in {here}"),
+        ((sys.executable, "here.py", "made-by-it.py", "{output}/run.py"), None),
+        ((sys.executable, "-c", "print()", "gone.py"), None),
+        (("env", "python", "gone.py"), None),
+    ],
+)
+def test_what_a_command_does_not_find_where_it_is_run_is_known_before(
+    tmp_path: Path, command: tuple[str, ...], problem: str | None
+) -> None:
+    (tmp_path / "here.py").touch()
+    found = startable_problems(command)
+    assert len(found) == (problem is not None)
+    assert all((problem or "").format(here=tmp_path) in one for one in found)
 
 
 def test_a_command_with_problems_is_not_connected() -> None:

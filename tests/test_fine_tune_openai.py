@@ -6,6 +6,7 @@ import email.utils
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ def test_a_job_that_succeeds_without_a_usable_name_is_an_error(server: FineTuner
     server.change(script={"looks": 0, "model": model})
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
-    with pytest.raises(RunError, match="ftjob-0"):
+    with pytest.raises(RunError, match=r"ftjob-0(.|\n)*training\.trainers\.m\.backend=files(.|\n)*--set-model m=NAME"):
         backend.look(job, handle)
 
 
@@ -336,17 +337,22 @@ def test_a_job_on_the_same_file_that_belongs_to_another_is_not_taken(server: Fin
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
-def test_the_command_run_again_after_a_failure_begins_one_job_more(server: FineTuner, tmp_path: Path, end: str) -> None:
-    server.change(scripts=[{"looks": 0, "end": end}])
+@pytest.mark.parametrize("echoes", [True, False])
+def test_a_job_that_ended_badly_is_found_and_one_in_its_place_is_another(
+    server: FineTuner, tmp_path: Path, end: str, echoes: bool
+) -> None:
+    server.change(scripts=[{"looks": 0, "end": end}], echoes_metadata=echoes)
     job, known = job_in(tmp_path), list[Mapping[str, Any]]()
     backend = backend_at(server)
     first = backend.begin(job, known, known.append)
     assert backend.look(job, first).state == end
+    assert backend_at(server).begin(job, known, unexpected) == first
     server.change(creates=["after_drop"])
-    second = backend_at(server).begin(job, known, known.append)
+    anew, later = replace(job, key="run/1/m/1", ended=tuple(known)), list[Mapping[str, Any]]()
+    second = backend_at(server).begin(anew, later, later.append)
     assert second != first
-    for left in range(3, len(known) + 1):
-        assert backend_at(server).begin(job, known[:left], lambda record: None) == second
+    for left in (1, 2):
+        assert backend_at(server).begin(anew, later[:left], lambda record: None) == second
     assert len(server.jobs()) == 2
 
 

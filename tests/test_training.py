@@ -7,6 +7,8 @@ import json
 import os
 import shlex
 import shutil
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from runner.commands.run import as_json
 from runner.errors import JournalError, RunDirectoryError, RunError, SpecError, UsageError, Waiting
+from runner.ids import file_hash
 from runner.leaderboard import query
 from runner.rundir import RunFolder
 from runner.runs import lock_run
@@ -21,6 +24,7 @@ from runner.spec.load import load_spec
 from runner.spec.training import tree_calls
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress
+from runner.training.run import train
 from tests.server.play import nip_run
 from tests.training import TEST, TRAIN, datasets_of, malt, stages_of, trained, training_spec
 
@@ -394,6 +398,56 @@ def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Pat
     assert json.loads(done.stdout)[0]["iterations"][0]["models"]["p"]["model"] == "mine-1"
 
 
+def three_groups(folder: Path, p: dict[str, Any], q: dict[str, Any], **training: Any) -> Path:
+    """Two provers and a verifier, each a model of its own; the verifier's is a dummy that has trained at once."""
+    return training_spec(
+        folder,
+        protocol={"use": "mnip"},
+        prompts="prompts/code_validation/mnip",
+        models={"q": {"provider": "dummy"}},
+        agents={"prover": None, "prover0": {"model": "p"}, "prover1": {"model": "q"}},
+        training={
+            "iterations": 1, "min_examples": 1, "selection": {"reward_threshold": -1}, "test": {"scheme": "none"},
+            "trainers": {"p": p, "q": q}, **training,
+        },
+    )  # fmt: skip
+
+
+def test_a_job_that_failed_is_said_where_another_has_trained_and_a_third_waits(tmp_path: Path) -> None:
+    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    path = three_groups(tmp_path, fails, {"backend": "files"})
+    with pytest.raises(RunError, match="training p failed"):
+        trained(path, tmp_path / "results", run_id="mine")
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
+
+
+def test_a_trainer_that_cannot_be_started_is_an_error_before_a_game_is_played(tmp_path: Path) -> None:
+    lost = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
+    path = training_spec(tmp_path, training={"trainers": {"p": lost}})
+    with pytest.raises(RunError, match=r"training\.trainers\.p\.command: there is no program 'no-such-trainer'"):
+        trained(path, tmp_path / "results", run_id="mine")
+    assert [run.name for run in (tmp_path / "results" / "runs").iterdir()] == ["mine"]
+
+
+def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None:
+    code = "import sys, time; time.sleep(0.2); open(sys.argv[2], 'w').write('better')"
+    command = [sys.executable, "-c", code, "{dataset}", "{model_file}"]
+    trainers = {
+        "p": {"backend": "command", "command": command, "poll_seconds": 0.05},
+        "v": {"backend": "dummy", "poll_seconds": 0.01},
+    }
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": {"scheme": "none"}})
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        time.sleep(seconds)
+
+    train(load_spec(path), tmp_path / "results", sleep=sleep)
+    assert set(waits) == {0.05}
+
+
 def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
@@ -546,16 +600,52 @@ def test_of_speakers_of_whom_one_is_drawn_one_is_counted(tmp_path: Path) -> None
 
 
 def test_a_dataset_that_is_gone_or_was_edited_is_built_again_before_it_is_trained_on(tmp_path: Path) -> None:
-    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    trainers = {"p": {"backend": "files"}, "v": {**fails, "format": "openai"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
-    with pytest.raises(Waiting):
+    with pytest.raises(RunError, match="training v failed"):
         trained(path, tmp_path / "results")
     (folder,) = (p.parent for p in (tmp_path / "results").glob("runs/*/stages.jsonl"))
     before = datasets_of(RunFolder(folder))
-    (folder / "iterations" / "0" / "p.sft.jsonl").write_text("tampered", "utf-8")
-    (folder / "iterations" / "0" / "v.sft.jsonl").unlink()
-    done = trained(path, tmp_path / "results", set_model={"p": "mine-1"})
-    assert datasets_of(done.folder) == before
+    (folder / "iterations" / "0" / "p.sft.jsonl").unlink()
+    (folder / "iterations" / "0" / "v.sft.jsonl").write_text("tampered", "utf-8")
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", "training.trainers.v={backend: dummy}")
+    assert datasets_of(RunFolder(folder)) == before
+    assert "v.sft.jsonl was edited; it is built again" in (folder / "run.log").read_text("utf-8")
+
+
+def test_a_dataset_that_is_edited_by_who_trains_by_hand_is_theirs_and_is_said(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", run_id="mine")
+    dataset = tmp_path / "results" / "runs" / "mine" / "iterations" / "0" / "p.sft.jsonl"
+    chosen = dataset.read_bytes().splitlines(keepends=True)[:2]
+    dataset.write_bytes(b"".join(chosen))
+    done = trained(path, tmp_path / "results", run_id="mine", set_model={"p": "mine-1"})
+    assert dataset.read_bytes() == b"".join(chosen)
+    (row,) = done.metrics["iterations"]
+    assert (row["outcomes"]["p"]["edited"], row["outcomes"]["p"]["examples"]) == (True, 2)
+    assert "p.sft.jsonl was edited after it was built" in row["outcomes"]["p"]["notes"][0]
+    assert row["models"]["p"]["lineage"][0]["dataset_sha256"] == file_hash(dataset)
+    assert "edited" not in row["outcomes"]["v"]
+
+
+def test_a_model_keeps_the_dataset_that_it_was_trained_on_though_the_format_changes(tmp_path: Path) -> None:
+    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    trainers = {"p": {"backend": "dummy"}, "v": fails}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    with pytest.raises(RunError, match="training v failed"):
+        trained(path, tmp_path / "results", run_id="mine")
+    dataset = tmp_path / "results" / "runs" / "mine" / "iterations" / "0" / "p.sft.jsonl"
+    before = file_hash(dataset)
+    overrides = ("+training.trainers.p.format=trl", "training.trainers.v={backend: dummy}")
+    done = trained(path, tmp_path / "results", *overrides, run_id="mine")
+    (row,) = done.metrics["iterations"]
+    assert row["models"]["p"]["lineage"][0]["dataset_sha256"] == before == file_hash(dataset)
+    report = [record for record in stages_of(done.folder) if record["stage"] == "datasets"][-1]
+    assert {group: one["format"] for group, one in report["groups"].items()} == {"p": "openai", "v": "openai"}
 
 
 @pytest.mark.parametrize("from_scratch", [False, True])
@@ -566,6 +656,9 @@ def test_a_name_is_for_the_model_that_was_waited_for_and_for_no_other(tmp_path: 
     for name in ("early", "first"):  # the first is given before anybody was asked, the second is taken
         with pytest.raises(Waiting):
             trained(path, tmp_path / "results", set_model={"p": name})
+    for _ in range(2):  # the command of the iteration before, run again as it was
+        with pytest.raises(Waiting, match="not the result"):
+            trained(path, tmp_path / "results", set_model={"p": "first"})
     done = trained(path, tmp_path / "results", set_model={"p": "second"})
     assert [row["models"]["p"]["model"] for row in done.metrics["iterations"]] == ["first", "second"]
 

@@ -107,6 +107,27 @@ def test_a_job_that_ends_badly_ends_the_run_and_the_next_command_begins_another(
         assert provider.stats()["chat"] == chats
 
 
+def test_a_job_that_ended_badly_while_nobody_watched_is_said_before_another_is_paid_for(tmp_path: Path) -> None:
+    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
+        training = {"iterations": 1, "test": {"scheme": "none"}}
+        spec = at_provider(provider.base_url, training=training, **SHARED)
+        for trainer in spec["training"]["trainers"].values():
+            trainer["validating_minutes"] = 0.005
+        training_spec(tmp_path, **spec)
+        assert nip_run("spec.yaml", cwd=tmp_path).returncode == 1
+        first, second = [job["id"] for job in provider.jobs()]
+        provider.set_job(first, status="failed", error={"code": "bad_line", "message": "line 3 was flagged"})
+        provider.set_job(second, status="succeeded", model="ft:small:by-hand:1x1")
+        provider.change(script={"end": "succeeded"})
+        failed = nip_run("spec.yaml", cwd=tmp_path)
+        assert failed.returncode == 1
+        assert "line 3 was flagged" in failed.stderr
+        assert len(provider.jobs()) == 2
+        done = nip_run("spec.yaml", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(provider.jobs()) == 3
+
+
 def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_again(tmp_path: Path) -> None:
     with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
         spec = at_provider(provider.base_url, training={"iterations": 1}, **SHARED)
@@ -123,3 +144,19 @@ def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_again(tmp
         assert done.returncode == 0, done.stderr
         assert [job["id"] for job in provider.jobs()] == names
         assert len(json.loads(done.stdout)[0]["iterations"]) == 1
+
+
+def test_a_job_that_goes_on_names_the_dataset_that_it_was_begun_with(tmp_path: Path) -> None:
+    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
+        training = {"iterations": 1, "test": {"scheme": "none"}}
+        spec = at_provider(provider.base_url, training=training, **SHARED)
+        spec["training"]["trainers"]["p"]["validating_minutes"] = 0.005
+        training_spec(tmp_path, **spec)
+        assert nip_run("spec.yaml", cwd=tmp_path).returncode == 1
+        for number, job in enumerate(provider.jobs()):
+            provider.set_job(job["id"], status="succeeded", model=f"ft:tiny:by-hand:{number}")
+        done = nip_run("spec.yaml", "training.trainers.p.format=trl", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        uploaded = {job["id"]: job["sha256"] for job in provider.jobs()}
+    steps = [model["lineage"][0] for model in json.loads(end_of(tmp_path)[1]).values()]
+    assert {step["job"]: step["dataset_sha256"] for step in steps} == uploaded

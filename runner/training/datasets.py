@@ -32,8 +32,8 @@ def build_datasets(
 ) -> dict[str, Report]:
     """Write a dataset for each model group that is trained, and report them by group.
 
-    `runs` are the games to learn from, the oldest first; `formats` is each group's file format. The bytes are a
-    function of the plan and the runs alone.
+    `runs` are the games to learn from, the oldest first; `formats` is the file format of each group whose dataset is
+    to be written. The bytes are a function of the plan and the runs alone.
 
     Raises:
         RunError: a run's journal is missing or damaged, or a file cannot be written.
@@ -45,7 +45,7 @@ def build_datasets(
             stack.callback(rederiver.close)
             games.append(_Games(run.run_id, rederiver))
         builder = _Builder(plan, iteration, games)
-        return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in plan.trained}
+        return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in formats}
 
 
 @dataclass(frozen=True)

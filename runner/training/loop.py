@@ -20,6 +20,7 @@ from runner.models.settings import ModelSettings, Trained
 from runner.rundir import RunFolder
 from runner.spec.load import Spec
 from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
+from runner.training.backends.connect import check_startable, poll_seconds_of
 from runner.training.datasets import Report, build_datasets
 from runner.training.plan import TrainingPlan, part_id
 from runner.training.report import check_part
@@ -78,6 +79,8 @@ class Loop:
         """
         for record in (*self.stages.all(PLAYED), *self.stages.all(TESTED)):
             check_part(self.folder, record)
+        if len(self.stages.all(SWITCHED)) < self.plan.training.iterations:
+            check_startable(self.plan.training.trainers)
         for iteration in range(self.plan.training.iterations):
             self._iterate(iteration)
         self._test(self.plan.training.iterations)
@@ -119,30 +122,69 @@ class Loop:
     def _datasets(self, iteration: int) -> Mapping[str, Report]:
         """Each group's dataset; built anew where a file is gone, was edited, or is to have another format.
 
+        A file that is edited by a user who trains by hand is theirs: it is kept, and so is its format.
+
         Raises:
             RunError: what is built anew is not what the log says, so that the games are not those it was built from.
         """
         built = self.stages.one(DATASETS, iteration)
         before: Mapping[str, Report] = {} if built is None else built["groups"]
-        folder = self._datasets_folder(iteration)
-        if before and all(self._is_there(folder, group, report) for group, report in before.items()):
+        formats = self._formats_to_build(iteration, before)
+        if not formats:
             return before
+        folder = self._datasets_folder(iteration)
         first = 0 if self.plan.training.on_all_previous_rollouts else iteration
         runs = [self._games(earlier) for earlier in range(first, iteration + 1)]
-        reports = build_datasets(self.plan, iteration, runs, folder, self.formats)
+        new = build_datasets(self.plan, iteration, runs, folder, formats)
         for group, report in before.items():
-            if report["format"] == reports[group]["format"] and report["sha256"] != reports[group]["sha256"]:
+            now = new.get(group, report)
+            if report["format"] == now["format"] and report["sha256"] != now["sha256"]:
                 raise RunError(
                     f"{folder / report['file']} cannot be built again as it was; were the games of iteration "
                     f"{iteration} edited? Restore them, or begin anew with --again"
                 )
+        reports = {group: new.get(group) or before[group] for group in self.formats}
         self.stages.add(DATASETS, iteration, groups=reports)
         return reports
 
-    def _is_there(self, folder: Path, group: str, report: Report) -> bool:
-        path = folder / report["file"]
-        same = not report["written"] or (path.is_file() and file_hash(path) == report["sha256"])
-        return bool(same and report["format"] == self.formats[group])
+    def _formats_to_build(self, iteration: int, before: Mapping[str, Report]) -> dict[str, str]:
+        """The format of each group's file that is to be built; what a model was trained on is left as it is.
+
+        A job that goes on keeps the format that it was begun with, as long as its backend is the same.
+        """
+        formats = {}
+        for group, chosen in self.formats.items():
+            report = before.get(group)
+            if report is None:
+                formats[group] = chosen
+            elif self.stages.one(TRAINED, iteration, group=group) is None:
+                this = {"group": group, "attempt": self.attempt(iteration, group), "backend": self.backend_of(group)}
+                begun = self.stages.one(JOB, iteration, **this)
+                format_ = chosen if begun is None else report["format"]
+                if not self._is_there(iteration, group, report, format_):
+                    formats[group] = format_
+        return formats
+
+    def _is_there(self, iteration: int, group: str, report: Report, format_: str) -> bool:
+        path = self._datasets_folder(iteration) / report["file"]
+        if self.edited(group, path, report):
+            return True
+        if report["written"] and path.is_file() and file_hash(path) != report["sha256"]:
+            log.warning("iteration %d: %s was edited; it is built again from the games", iteration, path)
+            return False
+        return bool((not report["written"] or path.is_file()) and report["format"] == format_)
+
+    def edited(self, group: str, path: Path, report: Report) -> bool:
+        """Whether a user who trains by hand has made a dataset of their own of this one."""
+        by_hand = self.backend_of(group) == "files"
+        return bool(by_hand and report["written"] and path.is_file() and file_hash(path) != report["sha256"])
+
+    def backend_of(self, group: str) -> str:
+        return self.plan.training.trainers[group].backend
+
+    def attempt(self, iteration: int, group: str) -> int:
+        """How many jobs of a group have failed in an iteration: the number of the one that is next, or goes on."""
+        return len(list(self.stages.find(ENDED, iteration, group=group)))
 
     def _datasets_folder(self, iteration: int) -> Path:
         return self.folder.path / ITERATIONS / str(iteration)
@@ -168,33 +210,40 @@ class Loop:
                 became = {"outcome": TOO_FEW, "min_examples": fewest}
                 log.info("iteration %d: %s has %d examples, of %d", iteration, group, report["examples"], fewest)
             why = {name: report[name] for name in ("left_out", "notes") if report[name]}
-            outcomes[group] = {**became, "examples": report["examples"], **why}
+            outcomes[group] = {"examples": report["examples"], **why, **became}
         return outcomes
 
     def _await(self, iteration: int, jobs: Sequence[_Job]) -> None:
-        """Look at the jobs until all have ended.
+        """Look at the jobs until all have ended, or wait for the user.
 
         Raises:
+            RunError: some failed; what waits is asked for when the command is run again.
             Waiting: what has not ended is to be trained by hand.
-            RunError: some failed.
         """
         while sum(job.ended() for job in jobs) < len(jobs):
-            waiting = [job for job in jobs if job.looked.state == JobState.WAITING]
-            ended = [job for job in jobs if job.looked.state in (JobState.FAILED, JobState.CANCELLED)]
-            if waiting and not ended and all(job.looked.state != JobState.RUNNING for job in jobs):
-                for job in waiting:
-                    job.note_waiting()
-                raise Waiting("\n".join(job.looked.message for job in waiting), [job.group for job in waiting])
-            if waiting and len(waiting) + len(ended) == len(jobs):
-                break  # what failed is said now; the rest still waits when the command is run again
-            self.sleep(min(self.plan.training.trainers[job.group].poll_seconds for job in jobs))
-        failed = [job for job in jobs if job.looked.state not in (JobState.SUCCEEDED, JobState.WAITING)]
+            running = [job for job in jobs if job.looked.state == JobState.RUNNING]
+            if not running:
+                break  # nothing more happens by itself
+            self.sleep(min(poll_seconds_of(self.plan.training.trainers[job.group]) for job in running))
+        failed = [job for job in jobs if job.looked.state in (JobState.FAILED, JobState.CANCELLED)]
         if failed:
             lines = [
                 f"iteration {iteration}: training {job.group} {job.looked.state}: {job.looked.message}"
                 for job in failed
             ]
             raise RunError("\n".join([*lines, "The same command, run again, begins a new job in its place."]))
+        waiting = [job for job in jobs if job.looked.state == JobState.WAITING]
+        if waiting:
+            for job in waiting:
+                job.note_waiting()
+            raise Waiting("\n".join(job.looked.message for job in waiting), [job.group for job in waiting])
+
+    def models_of(self, iteration: int, group: str) -> frozenset[str]:
+        """Every model that a group has had until an iteration's games, and what those came from."""
+        now, untrained = self.models[group], self.plan.spec.experiment.models[group]
+        trained = {r["model"] for r in self.stages.all(TRAINED) if r["group"] == group and r["iteration"] < iteration}
+        lineage = {name for step in now.lineage for name in (step.model, step.from_model)}
+        return frozenset({untrained.name, now.name, *trained, *lineage})
 
     def base_of(self, group: str) -> str:
         """The model that a group's next job starts from."""
@@ -230,13 +279,15 @@ class _Job:
     def __init__(self, loop: Loop, iteration: int, group: str, report: Report) -> None:
         self.group, self.report = group, report
         self._loop, self._iteration = loop, iteration
-        self._attempt = len(list(loop.stages.find(ENDED, iteration, group=group)))
+        self._attempt = loop.attempt(iteration, group)
         # A name is taken for a model that somebody was asked for, not for one whose dataset nobody has seen.
         self._was_asked_for = any(True for _ in loop.stages.find(WAITED, iteration, group=group))
         self._backend = loop.connect(group, loop.models[group], self._was_asked_for)
         self._handle: Mapping[str, Any] = {}
         self.looked = Look(JobState.RUNNING)
         folder = loop.folder.path / ITERATIONS / str(iteration)
+        dataset = folder / report["file"]
+        self._edited = loop.edited(group, dataset, report)
         key = f"{loop.folder.run_id}/{iteration}/{group}/{self._attempt}"
         self._job = FineTuneJob(
             # Two results folders may hold runs of one id; their jobs are not each other's.
@@ -244,20 +295,32 @@ class _Job:
             group=group,
             method=loop.plan.method,
             base_model=loop.base_of(group),
-            dataset=folder / report["file"],
-            dataset_sha256=report["sha256"],
+            dataset=dataset,
+            dataset_sha256=file_hash(dataset) if self._edited else report["sha256"],
             folder=folder / f"{group}.job",
             seed=derived_seed("job", loop.plan.identity, iteration, group),
             name=loop.plan.spec.experiment.name,
+            had=loop.models_of(iteration, group),
+            ended=tuple(
+                record["note"]
+                for record in loop.stages.find(JOB, iteration, group=group)
+                if record["attempt"] < self._attempt
+            ),
         )
 
     def outcome(self) -> dict[str, Any]:
         """What became of a job that has succeeded; `job` is the provider's own name of it."""
-        job = self._handle.get("job")
+        trained = self._loop.stages.one(TRAINED, self._iteration, group=self.group)
+        assert trained is not None
+        job = trained["handle"].get("job")
         return {
-            "outcome": "trained", "model": self.looked.model, "dataset_sha256": self.report["sha256"],
-            "job": None if job is None else str(job), **self.looked.facts,
-        }  # fmt: skip
+            "outcome": "trained",
+            "model": trained["model"],
+            # A log of before this was kept has it of the dataset alone.
+            "dataset_sha256": trained.get("dataset_sha256", self.report["sha256"]),
+            "job": None if job is None else str(job),
+            **trained["facts"],
+        }
 
     def begin(self) -> None:
         """Begin the job, or find it again; what ended before is not looked at again."""
@@ -270,11 +333,25 @@ class _Job:
         known = [record["note"] for record in stages.find(JOB, self._iteration, **facts)]
 
         def note(found: Mapping[str, Any]) -> None:
-            stages.add(JOB, self._iteration, **facts, note=dict(found))
+            sha256, backend = self._job.dataset_sha256, self._loop.backend_of(self.group)
+            stages.add(JOB, self._iteration, **facts, backend=backend, dataset_sha256=sha256, note=dict(found))
 
         self._job.folder.mkdir(parents=True, exist_ok=True)
+        if self._edited:
+            log.warning("iteration %d: %s: %s", self._iteration, self.group, self._edit_note())
         self._handle = self._backend.begin(self._job, known, note)
         log.info("iteration %d: training %s from %s", self._iteration, self.group, self._job.base_model)
+
+    def _edit_note(self) -> str:
+        return f"{self._job.dataset.name} was edited after it was built, and is trained on as it is now"
+
+    def _edit_facts(self) -> dict[str, Any]:
+        """What a dataset that the user edited changes in the outcome."""
+        if not self._edited:
+            return {}
+        lines = self._job.dataset.read_bytes().splitlines()
+        examples = sum(1 for line in lines if line.strip())
+        return {"edited": True, "examples": examples, "notes": [*self.report["notes"], self._edit_note()]}
 
     def note_waiting(self) -> None:
         """Keep that the user was asked for this job's model."""
@@ -292,7 +369,9 @@ class _Job:
             return False
         facts: dict[str, Any] = {"group": self.group, "attempt": self._attempt, "facts": dict(self.looked.facts)}
         if self.looked.state == JobState.SUCCEEDED:
-            facts.update(model=self.looked.model, handle=dict(self._handle))
+            facts["facts"].update(self._edit_facts())
+            sha256 = self._job.dataset_sha256
+            facts.update(model=self.looked.model, handle=dict(self._handle), dataset_sha256=sha256)
             self._loop.stages.add(TRAINED, self._iteration, **facts)
         else:
             facts.update(state=str(self.looked.state), message=self.looked.message)

@@ -82,7 +82,8 @@ class TrainerSettings:
     )
     command: tuple[str, ...] | None = key(
         "`command`: the program and its arguments. {dataset}, {base_model}, {output} (a folder), {model_file} (the "
-        "new model's name goes there), {method}, {seed} and {group} are filled in.",
+        "new model's name goes there), {method}, {seed} and {group} are filled in. It is run in the "
+        "folder that nip-run is run in: relative paths are from there.",
         default=None,
         example=["python", "train.py", "--data", "{dataset}", "--model", "{base_model}", "--out", "{output}"],
         minItems=1,
@@ -108,7 +109,12 @@ class TrainerSettings:
         minLength=1,
         maxLength=64,
     )
-    poll_seconds: float = key("Seconds between two looks at a job.", default=30.0, exclusiveMinimum=0)
+    poll_seconds: float | None = key(
+        "Seconds between two looks at a job; null: 1 for `command`, else 30.",
+        default=None,
+        exclusiveMinimum=0,
+        example=30.0,
+    )
     validating_minutes: float = key(
         "`openai`: a job that is still `validating_files` after this long is an error.",
         default=60.0,

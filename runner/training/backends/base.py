@@ -29,6 +29,10 @@ class FineTuneJob:
     seed: int
     name: str
     """What the run calls it, for suffixes and titles."""
+    had: frozenset[str] = frozenset()
+    """The models that the group has played with so far: what comes out is called otherwise."""
+    ended: tuple[Mapping[str, Any], ...] = ()
+    """What was noted about the jobs that this one takes the place of: they failed or were cancelled."""
 
 
 class JobState(StrEnum):
@@ -60,7 +64,8 @@ class Backend(Protocol):
         """Begin a job, unless it was begun already; what to look at it by.
 
         `known` is what was noted about this job before, by this process or one that was killed at any moment: between
-        the provider's creating of a job and our noting of it, too. However often this is called, one job is created.
+        the provider's creating of a job and our noting of it, too. However often this is called, one job is created: a
+        noted one that has failed or was cancelled is not replaced here, but found by `look`.
 
         Raises:
             ProviderRefusal: the backend refuses to serve us: key, billing, unknown model, no more jobs of this kind.

@@ -38,6 +38,7 @@ PLACEHOLDERS = ("dataset", "base_model", "output", "model_file", "method", "seed
 LOG_LINES = 10
 LOG_BYTES = 8192
 
+_INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|(ba|z|da)?sh|accelerate|torchrun|deepspeed")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -61,8 +62,40 @@ def command_problems(command: Sequence[str]) -> list[str]:
     return problems
 
 
+def startable_problems(command: Sequence[str]) -> list[str]:
+    """What a command needs and does not find here, where it would be run: its program, and the script it is given.
+
+    A script is looked for where an interpreter on this machine reads it; what `ssh` or `docker` are given is elsewhere.
+    """
+    program, *arguments = command
+    if _PLACEHOLDER.search(program):
+        return []
+    here = f"in {Path.cwd()}, the folder that nip-run is run in, and the trainer with it"
+    if shutil.which(program) is None:
+        where = here if os.sep in program else "on the PATH"
+        return [f"there is no program {program!r} {where}; install it, or give its whole path"]
+    script = _script(arguments) if _INTERPRETER.fullmatch(Path(program).name) else None
+    if script is None or Path(script).exists():
+        return []
+    return [f"there is no script {script!r} {here}; give its whole path, or run nip-run in its folder"]
+
+
+def _script(arguments: Sequence[str]) -> str | None:
+    """The first argument that is a script's path; none after code that is given in its place."""
+    for argument in arguments:
+        if argument == "-c":
+            return None
+        if argument.endswith((".py", ".sh")) and not argument.startswith("-") and not _PLACEHOLDER.search(argument):
+            return argument
+    return None
+
+
 class CommandBackend:
-    """One trainer at a time for each job. A `begin` after a failure starts a fresh attempt and keeps the old log."""
+    """One trainer at a time for each job, each attempt with a log of its own.
+
+    A trainer that was cut off, so that nothing says how it ended, is started again by the next `begin`; one that has
+    failed is not, for it may fail again at the same price: a job that takes its place is another, with nothing known.
+    """
 
     def __init__(self, group: str, trainer: TrainerSettings) -> None:
         self._key = f"training.trainers.{group}.command"
@@ -86,7 +119,8 @@ class CommandBackend:
         after = ""
         if attempts or (job.folder / "trainer.lock").exists():
             before = self.look(job, last)
-            if before.state in (JobState.RUNNING, JobState.SUCCEEDED):
+            failed_here = bool(attempts) and _ended(job.folder) is not None
+            if before.state in (JobState.RUNNING, JobState.SUCCEEDED) or failed_here:
                 return last
             after = f"attempt {last['attempt']} {before.facts['why']}"
         command = self._filled(job)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
+from runner.errors import RunError
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.training.backends.base import Backend
-from runner.training.backends.command import CommandBackend
+from runner.training.backends.command import CommandBackend, startable_problems
 from runner.training.backends.dummy import DummyBackend
 from runner.training.backends.files import FilesBackend
 from runner.training.settings import TrainerSettings
@@ -42,6 +43,27 @@ def backend_for(
 
         return OpenAiBackend(group, trainer, model, policy=policy or TransientPolicy(), sleep=sleep)
     return CommandBackend(group, trainer)
+
+
+def check_startable(trainers: Mapping[str, TrainerSettings]) -> None:
+    """See that every trainer of the user's own can be started from here, before games are paid for.
+
+    Raises:
+        RunError: some cannot; what each lacks.
+    """
+    problems = [
+        f"training.trainers.{group}.command: {problem}"
+        for group, trainer in trainers.items()
+        if trainer.backend == "command"
+        for problem in startable_problems(trainer.command or ())
+    ]
+    if problems:
+        raise RunError("\n".join(problems))
+
+
+def poll_seconds_of(trainer: TrainerSettings) -> float:
+    """How long to wait between two looks at a job: a process of ours is looked at for nothing, a server is not."""
+    return trainer.poll_seconds or (1.0 if trainer.backend == "command" else 30.0)
 
 
 def format_of(trainer: TrainerSettings) -> Literal["openai", "trl"]:

@@ -67,9 +67,12 @@ class FilesBackend:
         )
         if self._chosen is None or self._chosen_for not in (None, job.key):
             return Look(JobState.WAITING, message=todo)
+        # Most likely the command of the last iteration, run again as it was.
         if self._chosen == job.base_model:
-            # Most likely the command of the last iteration, run again as it was.
             return Look(JobState.WAITING, message=f"{self._chosen} is what is to be trained, not the result: {todo}")
+        if self._chosen in job.had:
+            said = f"{self._chosen} is a model that {job.group} had before, not the result"
+            return Look(JobState.WAITING, message=f"{said}: {todo}")
         wrong = wrong_with_name(self._chosen, job.base_model)
         if wrong is not None:
             raise RunError(f"{option}: the name cannot be used: {wrong}")

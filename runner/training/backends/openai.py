@@ -75,11 +75,7 @@ class _Known:
 
 
 class OpenAiBackend:
-    """The jobs of one model group.
-
-    A job that was noted and has failed or was cancelled is begun anew by the next `begin`: the user has run the
-    command again.
-    """
+    """The jobs of one model group."""
 
     def __init__(
         self,
@@ -101,9 +97,8 @@ class OpenAiBackend:
         """See `Backend.begin`; the handle has the job's id under `job`."""
         here = _Known.of(known)
         if here.job is not None:
-            if self._retrieve(here.job).status not in ("failed", "cancelled"):
-                return {"job": here.job}
-            here.begin_anew()
+            return {"job": here.job}
+        here.spent.update(str(record["job"]) for record in job.ended if "job" in record)
         taken_up = here.file is not None
         if here.file is None:
             here.file = self._upload(job, note)
@@ -133,7 +128,11 @@ class OpenAiBackend:
             model = found.fine_tuned_model
             wrong = wrong_with_name(model, job.base_model) if isinstance(model, str) else "there is none"
             if wrong is not None:
-                raise RunError(f"{self._job(name)} has succeeded, but its model has no name to ask for: {wrong}")
+                raise RunError(
+                    f"{self._job(name)} has succeeded, but its model has no name to ask for: {wrong}\nFind the model's "
+                    f"name at the provider, or train it by hand; then set training.trainers.{job.group}.backend=files, "
+                    f"run the command again, and once more with --set-model {job.group}=NAME"
+                )
             return Look(JobState.SUCCEEDED, model, f"{name} has succeeded", facts)
         if status == "failed":
             return Look(JobState.FAILED, None, f"{self._job(name)} failed: {_why(found)}", facts)
