@@ -10,6 +10,9 @@ from runner.documents.fields import key
 
 MOST_ITERATIONS = 1000
 
+HYPERPARAMETERS = ("n_epochs", "batch_size", "learning_rate_multiplier", "beta")
+"""The keys of a trainer that decide what it makes of a dataset; the others say where and how it is asked."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:

@@ -1,0 +1,78 @@
+"""What a training run is: which settings make another one, which may change, and which are used at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import RunDirectoryError
+from runner.rundir import open_folder, write_inputs
+from runner.spec.load import load_spec
+from runner.training.plan import TrainingPlan
+from tests.server.play import nip_run
+from tests.training import at_provider, trained, training_spec
+
+NOWHERE = "http://127.0.0.1:9/v1"
+
+
+def trained_at_provider(folder: Path, **changes: Any) -> Path:
+    """A spec whose groups a server trains, which nobody will ask."""
+    return training_spec(folder, **at_provider(NOWHERE, **changes))
+
+
+def ids(path: Path, *overrides: str) -> set[str]:
+    return {TrainingPlan(load_spec(path, [override])).run_id for override in overrides}
+
+
+# Which run it is
+
+
+@pytest.mark.parametrize("name", ["n_epochs=3", "batch_size=4", "learning_rate_multiplier=0.5"])
+def test_a_hyperparameter_makes_another_run(tmp_path: Path, name: str) -> None:
+    path = trained_at_provider(tmp_path)
+    assert len(ids(path, "training.iterations=2", f"training.trainers.p.{name}", f"training.trainers.v.{name}")) == 3
+
+
+@pytest.mark.parametrize("name", ["suffix=x", "poll_seconds=3", "validating_minutes=3", "format=openai"])
+def test_by_whom_a_model_is_trained_makes_no_other_run(tmp_path: Path, name: str) -> None:
+    assert len(ids(trained_at_provider(tmp_path), "training.iterations=2", f"training.trainers.p.{name}")) == 1
+
+
+def test_a_sweep_over_a_hyperparameter_is_one_run_for_each_value(tmp_path: Path) -> None:
+    trained_at_provider(tmp_path, sweep={"training.trainers.p.n_epochs": [1, 3]})
+    checked = nip_run("check", "spec.yaml", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("sweep", "key"),
+    [
+        ({"training.iterations": [2, 1]}, "sweep.training.iterations"),
+        ({"training.trainers.p.suffix": ["a", "b"], "seed": [0, 1]}, "sweep.training.trainers.p.suffix"),
+        ({"seed": [1, 1]}, "sweep"),
+    ],
+)
+def test_points_of_a_sweep_that_are_one_run_are_refused_before_anything_is_played(
+    tmp_path: Path, sweep: dict[str, Any], key: str
+) -> None:
+    trained_at_provider(tmp_path, sweep=sweep)
+    for command in ("check", "run"):
+        refused = nip_run(command, "spec.yaml", cwd=tmp_path)
+        assert refused.returncode == 2
+        assert [line for line in refused.stderr.splitlines() if line.startswith(f"spec.yaml:1:1: {key}: ")]
+        assert not (tmp_path / "results").exists()
+
+
+def test_a_changed_hyperparameter_is_named_where_the_run_id_is_taken(tmp_path: Path) -> None:
+    path = trained_at_provider(tmp_path)
+    plan = TrainingPlan(load_spec(path))
+    folder, manifest = open_folder(plan.games, tmp_path / "results", "mine", plan)
+    write_inputs(plan.games, folder)
+    folder.write_manifest(manifest)
+    with pytest.raises(RunDirectoryError, match=r"these keys differ: training\.trainers\.p\.n_epochs\. Choose another"):
+        trained(
+            path, tmp_path / "results", "training.trainers.p={backend: openai, n_epochs: 3, suffix: x}",
+            "training.iterations=5", run_id="mine",
+        )  # fmt: skip
