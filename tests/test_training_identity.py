@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunDirectoryError
-from runner.rundir import open_folder, write_inputs
+from runner.errors import RunDirectoryError, Waiting
+from runner.rundir import RunFolder, open_folder, write_inputs
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from tests.server.play import nip_run
@@ -76,3 +76,42 @@ def test_a_changed_hyperparameter_is_named_where_the_run_id_is_taken(tmp_path: P
             path, tmp_path / "results", "training.trainers.p={backend: openai, n_epochs: 3, suffix: x}",
             "training.iterations=5", run_id="mine",
         )  # fmt: skip
+
+
+# What a run says of itself
+
+
+def provenance(folder: RunFolder) -> dict[str, bytes]:
+    files = [folder.spec, folder.manifest_path, *sorted((folder.path / "inputs").rglob("*.*"))]
+    return {str(path): path.read_bytes() for path in files}
+
+
+def test_a_finished_run_that_is_asked_for_with_other_trainers_stays_as_it_was_and_says_so(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+    done = trained(path, tmp_path / "results")
+    before = provenance(done.folder)
+    again = trained(path, tmp_path / "results", "training.trainers.p={backend: files}", "models.v.timeout=9")
+    assert again.was_finished
+    assert provenance(done.folder) == before
+    (said,) = again.notes
+    assert said.endswith("not used: models.v.timeout, training.trainers.p.backend")
+
+
+def test_other_trainers_are_not_written_down_where_only_the_last_test_is_left(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+    folder = trained(path, tmp_path / "results").folder
+    log = folder.path / "stages.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    folder.write_manifest({**folder.manifest(), "status": "interrupted"})
+    before = folder.spec.read_bytes()
+    done = trained(path, tmp_path / "results", "training.trainers.p={backend: files}")
+    assert (done.manifest["status"], folder.spec.read_bytes()) == ("done", before)
+    assert [note for note in done.notes if note.endswith("training.trainers.p.backend")]
+
+
+def test_more_iterations_are_trained_by_other_trainers_and_the_run_says_by_which(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+    first = trained(path, tmp_path / "results")
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", "training.trainers.p={backend: files}", "training.iterations=2")
+    assert "backend: files" in first.folder.spec.read_text("utf-8")
