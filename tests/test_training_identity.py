@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunDirectoryError, Waiting
+from runner.errors import RunDirectoryError, SpecError, Waiting
 from runner.rundir import RunFolder, open_folder, write_inputs
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from tests.server.play import nip_run
-from tests.training import at_provider, trained, training_spec
+from tests.training import at_provider, malt, trained, training_spec
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
@@ -115,3 +115,50 @@ def test_more_iterations_are_trained_by_other_trainers_and_the_run_says_by_which
     with pytest.raises(Waiting):
         trained(path, tmp_path / "results", "training.trainers.p={backend: files}", "training.iterations=2")
     assert "backend: files" in first.folder.spec.read_text("utf-8")
+
+
+# What reaches nobody
+
+
+COMMAND = {"backend": "command", "command": ["true", "{dataset}", "{model_file}"]}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "key", "message"),
+    [
+        ({**COMMAND, "n_epochs": 3}, "n_epochs", "your trainer is not told; give it in `command`"),
+        ({**COMMAND, "beta": 0.1}, "beta", "give it in `command`"),
+        ({**COMMAND, "suffix": "zz"}, "suffix", "this is for `openai`; leave it out"),
+        ({"backend": "files", "batch_size": 3}, "batch_size", "whoever trains by hand is not told; leave it out"),
+        ({"backend": "dummy", "learning_rate_multiplier": 2.0}, "learning_rate_multiplier", "nobody is trained"),
+        ({"backend": "dummy", "validating_minutes": 2.0}, "validating_minutes", "this is for `openai`"),
+    ],
+)
+def test_a_key_of_a_trainer_that_nobody_reads_is_refused(
+    tmp_path: Path, trainer: dict[str, Any], key: str, message: str
+) -> None:
+    path = training_spec(tmp_path, training={"trainers": {"p": trainer}})
+    line = next(i for i, text in enumerate(path.read_text().splitlines(), 1) if text.strip().startswith(f"{key}:"))
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.place.line) == (f"training.trainers.p.{key}", line)
+    assert message in problem.message
+
+
+def test_beta_is_for_malt(tmp_path: Path) -> None:
+    changes = at_provider(NOWHERE, **malt(training={"trainers": {"p": {"beta": 0.2}}}))
+    load_spec(training_spec(tmp_path / "malt", **changes))
+    with pytest.raises(SpecError, match=r"expert_iteration trains supervised"):
+        load_spec(trained_at_provider(tmp_path, training={"trainers": {"p": {"beta": 0.2}}}))
+
+
+def test_malt_selects_nothing(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, **malt(training={"selection": {"reward_threshold": 0.5}}))
+    with pytest.raises(SpecError, match=r"training\.selection\.reward_threshold: malt selects no rollouts"):
+        load_spec(path)
+
+
+def test_a_saved_spec_with_every_default_written_out_is_not_refused(tmp_path: Path) -> None:
+    folder = trained(training_spec(tmp_path, **malt(training={"iterations": 1})), tmp_path / "results").folder
+    load_spec(folder.spec)

@@ -91,14 +91,14 @@ class TrainerSettings:
         minItems=1,
     )
     n_epochs: int | None = key(
-        "Passes over the dataset; null: as the trainer likes.", default=None, minimum=1, example=3
+        "`openai`: passes over the dataset; null: as it likes.", default=None, minimum=1, example=3
     )
-    batch_size: int | None = key("Examples a step; null: as the trainer likes.", default=None, minimum=1, example=8)
+    batch_size: int | None = key("`openai`: examples a step; null: as it likes.", default=None, minimum=1, example=8)
     learning_rate_multiplier: float | None = key(
-        "OpenAI's hyperparameter; null: as it likes.", default=None, exclusiveMinimum=0, example=1.0
+        "`openai`: its hyperparameter; null: as it likes.", default=None, exclusiveMinimum=0, example=1.0
     )
     beta: float | None = key(
-        "DPO's weight of staying close to the base model; null: as the trainer likes.",
+        "`openai`, malt: DPO's weight of staying close to the base model; null: as it likes.",
         default=None,
         exclusiveMinimum=0,
         maximum=2,
