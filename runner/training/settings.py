@@ -45,7 +45,10 @@ class SelectionSettings:
     )
     reward_threshold: float = key("The least reward of a rollout, ties included.", default=0.9)
     sample_size_factor: float = key(
-        "Weighted sampling: how many are drawn, as a share of the rollouts.", default=0.5, exclusiveMinimum=0
+        "Weighted sampling: how many are drawn, as a share of the rollouts.",
+        default=0.5,
+        exclusiveMinimum=0,
+        maximum=100,
     )
     minimum: float | None = key(
         "Weighted sampling: the reward of weight 0, lower ones included; null: the least there is.",
@@ -56,6 +59,7 @@ class SelectionSettings:
         "Weighted sampling: the share of chance that rewards have no say in, so that bad rollouts are drawn too.",
         default=0.01,
         minimum=0,
+        maximum=100,
     )
     replacement: bool = key("Weighted sampling: whether a rollout may be drawn again.", default=True)
 
