@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner import runs
-from runner.errors import UsageError
+from runner.errors import Place, Problem, UsageError
 from runner.models.budget import Amount, Budget
 from runner.plan import Plan
 from runner.rundir import RunFolder, manifest_of
@@ -50,13 +50,36 @@ def run(
 
 def id_of(spec: Spec, results: Path, *, run_id: str | None, again: bool, replay: bool) -> str:
     """The id that a run of this spec has, or will have."""
-    from runner.training.plan import TrainingPlan, check_run_id
+    from runner.training.plan import check_run_id
 
-    own = TrainingPlan(spec).run_id if is_training(spec) else Plan(spec).run_id
-    name = run_id or run_name(own, results, again=again, replay=replay)
+    name = run_id or run_name(_own_id(spec), results, again=again, replay=replay)
     if is_training(spec):
         check_run_id(name)
     return name
+
+
+def _own_id(spec: Spec) -> str:
+    from runner.training.plan import TrainingPlan
+
+    return TrainingPlan(spec).run_id if is_training(spec) else Plan(spec).run_id
+
+
+def sweep_problems(path: str, points: Sequence[Spec]) -> Iterator[Problem]:
+    """Points of a spec's sweep that are one run, which would be played once and shown as several."""
+    first: dict[str, Spec] = {}
+    for spec in points if len(points) > 1 else ():
+        other = first.setdefault(_own_id(spec), spec)
+        if other is spec:
+            continue
+        free = [key for key, value in spec.point.items() if other.point[key] != value]
+        for key in free:
+            yield Problem(
+                Place(path), f"sweep.{key}",
+                "this key is no part of what a run is, so that its values are all one run; sweep over others, and "
+                "play each value by itself with a --run-id of its own",
+            )  # fmt: skip
+        if not free:
+            yield Problem(Place(path), "sweep", "a value is given twice, which would be one run; leave one out")
 
 
 def spent(spec: Spec, results: Path, run_id: str) -> Amount:

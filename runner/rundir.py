@@ -198,7 +198,7 @@ def manifest_of(plan: Plan, folder: RunFolder, run: Identified | None = None) ->
         return None
     manifest = folder.manifest()
     if manifest["identity"] != (run or plan).identity:
-        keys = _differing(folder, manifest, plan, (run or plan).free_keys)
+        keys = differing(folder, manifest, plan, (run or plan).free_keys)
         what = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
         raise RunDirectoryError(f"{folder.path} holds another spec's run; {what}. Choose another --run-id")
     return manifest
@@ -321,7 +321,7 @@ def refreshed(manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
     return {**fresh, **{name: manifest[name] for name in kept}}
 
 
-def _differing(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: Sequence[str]) -> list[str]:
+def differing(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: Sequence[str] = ()) -> list[str]:
     """The keys in which a saved spec is not this one, those that a run may change left out."""
     import yaml
 

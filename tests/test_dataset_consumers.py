@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.datasets.example_file import ExampleFile
-from runner.datasets.examples import Preference, Source
+from runner.datasets.example_file import trace_of
 from runner.datasets.formats import FORMATS
 from runner.rundir import RunFolder
-from tests.server.play import played, spec_file
+from tests.server.play import merged, played, spec_file
 from tests.test_dataset_files import DEBATE
+from tests.training import malt, trained, training_spec
 
 STRICT = """\
 {%- if messages[0]['role'] == 'system' -%}
@@ -76,18 +77,30 @@ def loaded(kind: str, path: Path, cache: Path) -> Any:
     )
 
 
-def preference_file(folder: RunFolder, consumer: str, target: Path) -> Path:
-    """Preferences between made-up answers to the prompts of a run: there are no trees yet."""
-    import duckdb
+def learnt(root: Path, consumer: str, method: str, **changes: Any) -> list[Path]:
+    """What a training run wrote for a consumer: a file for each model group and iteration."""
+    trainer = {"backend": "dummy", "format": consumer}
+    changes = merged(changes, {"training": {"trainers": {"p": trainer, "v": trainer}, "test": {"scheme": "none"}}})
+    run = trained(training_spec(root, **changes), root / "results").folder
+    files = sorted((run.path / "iterations").rglob(f"[pv]{FORMATS[consumer, method].suffix}"))
+    assert len(files) == 4
+    return files
 
-    format_ = FORMATS[consumer, "dpo"]
-    file = ExampleFile(target / f"m{format_.suffix}", format_)
-    found = duckdb.execute(f"SELECT prompt FROM read_parquet('{folder.fine_tune / 'm.rl.parquet'}')").fetchall()
-    for index, (prompt,) in enumerate(found):
-        example = Preference(prompt, f"A good answer {index}.", f"A bad answer {index}.")
-        assert file.add(example, Source(folder.run_id, "r", "prover", 0, 1.0)) is None
-    assert file.close()["examples"] == len(found) > 0
-    return file.target
+
+@pytest.fixture(scope="module")
+def preferred(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """The files of MALT, by consumer."""
+    root = tmp_path_factory.mktemp("malt")
+    return {consumer: learnt(root / consumer, consumer, "dpo", **malt()) for consumer in ("openai", "trl")}
+
+
+@pytest.fixture(scope="module")
+def selected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """The files of expert iteration, by consumer: rollouts that were drawn again, and guesses that were replaced."""
+    root = tmp_path_factory.mktemp("expert_iteration")
+    selection = {"method": "weighted_sampling", "sample_size_factor": 2.0, "replacement": True}
+    training = {"selection": selection, "guess_replacement": {"proportion": 0.5}}
+    return {consumer: learnt(root / consumer, consumer, "sft", training=training) for consumer in ("openai", "trl")}
 
 
 # Hugging Face datasets
@@ -104,11 +117,26 @@ def test_datasets_loads_supervised_files(tmp_path: Path, folder: RunFolder, name
 
 
 @pytest.mark.parametrize("consumer", ["openai", "trl"])
-def test_datasets_loads_preference_files(tmp_path: Path, folder: RunFolder, consumer: str) -> None:
-    data = loaded("json", preference_file(folder, consumer, tmp_path), tmp_path)
-    names = ["prompt", "chosen", "rejected"]
-    assert data.column_names == (names if consumer == "trl" else ["input", "preferred_output", "non_preferred_output"])
-    assert len(data) > 0
+def test_datasets_loads_the_preferences_of_malt(
+    tmp_path: Path, preferred: dict[str, list[Path]], consumer: str
+) -> None:
+    by_trl, by_openai = ["prompt", "chosen", "rejected"], ["input", "preferred_output", "non_preferred_output"]
+    for path in preferred[consumer]:
+        data = loaded("json", path, tmp_path)
+        assert data.column_names == (by_trl if consumer == "trl" else by_openai)
+        assert len(data) == len(path.read_bytes().splitlines()) > 0
+
+
+@pytest.mark.parametrize("consumer", ["openai", "trl"])
+def test_datasets_loads_what_expert_iteration_selected_with_every_repeat(
+    tmp_path: Path, selected: dict[str, list[Path]], consumer: str
+) -> None:
+    for path in selected[consumer]:
+        data, lines = loaded("json", path, tmp_path), path.read_bytes().splitlines()
+        assert data.column_names == ["messages"]
+        assert len(data) == len(lines) > len(set(lines)) > 0
+        traces = [json.loads(line) for line in trace_of(path).read_bytes().splitlines()]
+        assert any(trace["other"].get("guess_replaced") for trace in traces) == path.name.startswith("v")
 
 
 def test_datasets_loads_verl_s_parquet(tmp_path: Path, folder: RunFolder) -> None:
@@ -145,19 +173,34 @@ def test_that_template_refuses_the_chat_of_a_debate_as_it_was_played(
             trl.apply_chat_template(example, tokenizer)
 
 
-def test_trl_takes_preference_files(tmp_path: Path, folder: RunFolder, tokenizer: Any, trl: Any) -> None:
-    data = loaded("json", preference_file(folder, "trl", tmp_path), tmp_path)
-    for index, example in enumerate(data):
-        assert trl.is_conversational(example)
-        assert trl.maybe_extract_prompt(example) == example
-        whole = {side: example["prompt"] + example[side] for side in ("chosen", "rejected")}
-        assert trl.extract_prompt(whole) == example
-        text = trl.apply_chat_template(example, tokenizer)
-        assert text["prompt"].endswith("[assistant] ")
-        assert (text["chosen"], text["rejected"]) == (f"A good answer {index}. [end]", f"A bad answer {index}. [end]")
-    unpaired = trl.unpair_preference_dataset(data)
-    assert len(unpaired) == 2 * len(data)
-    assert unpaired["label"].count(True) == len(data)
+def test_trl_takes_what_expert_iteration_selected(
+    tmp_path: Path, selected: dict[str, list[Path]], tokenizer: Any, trl: Any
+) -> None:
+    for path in selected["trl"]:
+        for example in loaded("json", path, tmp_path):
+            assert trl.is_conversational(example)
+            text = trl.maybe_apply_chat_template(example, tokenizer)["text"]
+            assert all(message["content"] in text for message in example["messages"])
+
+
+def test_trl_takes_the_preferences_of_malt(
+    tmp_path: Path, preferred: dict[str, list[Path]], tokenizer: Any, trl: Any
+) -> None:
+    for path in preferred["trl"]:
+        data = loaded("json", path, tmp_path)
+        for example in data:
+            assert trl.is_conversational(example)
+            assert trl.maybe_extract_prompt(example) == example
+            whole = {side: example["prompt"] + example[side] for side in ("chosen", "rejected")}
+            assert trl.extract_prompt(whole) == example
+            text = trl.apply_chat_template(example, tokenizer)
+            assert text["prompt"].endswith("[assistant] ")
+            for side in ("chosen", "rejected"):
+                (answer,) = example[side]
+                assert text[side] == f"{answer['content']} [end]"
+        unpaired = trl.unpair_preference_dataset(data)
+        assert len(unpaired) == 2 * len(data)
+        assert unpaired["label"].count(True) == len(data)
 
 
 def test_the_prompts_of_rl_fit_a_template_that_demands_alternation(

@@ -74,6 +74,8 @@ def at_provider(base_url: str, **changes: Any) -> dict[str, Any]:
         "retry": {"transient": {"first_wait": 0.01, "max_wait": 0.05}},
         "rollouts": {"per_datapoint": 3, "concurrency": 8},
     }
+    if changes.get("training", {}).get("method") == "malt":
+        del base["training"]["selection"]
     return merged(base, changes)
 
 

@@ -34,6 +34,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def load_all(words: Sequence[str]) -> list[tuple[str, Spec]]:
     """Every point of every spec with its file; all errors of all of them at once."""
     from runner.errors import Problem, SpecError
+    from runner.launch import sweep_problems
     from runner.main import COMMANDS
     from runner.spec.load import load_specs
 
@@ -42,7 +43,9 @@ def load_all(words: Sequence[str]) -> list[tuple[str, Spec]]:
     problems: list[Problem] = []
     for path in specs:
         try:
-            loaded.extend((path, spec) for spec in load_specs(path, overrides, also=list(COMMANDS)))
+            points = load_specs(path, overrides, also=list(COMMANDS))
+            problems.extend(sweep_problems(path, points))
+            loaded.extend((path, spec) for spec in points)
         except SpecError as error:
             problems.extend(error.problems)
     if problems:

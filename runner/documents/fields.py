@@ -167,6 +167,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def changed(value: Any) -> list[str]:
+    """The keys of a built value that are not as they are by default; those that must be given are left out."""
+    return [
+        field.name
+        for field in dataclasses.fields(value)
+        if field.default is not MISSING and getattr(value, field.name) != field.default
+    ]
+
+
 def path_keys(cls: type, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """The keys declared with `path=True`, as tuples of names from the root."""
     found: list[tuple[str, ...]] = []

@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from runner.datasets.load import Dataset
+from runner.documents.fields import changed
 from runner.errors import Place, Problem
 from runner.ids import tagged_hash
 from runner.protocols.protocol import Protocol
 from runner.spec.experiment import Experiment
 from runner.text import listed, nearest
 from runner.training.backends.command import command_problems
+from runner.training.settings import HYPERPARAMETERS, TrainerSettings
 
 At = Callable[[str], Place]
 """A dotted key into the place that set it."""
 
 OPENAI_LEAST = 10
 """The fewest examples of a fine-tuning job."""
+
+UNTOLD = {
+    "command": "your trainer is not told; give it in `command`",
+    "files": "whoever trains by hand is not told; leave it out",
+    "dummy": "nobody is trained; leave it out",
+}
+"""Why a backend does nothing with a hyperparameter, and what to do."""
+
+OPENAI_ALONE = ("suffix", "validating_minutes")
+"""The other keys of a trainer that no backend but `openai` does anything with."""
 
 MOST_REPEATS = 2**31 - 1
 """The largest number of a branch that the tables hold."""
@@ -82,6 +94,9 @@ def _method_problems(experiment: Experiment, protocol: Protocol, at: At) -> Iter
         if training.guess_replacement.proportion:
             name = "training.guess_replacement.proportion"
             yield Problem(at(name), name, "malt replaces no guesses; this is for expert_iteration")
+        for changed_key in changed(training.selection):
+            name = f"training.selection.{changed_key}"
+            yield Problem(at(name), name, "malt selects no rollouts; this is for expert_iteration; leave it out")
         return
     if trees is not None:
         yield Problem(at(key), key, "expert_iteration plays single games; trees are for malt")
@@ -139,6 +154,21 @@ def _trainer_problems(experiment: Experiment, at: At) -> Iterator[Problem]:
             yield Problem(at(key), f"{key}.command", "`backend: command` needs it, and no other backend does")
         for wrong in command_problems(trainer.command) if trainer.command is not None else ():
             yield Problem(at(f"{key}.command"), f"{key}.command", wrong)
+        yield from _unconsumed(trainer, training.method, key, at)
+
+
+def _unconsumed(trainer: TrainerSettings, method: str, key: str, at: At) -> Iterator[Problem]:
+    """Keys that are set and that reach nobody."""
+    for name in changed(trainer):
+        where, message = f"{key}.{name}", None
+        if name in HYPERPARAMETERS and trainer.backend in UNTOLD:
+            message = UNTOLD[trainer.backend]
+        elif name in OPENAI_ALONE and trainer.backend != "openai":
+            message = "this is for `openai`; leave it out"
+        elif name == "beta" and method != "malt":
+            message = f"{method} trains supervised; this is for malt (DPO); leave it out"
+        if message is not None:
+            yield Problem(at(where), where, f"`backend: {trainer.backend}`: {message}")
 
 
 def _split_problems(experiment: Experiment, dataset: Dataset, test: Dataset | None, at: At) -> Iterator[Problem]:

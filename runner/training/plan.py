@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from runner.datasets.load import Datapoint
@@ -16,10 +16,11 @@ from runner.plan import Plan
 from runner.spec.experiment import LONGEST_RUN_ID
 from runner.spec.load import Spec
 from runner.training.backends.base import Method
-from runner.training.settings import MOST_ITERATIONS, TrainingSettings
+from runner.training.settings import HYPERPARAMETERS, MOST_ITERATIONS, TrainerSettings, TrainingSettings
 
-FREE_KEYS = ("iterations", "trainers")
-"""Keys of `training` that may change when a run goes on: how long, and by what it is trained."""
+FREE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in HYPERPARAMETERS)
+FREE_KEYS = ("iterations", *(f"trainers.*.{name}" for name in FREE_TRAINER_KEYS))
+"""Keys of `training` that may change when a run goes on: how long, and by whom it is trained."""
 
 FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "agents.*.freeze")
 """Keys that games may change when they go on, and that decide what is learnt from them."""
@@ -72,6 +73,7 @@ class TrainingPlan:
     def identity(self) -> str:
         """The hash that tells training runs apart."""
         experiment, learnt = self.spec.experiment, plain(self.training)
+        del learnt["iterations"]
         return tagged_hash(
             "training",
             {
@@ -80,9 +82,17 @@ class TrainingPlan:
                 "tested": None if self.spec.test is None else self.spec.test.sha256,
                 "per_datapoint": experiment.rollouts.per_datapoint,
                 "frozen": sorted(name for name, agent in experiment.agents.items() if agent.freeze),
-                "training": {name: value for name, value in learnt.items() if name not in FREE_KEYS},
+                "training": {**learnt, "trainers": self._hyperparameters()},
             },
         )
+
+    def _hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Those that are set, by model group."""
+        chosen = {
+            group: {name: value for name in HYPERPARAMETERS if (value := getattr(trainer, name)) is not None}
+            for group, trainer in self.training.trainers.items()
+        }
+        return {group: values for group, values in chosen.items() if values}
 
     @property
     def free_keys(self) -> tuple[str, ...]:

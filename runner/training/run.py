@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from runner.rundir import (
     RUNNING,
     Part,
     RunFolder,
+    differing,
     now,
     open_folder,
     refreshed,
@@ -43,6 +44,8 @@ from runner.training.loop import Loop
 from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.report import parts_of, summary
 from runner.training.state import SWITCHED, Stages, read_stages, stage_log, state_of
+
+TRAINERS = "training.trainers."
 
 MOST_NOTES = 20
 """How many notes of its parts a training run repeats; the rest is in the parts' own logs."""
@@ -77,16 +80,21 @@ def train(
     check_run_id(name)
     with nullcontext() if name in held else lock_run(results, name):
         folder, manifest = open_folder(plan.games, results, name, plan)
-        if manifest["status"] == DONE and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan.games)):
-            if not leaderboard.holds(results, name):
-                leaderboard.append(results, folder)
-            return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
-        _check_iterations(plan, folder)
+        finished = manifest["status"] == DONE
+        if finished and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan.games)):
+            return _as_it_was(results, folder, manifest)
+        unused: tuple[str, ...] = ()
+        if _iterations_left(plan, folder) == 0:
+            unused = _unused(plan, folder, manifest)
+            if finished:
+                return _as_it_was(results, folder, manifest, unused)
+            plan = _as_trained(plan, folder)
         write_inputs(plan.games, folder)
         if budget is None and spec.experiment.budget.limited:
             budget = Budget(spec.experiment.budget)
             budget.add_spent(training_spending(results, name))
         work = _Work(plan, results, folder, refreshed(manifest, plan.games), budget, watch, chosen or {}, sleep)
+        work.note(unused)
         try:
             work.run()
         except NipRunError as error:
@@ -126,10 +134,13 @@ class _Work:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the parts' notes say, so many of them."""
+        """What there is to say of the run and of its parts, so many lines of it."""
         more = len(self._notes) - MOST_NOTES
         kept = tuple(self._notes[:MOST_NOTES])
         return kept if more <= 0 else (*kept, f"and {more} more notes of its parts")
+
+    def note(self, lines: Iterable[str]) -> None:
+        self._notes.extend(lines)
 
     def _play(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
         part = Part(self.folder.run_id, iteration, kind)
@@ -138,7 +149,7 @@ class _Work:
         if lost:
             # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
             raise RunError(f"run {part_id}: {listed(played.notes) or f'{lost} games failed in transport'}")
-        self._notes.extend(f"{part_id}: {note}" for note in played.notes)
+        self.note(f"{part_id}: {line}" for line in played.notes)
         return played.folder
 
     def _switched(self, games: RunFolder, outcomes: Mapping[str, Any]) -> None:
@@ -165,14 +176,44 @@ class _Work:
         folder.write_manifest(manifest)
 
 
-def _check_iterations(plan: TrainingPlan, folder: RunFolder) -> None:
-    """See that a run is not to be shorter than it is already."""
+def _as_it_was(results: Path, folder: RunFolder, manifest: dict[str, Any], notes: tuple[str, ...] = ()) -> RunResult:
+    """A finished run, of which nothing is changed."""
+    if not leaderboard.holds(results, folder.run_id):
+        leaderboard.append(results, folder)
+    return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True, notes=notes)
+
+
+def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
+    """How many iterations are to be done.
+
+    Raises:
+        UsageError: more have been done than are asked for.
+    """
     done, asked = len(read_stages(folder.path).all(SWITCHED)), plan.training.iterations
     if asked < done:
         raise UsageError(
             f"training.iterations: {asked} is fewer than the {done} that run {folder.run_id} has done; ask for {done} "
             "or more, or begin anew with --again"
         )
+    return asked - done
+
+
+def _unused(plan: TrainingPlan, folder: RunFolder, manifest: dict[str, Any]) -> tuple[str, ...]:
+    """What to say of settings that nobody was trained by, all iterations being done; perhaps nothing."""
+    free = [] if manifest["status"] == DONE else [key for key in plan.free_keys if not key.startswith(TRAINERS)]
+    keys = differing(folder, manifest, plan.games, ["models.*.run", *free])
+    if not keys:
+        return ()
+    done = f"all {plan.training.iterations} iterations are done"
+    return (f"{done}; {folder.spec} stays as it is, and these keys differ from it and were not used: {listed(keys)}",)
+
+
+def _as_trained(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
+    """The plan with the trainers that the run's models were trained by."""
+    saved = saved_plan(folder).spec.experiment.training
+    assert saved is not None
+    training = replace(plan.training, trainers=saved.trainers)
+    return TrainingPlan(replace(plan.spec, experiment=replace(plan.spec.experiment, training=training)))
 
 
 def _check_chosen(plan: TrainingPlan, chosen: Mapping[str, str]) -> None:

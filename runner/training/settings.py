@@ -10,6 +10,9 @@ from runner.documents.fields import key
 
 MOST_ITERATIONS = 1000
 
+HYPERPARAMETERS = ("n_epochs", "batch_size", "learning_rate_multiplier", "beta")
+"""The keys of a trainer that decide what it makes of a dataset; the others say where and how it is asked."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
@@ -42,7 +45,10 @@ class SelectionSettings:
     )
     reward_threshold: float = key("The least reward of a rollout, ties included.", default=0.9)
     sample_size_factor: float = key(
-        "Weighted sampling: how many are drawn, as a share of the rollouts.", default=0.5, exclusiveMinimum=0
+        "Weighted sampling: how many are drawn, as a share of the rollouts.",
+        default=0.5,
+        exclusiveMinimum=0,
+        maximum=100,
     )
     minimum: float | None = key(
         "Weighted sampling: the reward of weight 0, lower ones included; null: the least there is.",
@@ -53,6 +59,7 @@ class SelectionSettings:
         "Weighted sampling: the share of chance that rewards have no say in, so that bad rollouts are drawn too.",
         default=0.01,
         minimum=0,
+        maximum=100,
     )
     replacement: bool = key("Weighted sampling: whether a rollout may be drawn again.", default=True)
 
@@ -89,14 +96,14 @@ class TrainerSettings:
         minItems=1,
     )
     n_epochs: int | None = key(
-        "Passes over the dataset; null: as the trainer likes.", default=None, minimum=1, example=3
+        "`openai`: passes over the dataset; null: as it likes.", default=None, minimum=1, example=3
     )
-    batch_size: int | None = key("Examples a step; null: as the trainer likes.", default=None, minimum=1, example=8)
+    batch_size: int | None = key("`openai`: examples a step; null: as it likes.", default=None, minimum=1, example=8)
     learning_rate_multiplier: float | None = key(
-        "OpenAI's hyperparameter; null: as it likes.", default=None, exclusiveMinimum=0, example=1.0
+        "`openai`: its hyperparameter; null: as it likes.", default=None, exclusiveMinimum=0, example=1.0
     )
     beta: float | None = key(
-        "DPO's weight of staying close to the base model; null: as the trainer likes.",
+        "`openai`, malt: DPO's weight of staying close to the base model; null: as it likes.",
         default=None,
         exclusiveMinimum=0,
         maximum=2,
