@@ -205,7 +205,7 @@ def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, c
     for start in range(0, count, PIECE):
         connection.execute(
             "INSERT INTO rollouts BY NAME SELECT * EXCLUDE (file_row_number) "
-            "FROM read_parquet(?, file_row_number=true) WHERE file_row_number BETWEEN ? AND ?",
+            "FROM read_parquet(?, file_row_number=true, hive_partitioning=false) WHERE file_row_number BETWEEN ? AND ?",
             [path, start, start + PIECE - 1],
         )
 
@@ -275,7 +275,10 @@ def _load_table(connection: duckdb.DuckDBPyConnection, results: Path, name: str)
 
     files = [duckdb_pattern(f.table(name)) for f in run_folders(results) if f.table(name).is_file()]
     if files:
-        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM read_parquet(?, union_by_name=true)", [files])
+        connection.execute(
+            f"CREATE TABLE {name} AS SELECT * FROM read_parquet(?, union_by_name=true, hive_partitioning=false)",
+            [files],
+        )
     else:
         columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
         connection.execute(f"CREATE TABLE {name} ({columns})")

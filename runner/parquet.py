@@ -25,7 +25,7 @@ def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Pat
     connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
     try:
         connection.execute(
-            "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?)) TO "
+            "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?, hive_partitioning=false)) TO "
             f"'{quoted}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS})",
             [[duckdb_pattern(path) for path in lines], dict(columns)],
         )

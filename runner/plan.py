@@ -43,7 +43,7 @@ FREE_KEYS = (
 
 FREE_MODEL_KEYS = (
     "base_url", "api_key_env", "timeout", "price", "requests_per_minute", "tokens_per_minute", "share_prompts",
-    "batch", "batch_wait", "batch_poll", "run", "lineage",
+    "batch", "batch_wait", "batch_poll", "lineage",
 )  # fmt: skip
 """Keys of every model group that a run may change: where it is served, its key, its price, our patience."""
 
@@ -89,7 +89,9 @@ class Plan:
             {
                 "protocol": protocol_content(protocol),
                 "prompts": dict(self.spec.prompts.sources),
-                "models": {name: model_content(experiment.models[name]) for name in groups},
+                "models": {
+                    name: model_content(experiment.models[name], self.spec.replayed.get(name)) for name in groups
+                },
                 "agents": {name: _seat_content(agent) for name, agent in experiment.agents.items()},
                 "decision_format": plain(experiment.decision_format),
                 "retry": [plain(experiment.retry.invalid_response), plain(experiment.retry.refused)],
@@ -231,9 +233,14 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
     return {**{name: file[name] for name in ("agents", "channels", "cycle")}, "parameters": plain(protocol.parameters)}
 
 
-def model_content(settings: ModelSettings) -> dict[str, Any]:
-    """What of a model group a game depends on; not where it is served, nor its key, price or patience."""
-    return {f.name: plain(getattr(settings, f.name)) for f in fields(settings) if f.name not in FREE_MODEL_KEYS}
+def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, Any]:
+    """What of a model group a game depends on; not where it is served, nor its key, price or patience.
+
+    Of a run that it replays, the hash of its journal (`replayed`) and not its folder, which may be moved.
+    """
+    names = [f.name for f in fields(settings) if f.name not in (*FREE_MODEL_KEYS, "run")]
+    content = {name: plain(getattr(settings, name)) for name in names}
+    return {**content, "run": replayed} if settings.provider == "replay" else content
 
 
 def _seat_content(agent: AgentSettings) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from runner.errors import NipRunError, RunError
 from runner.execute import Engine
@@ -21,8 +22,12 @@ class _NotRecorded(NipRunError):
 
 
 def saved_plan(folder: RunFolder) -> Plan:
-    """The plan of a run, from the resolved spec and the inputs saved with it."""
-    return Plan(load_spec(folder.spec))
+    """The plan of a run, from the resolved spec and the inputs saved with it.
+
+    A run that it replays may have grown since; the rollouts keep the ids that they were played under.
+    """
+    spec = load_spec(folder.spec)
+    return Plan(replace(spec, replayed=folder.manifest().get("replayed_sha256", spec.replayed)))
 
 
 class Rederiver:

@@ -281,6 +281,7 @@ def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
         "dataset_sha256": spec.dataset.sha256,
         "dataset_source_sha256": spec.dataset.source_sha256,
         "dataset_selection": _dataset_selection(plan),
+        "replayed_sha256": dict(spec.replayed),
         "version": __version__,
         "python": platform.python_version(),
         "git_commit": commit,
@@ -337,12 +338,20 @@ def differing(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: Seq
     # What was selected from the dataset is no longer in the saved spec, whose dataset holds just that.
     ours["dataset"].update(_dataset_selection(plan))
     theirs["dataset"].update(manifest["dataset_selection"])
+    _by_content(ours, plan.spec.replayed)
+    _by_content(theirs, manifest.get("replayed_sha256", {}))
     ours, theirs = dict(_leaves(ours)), dict(_leaves(theirs))
     return sorted(
         key
         for key in ours.keys() | theirs.keys()
         if ours.get(key) != theirs.get(key) and not any(_is_below(key, name) for name in free)
     )
+
+
+def _by_content(saved: dict[str, Any], replayed: Mapping[str, str]) -> None:
+    """Put the hash of what a model group replays in the place of its path."""
+    for group, settings in saved["models"].items():
+        settings["run"] = replayed.get(group)
 
 
 def _dataset_selection(plan: Plan) -> dict[str, Any]:

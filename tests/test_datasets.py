@@ -7,7 +7,7 @@ import json
 import pytest
 
 from runner.errors import SpecError
-from tests.dataset_files import A, B, ids, jsonl, load, parquet
+from tests.dataset_files import A, B, ids, jsonl, load, parquet, refusal
 
 # Formats
 
@@ -131,3 +131,19 @@ def test_a_stance_is_the_parity_of_the_solutions_hash(tmp_path):
     assert set(stances) == {0, 1}
     renamed = [{**row, "id": f"other {row['id']}"} for row in rows]
     assert stances == [point.prover_stance for point in load(tmp_path, jsonl(*renamed)).datapoints]
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.json", "d.csv", "d.parquet"])
+def test_a_folder_s_name_is_no_column_of_the_files_in_it(tmp_path, name):
+    folder = tmp_path / "label=1" / "lr=2"
+    folder.mkdir(parents=True)
+    content = {"d.jsonl": jsonl(A, B), "d.json": json.dumps([A, B]), "d.csv": "id,label,text\na,0,first\nb,1,second\n"}
+    if name == "d.parquet":
+        parquet(folder, "SELECT 'a' AS id, 0 AS label, 'first' AS text UNION ALL SELECT 'b', 1, 'second'")
+    data = load(folder, content.get(name), name, filter="label = 0")
+    assert [(point.id, point.label, dict(point.columns)) for point in data.datapoints] == [("a", 0, {"text": "first"})]
+
+
+def test_a_filter_cannot_name_what_is_only_in_the_path(tmp_path):
+    (tmp_path / "lr=2").mkdir()
+    assert "lr" in refusal(tmp_path / "lr=2", jsonl(A, B), filter="lr = 2")

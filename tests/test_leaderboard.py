@@ -276,6 +276,21 @@ def test_a_folder_s_name_is_no_sql(tmp_path: Path, three: Path) -> None:
     assert leaderboard.query(results, "SELECT count(*) FROM messages")[1][0][0] > 0
 
 
+def test_a_folder_s_name_is_no_column(tmp_path: Path) -> None:
+    """DuckDB takes `key=value` in a path for a column of the files below it."""
+    (tmp_path / "lr=1").mkdir()
+    spec_file(tmp_path / "lr=1", size=4)
+    for words in (("lr=1/spec.yaml", "-q"), ("leaderboard", "--rebuild")):
+        done = nip_run(*words, "--results", "seed=2/r", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    results = tmp_path / "seed=2" / "r"
+    for name in ("messages", "completions"):
+        names, found = leaderboard.query(results, f"SELECT * FROM {name}")
+        assert names == list(COLUMNS[name])
+        assert found
+    assert len(leaderboard.query(results, "SELECT * FROM rollouts")[1]) == 4
+
+
 def test_a_finished_run_whose_rows_are_missing_gets_them_when_it_is_run_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4)
     played(path, tmp_path / "results")

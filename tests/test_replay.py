@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from runner.errors import RunError
+from runner.plan import Plan
 from runner.runs import RunResult
 from runner.session import ReplayOf
+from runner.spec.load import load_spec
 from tests.server.client import Loopback, serving
 from tests.server.play import derived_files, nip_run, only_run, played, spec_file, table
 from tests.subprocess_server import ROOT
@@ -238,6 +240,67 @@ def test_a_run_by_the_provider_replay_can_be_shown_and_its_spec_is_a_spec(tmp_pa
     rollout = table(again.folder.path, "rollouts")[0]["rollout_id"]
     shown = nip_run("show", again.folder.path, rollout, "--results", "again", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
+
+
+def two_sources(folder: Path, server: Loopback) -> tuple[Path, Path]:
+    """Two runs of one spec whose server answered otherwise."""
+    path = spec_file(folder, server.base_url, size=4)
+    first = played(path, folder / "results", run_id="a").folder.path
+    server.change(seed=99)
+    return first, played(path, folder / "results", run_id="b").folder.path
+
+
+def said_in(run: Path) -> list[str]:
+    return [row["content"] for row in table(run, "messages")]
+
+
+def test_a_sweep_over_replayed_runs_plays_each_of_them(tmp_path: Path, server: Loopback) -> None:
+    sources = two_sources(tmp_path, server)
+    spec_file(
+        tmp_path, size=4, models={"m": {"provider": "replay", "run": "results/runs/a"}},
+        sweep={"models.m.run": ["results/runs/a", "results/runs/b"]},
+    )  # fmt: skip
+    done = nip_run("spec.yaml", "--json", "--results", "swept", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    runs = [tmp_path / "swept" / "runs" / result["run_id"] for result in json.loads(done.stdout)]
+    assert [said_in(run) for run in runs] == [said_in(source) for source in sources]
+    assert said_in(runs[0]) != said_in(runs[1])
+
+
+def test_under_one_run_id_another_run_cannot_be_replayed(tmp_path: Path, server: Loopback) -> None:
+    for source, code in zip(two_sources(tmp_path, server), (0, 1), strict=True):
+        spec_file(tmp_path, size=4, models={"m": {"provider": "replay", "run": str(source)}})
+        done = nip_run("spec.yaml", "-q", "--run-id", "p", cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+    assert "these keys differ: models.m.run." in done.stderr
+
+
+def test_a_replay_of_a_run_that_was_moved_is_the_same_run(tmp_path: Path, server: Loopback) -> None:
+    source, _ = two_sources(tmp_path, server)
+    moved = tmp_path / "elsewhere"
+    one = Plan(load_spec(spec_file(tmp_path, models={"m": {"provider": "replay", "run": str(source)}})))
+    source.rename(moved)
+    other = Plan(load_spec(spec_file(tmp_path, models={"m": {"provider": "replay", "run": str(moved)}})))
+    assert one.identity == other.identity
+
+
+def test_a_replay_is_shown_as_it_was_played_after_its_source_has_grown(tmp_path: Path, server: Loopback) -> None:
+    source, _ = two_sources(tmp_path, server)
+    path = spec_file(tmp_path, size=4, models={"m": {"provider": "replay", "run": str(source)}})
+    again = played(path, tmp_path / "again").folder.path
+    rollout = table(again, "rollouts")[0]["rollout_id"]
+    spec = spec_file(tmp_path, server.base_url, size=4)
+    played(spec, tmp_path / "results", "rollouts.per_datapoint=2", run_id="a")
+    shown = nip_run("show", again, rollout, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_a_run_without_a_journal_cannot_be_named_in_a_spec(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    spec_file(tmp_path, models={"m": {"provider": "replay", "run": "empty"}})
+    done = nip_run("check", "spec.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "models.m.run: 'empty' has no journal.jsonl that can be read" in done.stderr
 
 
 def test_a_replay_can_be_replayed(tmp_path: Path, server: Loopback) -> None:

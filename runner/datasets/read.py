@@ -93,11 +93,12 @@ def _read_json(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     if rows:
         described = connection.execute(
-            "DESCRIBE SELECT * FROM read_json(?, format=?, sample_size=-1)", [duckdb_pattern(path), form]
+            "DESCRIBE SELECT * FROM read_json(?, format=?, sample_size=-1, hive_partitioning=false)",
+            [duckdb_pattern(path), form],
         ).fetchall()
         types = {name: "VARCHAR" if kind.startswith(_AS_TEXT) else kind for name, kind, *_ in described}
         connection.execute(
-            "CREATE TABLE source AS SELECT * FROM read_json(?, format=?, columns=?)",
+            "CREATE TABLE source AS SELECT * FROM read_json(?, format=?, columns=?, hive_partitioning=false)",
             [duckdb_pattern(path), form, types],
         )
     return Table([{name: row.get(name) for name in columns} for row in rows], columns, file_hash(path))
@@ -122,7 +123,9 @@ def _broken_line(path: Path, error: Exception) -> Problem:
 def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
     if not path.read_bytes().strip():
         return Table([], (), file_hash(path))
-    options = "header=true, sample_size=-1" + (r", delim='\t'" if path.suffix.lower() == ".tsv" else "")
+    options = "header=true, sample_size=-1, hive_partitioning=false" + (
+        r", delim='\t'" if path.suffix.lower() == ".tsv" else ""
+    )
     texts = connection.execute(f"SELECT * FROM read_csv(?, all_varchar=true, {options})", [duckdb_pattern(path)])
     columns = tuple(item[0] for item in texts.description or ())
     rows = [
@@ -138,7 +141,9 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
 
 
 def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
-    connection.execute("CREATE TABLE raw AS SELECT * FROM read_parquet(?)", [duckdb_pattern(path)])
+    connection.execute(
+        "CREATE TABLE raw AS SELECT * FROM read_parquet(?, hive_partitioning=false)", [duckdb_pattern(path)]
+    )
     return _from_typed(connection, file_hash(path))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
@@ -15,7 +16,7 @@ from runner.documents.check import check
 from runner.documents.fields import build, plain
 from runner.documents.layers import Layered, Override, load_layers
 from runner.errors import Place, Problem, SpecError
-from runner.ids import tagged_hash
+from runner.ids import file_hash, tagged_hash
 from runner.models.budget import BudgetSettings, answer_limit
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings
@@ -26,6 +27,8 @@ from runner.protocols.table import Parameters
 from runner.spec.experiment import Experiment, experiment_schema
 from runner.spec.training import training_problems, tree_problems
 from runner.text import listed, nearest, nearest_file
+
+JOURNAL = "journal.jsonl"
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Spec:
     dataset: Dataset
     replays: Mapping[str, Path]
     """For each model group that replays a run: that run's folder."""
+    replayed: Mapping[str, str] = field(default_factory=dict)
+    """For each model group that replays a run: the SHA-256 of that run's journal."""
     cache: Path | None = None
     test: Dataset | None = None
     """What a training run measures its models on."""
@@ -79,7 +84,7 @@ def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequenc
     layered = load_layers(found, str(path), given, builtin.find)
     if layered.problems:
         raise SpecError(layered.problems)
-    readers = _Readers({})
+    readers = _Readers({}, {})
     points = list(_points(layered))
     if not points:
         return [_assemble(layered, readers)]
@@ -113,9 +118,15 @@ def _points(layered: Layered) -> Iterator[list[Override]]:
 
 @dataclass(frozen=True)
 class _Readers:
-    """Datasets that were read already, so that a sweep reads each once."""
+    """Datasets and journals that were read already, so that a sweep reads each once."""
 
     datasets: dict[str, Dataset | SpecError]
+    journals: dict[Path, str]
+
+    def journal_hash(self, run: Path) -> str:
+        if run not in self.journals:
+            self.journals[run] = file_hash(run / JOURNAL)
+        return self.journals[run]
 
     def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: Where) -> Dataset:
         name = tagged_hash("read", [plain(settings), str(path), seed])
@@ -175,7 +186,9 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
     if problems:
         raise SpecError(problems)
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
-    return Spec(experiment, protocol, prompts, dataset, dict(_replays(layered)), cache, test)
+    replays = dict(_replays(layered))
+    replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
+    return Spec(experiment, protocol, prompts, dataset, replays, replayed, cache, test)
 
 
 @dataclass(frozen=True)
@@ -312,6 +325,9 @@ def _model_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
                 yield Problem(layered.place(at), key, "missing key: run (the folder of the run to replay)")
             elif not _replay_folder(layered, name).is_dir():
                 yield Problem(layered.place((*at, "run")), f"{key}.run", f"no run folder {settings['run']!r}")
+            elif not os.access(_replay_folder(layered, name) / JOURNAL, os.R_OK):
+                message = f"{settings['run']!r} has no {JOURNAL} that can be read; give the folder of a run of games"
+                yield Problem(layered.place((*at, "run")), f"{key}.run", message)
 
 
 def _budget_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
