@@ -89,7 +89,8 @@ class Session:
             with log_to(self.folder.log), fewer_collections():
                 run_to_end(self._play)
         except (Stopped, KeyboardInterrupt, asyncio.CancelledError):
-            self._end(INTERRUPTED)
+            if self.manifest["status"] == RUNNING:  # else all is written already
+                self._end(INTERRUPTED)
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
         except Exception as error:
             self._end(INTERRUPTED if isinstance(error, BudgetExhausted) else FAILED)
@@ -128,6 +129,7 @@ class Session:
                     cache.close()
         finally:
             await journal.close()
+        await _signals_heard()  # a Ctrl-C of the last moment cancels here, or it would be forgotten
 
     def _note_lost(self, most: Amount) -> None:
         if most.completions:
@@ -297,6 +299,8 @@ class Session:
         try:
             with stopping_on_signals(engine):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
+                await _signals_heard()
+                engine.go_on()
         except BaseException:
             with suppress(RunError):
                 parts.close()
@@ -368,6 +372,12 @@ class Session:
             transport_failed=lost,
         )
         self.folder.write_manifest(self.manifest)
+
+
+async def _signals_heard() -> None:
+    """Let a signal that came with the last answer reach its handler: the loop reads it, then calls it."""
+    for _ in range(2):
+        await asyncio.sleep(0)
 
 
 def _sent(settings: ModelSettings) -> Mapping[str, Any]:
