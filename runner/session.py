@@ -13,7 +13,7 @@ import orjson
 
 from runner.datasets.files import FineTuneFiles, Trees, remove_files
 from runner.documents.fields import plain
-from runner.errors import BudgetExhausted, CallError, Interrupted, RunError, TransientError
+from runner.errors import BudgetExhausted, CallError, Interrupted, RunError, TransientError, UsageError
 from runner.execute import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
 from runner.files import write_whole
 from runner.ids import tagged_hash
@@ -46,6 +46,13 @@ class ReplayOf:
 
     run: Path
     until_round: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.until_round is not None and self.until_round < 0:
+            raise UsageError(
+                f"until round {self.until_round}: rounds count from 0, and those before this one are replayed; 0 asks "
+                "all of them live"
+            )
 
 
 class Session:
