@@ -18,6 +18,9 @@ from typing import Any
 
 from runner.errors import RunDirectoryError, RunError
 
+_QUERY_INTERRUPTED = "Query interrupted"
+"""All that tells DuckDB's error for a Ctrl-C from others."""
+
 
 def write_whole(path: Path, data: bytes | str) -> None:
     """Write a file beside its place, flush it, and put it there: a reader sees the old or the new one.
@@ -65,6 +68,17 @@ def read_json(path: Path) -> dict[str, Any]:
 def duckdb_pattern(path: Path) -> str:
     """A path as DuckDB's readers want it: they take file names for patterns."""
     return re.sub(r"([*?\[])", r"[\1]", str(path))
+
+
+@contextmanager
+def interruptible_queries() -> Iterator[None]:
+    """Ctrl-C in a query as `KeyboardInterrupt`, as everywhere else: DuckDB makes it an error like any other."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == _QUERY_INTERRUPTED:
+            raise KeyboardInterrupt from error
+        raise
 
 
 @contextmanager

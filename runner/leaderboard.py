@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, UsageError
-from runner.files import duckdb_pattern, flush_folder, locked, read_json
+from runner.files import duckdb_pattern, flush_folder, interruptible_queries, locked, read_json
 from runner.rundir import DONE, RunFolder, run_folders
 
 FILE = "leaderboard.duckdb"
@@ -123,7 +123,11 @@ def _replacing(
     """A connection to a copy of the board, which takes the board's place if all goes well."""
     path = results / FILE
     try:
-        with locked(results / LOCK, str(path), wait_seconds), _copy_beside(path, fresh=fresh) as copy:
+        with (
+            interruptible_queries(),
+            locked(results / LOCK, str(path), wait_seconds),
+            _copy_beside(path, fresh=fresh) as copy,
+        ):
             connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": MEMORY})
             try:
                 connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")

@@ -9,6 +9,7 @@ import argparse
 import importlib
 import json
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -92,11 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else USAGE
     try:
-        code: int = importlib.import_module(f"runner.commands.{name.replace('-', '_')}").execute(parsed)
+        code = _executed(name, parsed)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _reported(_interrupted(name, arguments), parsed)
     except BrokenPipeError:
         # Whoever read our output has gone, as in `| head`; nothing more can be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -104,6 +104,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
         return _reported(error, parsed)
     return code
+
+
+def _executed(name: str, parsed: argparse.Namespace) -> int:
+    from runner.files import interruptible_queries
+
+    with interruptible_queries():
+        code: int = importlib.import_module(f"runner.commands.{name.replace('-', '_')}").execute(parsed)
+    return code
+
+
+def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
+    """What a Ctrl-C comes to that no run has taken for its own: before its games, or after them."""
+    from runner.errors import Interrupted
+
+    if name != "run":
+        return Interrupted("interrupted")
+    error = Interrupted("interrupted; what was paid for is kept")
+    error.add_note(f"Go on with: {shlex.join(['nip-run', *arguments])}")
+    return error
 
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:

@@ -38,6 +38,8 @@ class Rederiver:
             raise RunError(f"{folder.path} holds no journal")
         self.plan = plan
         self._asked: list[Request] = []
+        models = plan.spec.experiment.models
+        self._sharing = {name for name, settings in models.items() if settings.share_prompts}
         self._file = folder.journal.open("rb")
         self._recorded = Recorded(self._read, read_journal(folder.journal))
         self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, shape=plan.shape, branch=plan.branch)
@@ -80,10 +82,18 @@ class Rederiver:
             return []
 
     def requests(self) -> Iterator[Request]:
-        """Every request of the finished games, in the order of the plan."""
-        for _ in self.by_job():
-            asked, self._asked = self._asked, []
-            yield from asked
+        """Every request that the journal holds the end of, of unfinished games too, in the order of the plan."""
+        with one_after_another() as to_end:
+            for job in self.plan.jobs():
+                self._asked = []
+                to_end(self._of_job(job))
+                yield from self._asked
+
+    def from_cache(self, request: Request) -> bool:
+        """Whether the run had the answer to this request from its cache."""
+        # Of a call that was shared, all answers but the first are marked so: they cost nothing either.
+        record = None if request.group in self._sharing else self._recorded.get(request.sample)
+        return record is not None and bool(record.get("cache"))
 
     def close(self) -> None:
         self._file.close()

@@ -20,6 +20,7 @@ from runner.session import ReplayOf, Session, Watch
 from runner.spec.experiment import RUN_ID_PATTERN
 from runner.spec.load import Spec
 from runner.spending import spending
+from runner.surroundings import interruptible
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def run(
 
     plan, results = Plan(spec), Path(results)
     name = run_id or run_name(plan.run_id, results, again=again, replay=replay is not None)
-    with nullcontext() if name in held else lock_run(results, name):
+    with nullcontext() if name in held else lock_run(results, name), interruptible(name):
         folder, manifest = open_folder(plan, results, name)
         source = None if replay is None else [replay.run.name, replay.until_round]
         if manifest.get("replay_of", source) != source:
@@ -93,7 +94,8 @@ def run(
             with suppress(LeaderboardError):
                 leaderboard.append(results, folder, wait_seconds=1.0)
             raise
-    leaderboard.append(results, folder)
+    with interruptible(name):
+        leaderboard.append(results, folder)
     return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
 
 

@@ -13,7 +13,7 @@ import orjson
 
 from runner.datasets.files import FineTuneFiles, Trees, remove_files
 from runner.documents.fields import plain
-from runner.errors import BudgetExhausted, CallError, Interrupted, RunError
+from runner.errors import BudgetExhausted, CallError, Interrupted, RunError, UsageError
 from runner.execute import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
 from runner.files import write_whole
 from runner.ids import tagged_hash
@@ -46,6 +46,13 @@ class ReplayOf:
 
     run: Path
     until_round: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.until_round is not None and self.until_round < 0:
+            raise UsageError(
+                f"until round {self.until_round}: rounds count from 0, and those before this one are replayed; 0 asks "
+                "all of them live"
+            )
 
 
 class Session:
@@ -94,7 +101,8 @@ class Session:
             with log_to(self.folder.log), fewer_collections():
                 run_to_end(self._play)
         except (Stopped, KeyboardInterrupt, asyncio.CancelledError):
-            self._end(INTERRUPTED)
+            if self.manifest["status"] == RUNNING:  # else all is written already
+                self._end(INTERRUPTED)
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
         except Exception as error:
             self._end(INTERRUPTED if isinstance(error, BudgetExhausted) else FAILED)
@@ -133,6 +141,7 @@ class Session:
                     cache.close()
         finally:
             await journal.close()
+        await _signals_heard()  # a Ctrl-C of the last moment cancels here, or it would be forgotten
 
     def _note_lost(self, most: Amount) -> None:
         if most.completions:
@@ -307,6 +316,8 @@ class Session:
         try:
             with stopping_on_signals(engine):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
+                await _signals_heard()
+                engine.go_on()
         except BaseException:
             with suppress(RunError):
                 parts.close()
@@ -378,6 +389,12 @@ class Session:
             transport_failed=lost,
         )
         self.folder.write_manifest(self.manifest)
+
+
+async def _signals_heard() -> None:
+    """Let a signal that came with the last answer reach its handler: the loop reads it, then calls it."""
+    for _ in range(2):
+        await asyncio.sleep(0)
 
 
 def _sent(settings: ModelSettings) -> Mapping[str, Any]:

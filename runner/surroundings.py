@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.errors import RunError
+from runner.errors import Interrupted, RunError
 from runner.execute import Engine
+from runner.loops import on_interrupt
 
 GRACE_SECONDS = 30.0
 """How long calls in flight may still come in after the first Ctrl-C."""
@@ -79,9 +80,10 @@ def stopping_on_signals(engine: Engine) -> Iterator[None]:
         for number in numbers:
             loop.add_signal_handler(number, stop)
     except (ValueError, RuntimeError):
-        pass  # not the main thread, as in a notebook: signals are somebody else's there
+        pass  # not the main thread, as in a notebook: whoever waits there passes interrupts on
     try:
-        yield
+        with on_interrupt(stop):
+            yield
     finally:
         for handle in late:
             handle.cancel()
@@ -108,3 +110,13 @@ def terminated_like_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def interruptible(run_id: str) -> Iterator[None]:
+    """SIGINT and SIGTERM as `Interrupted`, in what a run does before and after its games too."""
+    try:
+        with terminated_like_ctrl_c():
+            yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"run {run_id} was interrupted; what was paid for is kept") from None

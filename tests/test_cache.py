@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ContextExceededError, RunError, TransientError
+from runner.errors import BudgetExhausted, ContextExceededError, RunError, TransientError
 from runner.models.base import Choice, Completion, Request, Sample, Usage
 from runner.models.cache import Cache, asked_fields, differences, through_cache
 from runner.models.settings import ModelSettings
@@ -186,6 +186,22 @@ def test_why_miss_says_that_nothing_was_missed(tmp_path: Path, server: Loopback)
     second = played(path, tmp_path / "results", "protocol.verifier_reward=3.5")
     done = nip_run("why-miss", second.folder.run_id, "--cache", "cache.sqlite", cwd=tmp_path)
     assert "0 of " in done.stdout
+
+
+def test_why_miss_counts_what_the_same_spec_asked_in_another_folder(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
+    played(path, tmp_path / "results")
+    second = played(path, tmp_path / "elsewhere")
+    done = nip_run("why-miss", second.folder.run_id, "--results", "elsewhere", cwd=tmp_path)
+    assert done.stdout.startswith("0 of "), done.stdout + done.stderr
+
+
+def test_why_miss_looks_at_unfinished_games_too(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, size=4, cache="cache.sqlite")
+    with pytest.raises(BudgetExhausted):
+        played(path, tmp_path / "results", "+budget.completions=2", "rollouts.concurrency=2")
+    found = json.loads(nip_run("why-miss", "tiny", "--json", cwd=tmp_path).stdout)
+    assert found["misses"] == found["requests"] == 2
 
 
 def test_why_miss_without_the_cache_file_is_a_usage_error(tmp_path: Path, server: Loopback) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunError
+from runner.errors import RunError, UsageError
 from runner.plan import Plan
 from runner.runs import RunResult
 from runner.session import ReplayOf
@@ -158,6 +158,11 @@ def test_until_round_replays_the_first_rounds_and_asks_the_rest(tmp_path: Path, 
     assert all(said[0][key] != said[1].get(key) for key in later)
     live = sum(row["round"] >= 2 for row in table(again.folder.path, "completions"))
     assert server.requests - asked == live > 0
+
+
+def test_until_a_round_before_the_first_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="until round -1"):
+        ReplayOf(tmp_path, -1)
 
 
 def test_until_round_beyond_the_end_asks_nothing(tmp_path: Path, server: Loopback) -> None:

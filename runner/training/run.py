@@ -36,7 +36,7 @@ from runner.runs import RunResult, lock_run, run, run_name
 from runner.session import Watch
 from runner.spec.load import Spec
 from runner.spending import spending
-from runner.surroundings import log_to, terminated_like_ctrl_c
+from runner.surroundings import interruptible, log_to, terminated_like_ctrl_c
 from runner.text import listed, nearest
 from runner.training.backends.base import Backend
 from runner.training.backends.connect import backend_for, format_of
@@ -101,7 +101,8 @@ def train(
             for line in work.notes:
                 error.add_note(f"note: {line}")
             raise
-    leaderboard.append(results, folder)
+    with interruptible(name):
+        leaderboard.append(results, folder)
     return RunResult(folder, work.manifest, read_json(folder.metrics), notes=work.notes)
 
 
