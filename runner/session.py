@@ -35,7 +35,7 @@ from runner.rundir import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder, now
 from runner.spending import count_lost, spending, used_models
 from runner.surroundings import fewer_collections, log_to, stopping_on_signals
 from runner.text import listed
-from runner.trees import TreeStatistics, grow
+from runner.trees import NOT_COMPARABLE, TreeStatistics, grow
 
 Watch = Callable[[Progress], None]
 
@@ -74,10 +74,7 @@ class Session:
         self._tree_statistics = None if shape is None else TreeStatistics(plan.spec.protocol, shape)
         self.notes: list[str] = []
         if shape is not None and manifest.get("parent_run_id") is None:
-            self.notes.append(
-                "its numbers are means over the branches of trees, where a game that ends early counts less: they do "
-                "not compare with those of single games"
-            )
+            self.notes.append(NOT_COMPARABLE)
         self.progress = Progress(total=plan.size, of="rollouts" if plan.shape is None else "trees")
         self._watch = watch or (lambda _: None)
         self._budget, self._replay = budget, replay

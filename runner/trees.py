@@ -16,6 +16,11 @@ from runner.protocols.protocol import Protocol
 from runner.protocols.shape import Path, Shape
 from runner.records import DECIDED, NO_DECISION, Rollout
 
+NOT_COMPARABLE = (
+    "its numbers are means over the branches of trees, where a game that ends early counts less: they do not compare "
+    "with those of single games"
+)
+
 
 @dataclass
 class Node:
