@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: 
         process = started("spec.yaml", "--results", "here", cwd=tmp_path)
         until(lambda: process.poll() is not None or any(results.glob("runs/*/metrics.json")))
         until(lambda: process.poll() is not None or '"done"' in (only_run(results) / "manifest.json").read_text())
+        time.sleep(0.5)  # it has left its loop, whose last moments hear no signal, and waits for the board
         process.send_signal(number)
         code, _, err = ended(process)
     assert code == 130, err

@@ -1,10 +1,11 @@
 """How much may be in flight: one gate for a run, one adaptive limit and two rate buckets for each model group.
 
-A group's limit starts at a quarter of the concurrency, doubles with each round trip until the server first says
-429, then grows by one a round trip and shrinks by a fifth at each further 429 (at most once in a cool-down). Only
-successes while the limit was full make it grow: an idle group learns nothing. A 429 also holds back the whole
-group for as long as the server asks, unless that is longer than any call may take, so that a thousand calls do not
-each find out for themselves. The log has each shrinking of the limit, and its growth at each doubling.
+A group's limit starts at a quarter of the concurrency and doubles with each round trip until the server refuses a
+quarter of the calls; from then on it grows by one a round trip. A 429 shrinks it by a fifth, at most once in a
+cool-down, in which it grows only if the server keeps up otherwise. Only successes while the limit was full make it grow:
+an idle group learns nothing. A 429 also holds back the whole group for as long as the server asks, unless that is longer
+than any call may take, so that a thousand calls do not each find out for themselves. The log has each shrinking of the
+limit, and its growth at each doubling.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from runner.models.base import Complete, Completion, Request
 START_SHARE = 4
 SHRINK = 0.8
 COOL_DOWN_SECONDS = 15.0
+MEMORY = 1 / 32
+"""What a call weighs in the share of those that a server has refused of late."""
+OVERLOADED = 0.25
+"""The share of 429s from which on a server does not keep up."""
 MINUTE = 60.0
 
 log = logging.getLogger("nip_run.limits")
@@ -119,6 +124,7 @@ class GroupLimit:
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._slow_start = True
+        self._refused = 0.0
         self._cool_until = 0.0
         self._not_before = 0.0
 
@@ -185,12 +191,18 @@ class GroupLimit:
     def succeeded(self) -> None:
         """A call came back with an answer."""
         full = self._in_flight >= int(self.limit)
-        if full and self.limit < self._most and self._clock() >= self._cool_until:
+        self._refused -= self._refused * MEMORY
+        if full and self.limit < self._most and (self._keeps_up or self._clock() >= self._cool_until):
             before = int(self.limit)
             self.limit = min(self.limit + (1 if self._slow_start else 1 / self.limit), float(self._most))
             if int(self.limit) > before:
                 self._log_growth()
         self._leave()
+
+    @property
+    def _keeps_up(self) -> bool:
+        """Whether the server refuses a call now and then at most, as some do whatever the load."""
+        return self._refused < OVERLOADED
 
     def _log_growth(self) -> None:
         """Log what the limit has grown to, at the most there is and at twice what the log said last."""
@@ -207,10 +219,11 @@ class GroupLimit:
         """A call failed; a 429 shrinks the limit and holds the group back."""
         if isinstance(error, TransientError) and error.status == 429:
             now = self._clock()
+            self._refused += (1 - self._refused) * MEMORY
+            self._slow_start = self._slow_start and self._keeps_up
             if error.retry_after and error.retry_after <= self._most_hold:
                 self._not_before = max(self._not_before, now + error.retry_after)
             if now >= self._cool_until:
-                self._slow_start = False
                 self.limit = max(self.limit * SHRINK, 1.0)
                 self._cool_until = now + max(COOL_DOWN_SECONDS, min(error.retry_after or 0.0, self._most_hold))
                 self._logged = int(self.limit)

@@ -123,6 +123,7 @@ class ModelSettings:
         "Ask once for the answers of all samples of the same request (`n`), so that the prompt is paid once. "
         "A server that refuses `n` is asked one by one. null: for the answers to one step of a tree alone.",
         default=None,
+        example=True,
     )
     batch: bool = key("Ask through the provider's Batch API: half the price, up to 24 hours a step.", default=False)
     batch_wait: float = key(
