@@ -2,10 +2,10 @@
 
 A group's limit starts at a quarter of the concurrency and doubles with each round trip until the server refuses a
 quarter of the calls; from then on it grows by one a round trip. A 429 shrinks it by a fifth, at most once in a
-cool-down, in which it grows only if the server keeps up otherwise. Only successes while the limit was full make it grow:
-an idle group learns nothing. A 429 also holds back the whole group for as long as the server asks, unless that is longer
-than any call may take, so that a thousand calls do not each find out for themselves. The log has each shrinking of the
-limit, and its growth at each doubling.
+cool-down, in which it grows only if the server keeps up otherwise. Only successes while the limit was full make it
+grow: an idle group learns nothing. A 429 also holds back the whole group for as long as the server asks, unless that is
+longer than any call may take, so that a thousand calls do not each find out for themselves. The log has each shrinking
+of the limit, and its growth at each doubling.
 """
 
 from __future__ import annotations
