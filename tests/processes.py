@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -23,8 +24,13 @@ def started(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
     """What it says is kept for `ended`."""
     return subprocess.Popen(
         command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        stderr=subprocess.PIPE, text=True, preexec_fn=_as_at_a_terminal,
     )  # fmt: skip
+
+
+def _as_at_a_terminal() -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, and that would be handed down to here."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 30.0) -> tuple[int, str, str]:
@@ -40,7 +46,7 @@ def started_silent(*words: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
     """What it says is dropped."""
     return subprocess.Popen(
         command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, preexec_fn=_as_at_a_terminal,
     )  # fmt: skip
 
 
