@@ -2,74 +2,29 @@
 
 from __future__ import annotations
 
-import email.utils
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.errors import NipRunError, ProviderRefusal, RunError
-from runner.models.policy import TransientPolicy
+from runner.errors import RunError
 from runner.models.settings import ModelSettings
-from runner.training.backends.base import FineTuneJob, JobState, Look
+from runner.training.backends.base import FineTuneJob, JobState
 from runner.training.backends.connect import backend_for
 from runner.training.backends.openai import OpenAiBackend, suffix_of
 from runner.training.settings import TrainerSettings
 from tests.fine_tune_server.client import FineTuner, fine_tuning
-
-QUICK = TransientPolicy(attempts=6, first_wait=0.001, max_wait=0.002)
-EXAMPLE = {"messages": [{"role": "user", "content": "Is it right?"}, {"role": "assistant", "content": "Yes."}]}
+from tests.fine_tuning import EXAMPLE, QUICK, Killed, backend_at, begun, job_in, to_its_end, unexpected
 
 
 @pytest.fixture
 def server() -> Iterator[FineTuner]:
     with fine_tuning() as running:
         yield running
-
-
-def job_in(folder: Path, **changes: Any) -> FineTuneJob:
-    folder.mkdir(parents=True, exist_ok=True)
-    method = changes.get("method", "sft")
-    pair = {"input": {"messages": []}, "preferred_output": [], "non_preferred_output": []}
-    dataset = folder / f"m.{method}.jsonl"
-    dataset.write_text((json.dumps(EXAMPLE if method == "sft" else pair) + "\n") * 12)
-    values: dict[str, Any] = {
-        "key": "run/1/m", "group": "m", "method": method, "base_model": "tiny", "dataset": dataset,
-        "dataset_sha256": "ab" * 32, "folder": folder / "job", "seed": 7, "name": "my run",
-    }  # fmt: skip
-    return FineTuneJob(**{**values, **changes})
-
-
-def backend_at(server: FineTuner, *, waits: list[float] | None = None, **trainer: Any) -> OpenAiBackend:
-    model: dict[str, Any] = trainer.pop("model", {})
-    policy = trainer.pop("policy", QUICK)
-    made = backend_for(
-        "m", TrainerSettings(backend="openai", **trainer), ModelSettings(model="tiny", base_url=server.base_url,
-        **{"timeout": 5.0, **model}), policy=policy, sleep=time.sleep if waits is None else waits.append,
-    )  # fmt: skip
-    assert isinstance(made, OpenAiBackend)
-    return made
-
-
-def begun(server: FineTuner, job: FineTuneJob, **options: Any) -> tuple[OpenAiBackend, Mapping[str, Any]]:
-    backend = backend_at(server, **options)
-    return backend, backend.begin(job, [], lambda record: None)
-
-
-def to_its_end(backend: OpenAiBackend, job: FineTuneJob, handle: Mapping[str, Any]) -> list[Look]:
-    looks = [backend.look(job, handle)]
-    while looks[-1].state in (JobState.RUNNING, JobState.WAITING):
-        assert len(looks) < 50
-        looks.append(backend.look(job, handle))
-    return looks
-
-
-class Killed(BaseException):
-    """What stands for the end of the process."""
 
 
 # What is asked for
@@ -220,10 +175,6 @@ def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_by_the_ne
     assert again.look(job, handle).state is JobState.SUCCEEDED
 
 
-def unexpected(record: Mapping[str, Any]) -> None:
-    raise AssertionError(record)
-
-
 def test_looks_that_fail_are_taken_again(server: FineTuner, tmp_path: Path) -> None:
     server.change(looks=["error", "drop", "html", "empty", "list"])
     job = job_in(tmp_path)
@@ -369,137 +320,3 @@ def test_a_file_that_the_provider_has_thrown_away_is_uploaded_again(server: Fine
     handle = backend_at(server).begin(job_in(tmp_path), known, known.append)
     assert known[1:] == [{"file": "file-0"}, {"job": "ftjob-0", "file": "file-0"}]
     assert backend_at(server).begin(job_in(tmp_path), known, unexpected) == handle
-
-
-# Limits and refusals
-
-
-def refused(server: FineTuner, folder: Path, waits: Sequence[float] | None = None, **options: Any) -> NipRunError:
-    with pytest.raises(NipRunError) as raised:
-        backend_at(server, waits=waits, **options).begin(job_in(folder), [], lambda record: None)
-    assert server.jobs() == []
-    return raised.value
-
-
-@pytest.mark.parametrize("kind", ["daily", "busy"])
-def test_a_limit_is_waited_for_as_long_as_the_server_asks(server: FineTuner, tmp_path: Path, kind: str) -> None:
-    server.change(creates=[kind, kind], asks_to_wait="400")
-    waits: list[float] = []
-    begun(server, job_in(tmp_path), waits=waits)
-    assert waits == [400, 400]
-    assert len(server.jobs()) == 1
-
-
-@pytest.mark.parametrize("kind", ["daily", "busy"])
-@pytest.mark.parametrize("asked", ["1000", "7200", "1e300", None])
-def test_a_limit_that_lasts_longer_is_an_error_that_says_when_to_come_back(
-    server: FineTuner, tmp_path: Path, kind: str, asked: str | None
-) -> None:
-    wait = asked or email.utils.formatdate(time.time() + 7200, usegmt=True)
-    server.change(creates=[kind], asks_to_wait=wait)
-    waits: list[float] = []
-    failure = refused(server, tmp_path, waits)
-    assert isinstance(failure, RunError)
-    assert waits == []
-    assert ("limit per day" in str(failure)) is (kind == "daily")
-    if asked != "1e300":
-        at = time.strftime("%Y-%m-%d %H:", time.localtime(time.time() + float(asked or 7200)))
-        assert f"Run the same command again after {at}" in str(failure)
-
-
-def test_waits_that_are_short_one_by_one_are_not_endless_together(server: FineTuner, tmp_path: Path) -> None:
-    server.change(creates=["busy"] * 20, asks_to_wait="400")
-    waits: list[float] = []
-    refused(server, tmp_path, waits)
-    assert waits == [400, 400]
-
-
-def test_a_limit_per_day_without_an_end_is_not_waited_for(server: FineTuner, tmp_path: Path) -> None:
-    server.change(creates=["daily"])
-    waits: list[float] = []
-    failure = refused(server, tmp_path, waits)
-    assert waits == []
-    assert "in some hours" in str(failure)
-
-
-def test_after_a_limit_per_day_the_same_command_creates_the_job(server: FineTuner, tmp_path: Path) -> None:
-    server.change(creates=["daily"])
-    known: list[Mapping[str, Any]] = []
-    with pytest.raises(RunError):
-        backend_at(server).begin(job_in(tmp_path), known, known.append)
-    backend_at(server).begin(job_in(tmp_path), known, known.append)
-    assert len(server.jobs()) == len(server.files()) == 1
-
-
-@pytest.mark.parametrize("kind", ["forbidden", "unknown_model", "no_route"])
-def test_a_provider_that_takes_no_jobs_is_a_refusal_that_names_the_other_ways(
-    server: FineTuner, tmp_path: Path, kind: str
-) -> None:
-    server.change(creates=[kind] * 9)
-    failure = refused(server, tmp_path)
-    assert isinstance(failure, ProviderRefusal)
-    assert "training.trainers.m.backend" in str(failure)
-    assert "`command`" in str(failure)
-    assert "`files`" in str(failure)
-    assert "tiny" in str(failure)
-
-
-@pytest.mark.parametrize("where", ["uploads", "creates"])
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("broke", ProviderRefusal), ("unauthorized", ProviderRefusal), ("policy", RunError), ("too_large", RunError)],
-)
-def test_what_asking_again_does_not_mend_is_asked_once(
-    server: FineTuner, tmp_path: Path, where: str, kind: str, expected: type[NipRunError]
-) -> None:
-    server.change(**{where: [kind] * 9})
-    assert isinstance(refused(server, tmp_path), expected)
-    asked = [entry for entry in server.log() if entry["method"] == "POST"]
-    assert len(asked) == (1 if where == "uploads" else 2)
-
-
-def test_attempts_are_bounded(server: FineTuner, tmp_path: Path) -> None:
-    server.change(creates=["error"] * 20)
-    failure = refused(server, tmp_path)
-    assert "after 6 attempts" in str(failure)
-    assert len([e for e in server.log() if (e["method"], e["target"]) == ("POST", "/v1/fine_tuning/jobs")]) == 6
-
-
-def test_a_dataset_that_is_not_there_is_an_error_before_any_call(server: FineTuner, tmp_path: Path) -> None:
-    job = job_in(tmp_path, dataset=tmp_path / "gone.jsonl")
-    with pytest.raises(RunError, match=r"gone\.jsonl"):
-        backend_at(server).begin(job, [], unexpected)
-    assert server.log() == []
-
-
-# Keys
-
-
-def test_no_other_server_gets_a_key_unless_the_spec_names_it(
-    server: FineTuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
-    monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-secret-of-the-admin")
-    monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
-    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret")
-    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "x-mine: secret")
-    job = job_in(tmp_path)
-    backend, handle = begun(server, job)
-    backend.look(job, handle)
-    backend.begin(job, [{"file": "file-0"}], lambda record: None)
-    assert len(server.log()) >= 4
-    assert "secret" not in json.dumps(server.log())
-
-
-def test_the_key_that_the_spec_names_is_sent(
-    server: FineTuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("THEIR_KEY", "sk-theirs")
-    begun(server, job_in(tmp_path), model={"api_key_env": "THEIR_KEY"})
-    assert list(server.stats()["keys"]) == ["Bearer sk-theirs"]
-
-
-def test_without_the_key_nothing_is_sent(server: FineTuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("THEIR_KEY", raising=False)
-    with pytest.raises(ProviderRefusal, match="THEIR_KEY"):
-        backend_at(server, model={"api_key_env": "THEIR_KEY"})
