@@ -137,7 +137,7 @@ class Journal:
         self._flushed_at = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._failure: BaseException | None = None
+        self._failure: OSError | None = None
         self._thread: ThreadPoolExecutor | None = None
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -211,7 +211,7 @@ class Journal:
     def _lines(self, records: Sequence[dict[str, Any]]) -> bytes:
         """The next records as their lines."""
         if self._failure is not None:
-            raise JournalError(f"{self._path} takes no more: {self._failure}") from self._failure
+            raise self._cannot(self._failure)
         first, last = self._sequence, len(records) - 1
         lines = [
             encode(first + index, record if index == last else {**record, MORE: True})
@@ -272,11 +272,15 @@ class Journal:
             with suppress(OSError):
                 # Where this fails too, opening cuts the torn line off; whole unacknowledged lines do no harm.
                 self._disk.truncate(self._fd, self._end)
-            raise JournalError(
-                f"cannot write {self._path}: {error.strerror}; everything written before is kept. "
-                "Make room, and run the same command again"
-            ) from error
+            raise self._cannot(error) from error
         self._end += len(data)
+
+    def _cannot(self, error: OSError) -> JournalError:
+        """What every writer is told from the first failure on: which of them is heard is chance."""
+        return JournalError(
+            f"cannot write {self._path}: {error.strerror}; everything written before is kept. "
+            "Make room, and run the same command again"
+        )
 
     async def close(self) -> None:
         """Wait for what is being written, and let go of the file."""

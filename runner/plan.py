@@ -121,6 +121,12 @@ class Plan:
         return FREE_KEYS + tuple(f"models.*.{name}" for name in FREE_MODEL_KEYS)
 
     @property
+    def sharing(self) -> frozenset[str]:
+        """The model groups that ask for the answers of sibling samples in one call."""
+        models, trees = self.spec.experiment.models, self.shape is not None
+        return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
+
+    @property
     def run_id(self) -> str:
         return f"{self.spec.experiment.name}-{self.identity[:10]}"
 

@@ -38,8 +38,6 @@ class Rederiver:
             raise RunError(f"{folder.path} holds no journal")
         self.plan = plan
         self._asked: list[Request] = []
-        models = plan.spec.experiment.models
-        self._sharing = {name for name, settings in models.items() if settings.share_prompts}
         self._file = folder.journal.open("rb")
         self._recorded = Recorded(self._read, read_journal(folder.journal))
         self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, shape=plan.shape, branch=plan.branch)
@@ -92,7 +90,7 @@ class Rederiver:
     def from_cache(self, request: Request) -> bool:
         """Whether the run had the answer to this request from its cache."""
         # Of a call that was shared, all answers but the first are marked so: they cost nothing either.
-        record = None if request.group in self._sharing else self._recorded.get(request.sample)
+        record = None if request.group in self.plan.sharing else self._recorded.get(request.sample)
         return record is not None and bool(record.get("cache"))
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from runner.ids import tagged_hash
 from runner.plan import Plan
 from runner.prompts.templates import SUFFIX
 from runner.seat import Seat
+from runner.spec.load import JOURNAL
 from runner.version import __version__
 
 RUNNING, DONE, FAILED, INTERRUPTED = "running", "done", "failed", "interrupted"
@@ -47,7 +48,7 @@ class RunFolder:
 
     @property
     def journal(self) -> Path:
-        return self.path / "journal.jsonl"
+        return self.path / JOURNAL
 
     @property
     def log(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,12 +66,7 @@ def run(
     name = run_id or run_name(plan.run_id, results, again=again, replay=replay is not None)
     with nullcontext() if name in held else lock_run(results, name), interruptible(name):
         folder, manifest = open_folder(plan, results, name)
-        source = None if replay is None else [replay.run.name, replay.until_round]
-        if manifest.get("replay_of", source) != source:
-            raise RunDirectoryError(
-                f"{folder.path} holds {_played(manifest['replay_of'])}, and not {_played(source)}; "
-                "choose another --run-id or --results"
-            )
+        source = _source_of(replay, folder, manifest)
         # Games that no answer reached are not finished: the same command asks for them again.
         whole = manifest["status"] == DONE and not (manifest.get("transport_failed") and replay is None)
         if whole and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan)):
@@ -85,18 +80,39 @@ def run(
         manifest = {**refreshed(manifest, plan), "replay_of": source, "cache": _cache_beside(spec, folder)}
         manifest.update(part.fields if part is not None else {})
         session = Session(plan, folder, manifest, budget=budget, replay=replay, watch=watch)
-        try:
-            session.play()
-        except NipRunError as error:
-            for line in session.notes:
-                error.add_note(f"note: {line}")
-            # The board says that the run failed or was interrupted; its own troubles must not hide why.
-            with suppress(LeaderboardError):
-                leaderboard.append(results, folder, wait_seconds=1.0)
-            raise
+        _play(session, results)
     with interruptible(name):
         leaderboard.append(results, folder)
     return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
+
+
+def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Mapping[str, Any]) -> list[Any] | None:
+    """What a run replays: a run's id and until which round.
+
+    Raises:
+        RunDirectoryError: the folder holds what was played otherwise.
+    """
+    source = None if replay is None else [replay.run.name, replay.until_round]
+    if manifest.get("replay_of", source) != source:
+        raise RunDirectoryError(
+            f"{folder.path} holds {_played(manifest['replay_of'])}, and not {_played(source)}; "
+            "choose another --run-id or --results"
+        )
+    return source
+
+
+def _play(session: Session, results: Path) -> None:
+    """Play; an error has the run's notes, and the board says that the run did not finish."""
+    from runner import leaderboard
+
+    try:
+        session.play()
+    except NipRunError as error:
+        for line in session.notes:
+            error.add_note(f"note: {line}")
+        with suppress(LeaderboardError):  # the board's own troubles must not hide why
+            leaderboard.append(results, session.folder, wait_seconds=1.0)
+        raise
 
 
 def lock_run(results: Path, run_id: str) -> AbstractContextManager[None]:

@@ -273,8 +273,6 @@ class Session:
         async def unconnected(request: Request) -> Any:
             raise RunError(f"{request.group} is not connected")
 
-        trees = self.plan.shape is not None
-        sharing = frozenset(name for name, settings in self._models.items() if settings.shares(trees=trees))
         return Engine(
             self.plan.spec.protocol,
             self.plan.agents(),
@@ -282,8 +280,8 @@ class Session:
             earlier_failures=earlier,
             shape=self.plan.shape,
             branch=self.plan.branch,
-            kin=self.plan.kin if sharing else None,
-            sharing=sharing,
+            kin=self.plan.kin if self.plan.sharing else None,
+            sharing=self.plan.sharing,
             answered=self._answered,
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ContextExceededError, TransientError
-from runner.models.limits import COOL_DOWN_SECONDS, GroupLimit
+from runner.models.limits import COOL_DOWN_SECONDS, SHRINK, GroupLimit
 from tests.batch_server.client import providing
 from tests.limits import TOO_MANY, Time, full_round, limit_of, settled
 from tests.server.client import serving
@@ -76,6 +76,48 @@ def test_it_shrinks_once_in_a_cool_down_however_many_429_come() -> None:
     first, second, third = asyncio.run(go())
     assert first == second == pytest.approx(20)
     assert third == pytest.approx(16)
+
+
+def after(limit: GroupLimit, share: float, calls: int) -> float:
+    """The limit after so many calls while it was full, of which the server refused a share, evenly spread."""
+
+    async def go() -> float:
+        refused = 0.0
+        while limit._in_flight < int(limit.limit):
+            await limit.enter()
+        for _ in range(calls):
+            refused += share
+            if refused >= 1:
+                refused -= 1
+                limit.failed(TOO_MANY)
+            else:
+                limit.succeeded()
+            while limit._in_flight < int(limit.limit):
+                await limit.enter()
+        return limit.limit
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_a_server_that_refuses_a_call_now_and_then_is_not_asked_for_less_and_less(share: float) -> None:
+    time = Time()
+    limit = limit_of(64, time)
+    assert after(limit, share, 300) == 64
+    for _ in range(20):
+        time.now += COOL_DOWN_SECONDS
+        assert after(limit, share, 100) >= 64 * SHRINK
+
+
+def test_a_server_that_refuses_every_third_call_is_asked_for_less_in_each_cool_down() -> None:
+    time = Time()
+    limit = limit_of(64, time)
+    found = [after(limit, 1 / 3, 100)]
+    for _ in range(5):
+        time.now += COOL_DOWN_SECONDS
+        found.append(after(limit, 1 / 3, 100))
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < found[0] / 2
 
 
 def test_it_never_shrinks_below_one() -> None:

@@ -43,7 +43,7 @@ from runner.spec.load import Spec
 
 
 @dataclass(frozen=True)
-class _Stopped:
+class _WaitingPoint:
     """A point of a sweep that waits for models which the user trains."""
 
     path: str
@@ -66,7 +66,7 @@ def execute(args: argparse.Namespace) -> int:
     _check_usage(args, len(specs))
     replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
     results: list[RunResult] = []
-    stopped: list[_Stopped] = []
+    waiting_points: list[_WaitingPoint] = []
     with ExitStack() as locks:
         budgets, held = _shared_budgets(args, specs, locks)
         for path, spec in specs:
@@ -88,7 +88,7 @@ def execute(args: argparse.Namespace) -> int:
                     error.add_note(f"Go on with: {_same_command(args, error.groups)}")
                     raise
                 name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=False)
-                stopped.append(_Stopped(path, spec, name, error))
+                waiting_points.append(_WaitingPoint(path, spec, name, error))
                 continue
             except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
                 _add_next_step(error, args)
@@ -96,7 +96,7 @@ def execute(args: argparse.Namespace) -> int:
             results.append(result)
             if not args.json:
                 _show(result, path, quiet=args.quiet)
-    return _ended(args, results, stopped)
+    return _ended(args, results, waiting_points)
 
 
 def _check_usage(args: argparse.Namespace, size: int) -> None:
@@ -108,16 +108,16 @@ def _check_usage(args: argparse.Namespace, size: int) -> None:
         raise UsageError("--until-round needs --replay RUN")
 
 
-def _ended(args: argparse.Namespace, results: Sequence[RunResult], stopped: Sequence[_Stopped]) -> int:
+def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_points: Sequence[_WaitingPoint]) -> int:
     """Say what failed and what waits; the exit code."""
     if args.json:
-        print_json([*map(as_json, results), *(point.as_json() for point in stopped)])
+        print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest["status"] == FAILED]
     for result in failed:
         note(f"run {result.folder.run_id} failed: no game got its answers. Go on with: {_same_command(args)}")
-    for point in stopped:
+    for point in waiting_points:
         note(f"run {point.run_id} waits: {point.waiting}\nGo on with: {_point_command(args, point)}")
-    return 1 if failed or stopped else 0
+    return 1 if failed or waiting_points else 0
 
 
 def _shared_budgets(
@@ -176,7 +176,7 @@ def _same_command(args: argparse.Namespace, waiting: Sequence[str] = ()) -> str:
     return shlex.join(words)
 
 
-def _point_command(args: argparse.Namespace, point: _Stopped) -> str:
+def _point_command(args: argparse.Namespace, point: _WaitingPoint) -> str:
     """The command that goes on with one point of a sweep alone, whose models have names of their own."""
     _, overrides = split_words(args.words)
     swept = [f"{key}={json.dumps(value)}" for key, value in point.spec.point.items()]

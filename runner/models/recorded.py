@@ -271,12 +271,11 @@ class ThroughJournal:
 
     async def _alone(self, request: Request, messages: str) -> Completion:
         """One call for this sample."""
-        asked = replace(request, siblings=()) if request.siblings else request
-        completion = await self._complete(asked)
-        most = self._most(asked) if completion.usage.estimated else None
+        completion = await self._complete(request)
+        most = self._most(request) if completion.usage.estimated else None
         parameters = self._parameters[request.group]
         await self._journal.append(to_record(request.sample, completion, parameters, messages, most))
-        self._keep(asked, completion)
+        self._keep(request, completion)
         return completion
 
 

@@ -316,8 +316,7 @@ class _Job:
         return {
             "outcome": "trained",
             "model": trained["model"],
-            # A log of before this was kept has it of the dataset alone.
-            "dataset_sha256": trained.get("dataset_sha256", self.report["sha256"]),
+            "dataset_sha256": trained["dataset_sha256"],
             "job": None if job is None else str(job),
             **trained["facts"],
         }
