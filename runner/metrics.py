@@ -15,7 +15,7 @@ from statistics import NormalDist
 from typing import Any
 
 from runner.protocols.protocol import Decision, Protocol
-from runner.records import OUTCOMES, TRANSPORT_FAILED, Rollout
+from runner.records import NO_DECISION, OUTCOMES, TRANSPORT_FAILED, Rollout
 
 CONFIDENCE = 0.95
 PROPORTIONS = frozenset(
@@ -87,7 +87,6 @@ class Metrics:
         self._protocol = protocol
         self._tallies: dict[tuple[str | None, str], _Tally] = {}
         self.outcomes: Counter[str] = Counter()
-        self._steps = 0
         self._agent_sums: dict[tuple[str, str], float] = {}
 
     def add(self, rollout: Rollout) -> None:
@@ -120,7 +119,6 @@ class Metrics:
         tally.add(cluster, value)
 
     def _add_agents(self, rollout: Rollout, cluster: str) -> None:
-        self._steps += len(rollout.rounds)
         for agent in self._protocol.agent_names:
             self._add(agent, "reward", cluster, rollout.rewards.get(agent, 0.0))
             for played in rollout.rounds:
@@ -131,6 +129,13 @@ class Metrics:
                 self._add(agent, "token_limit_proportion", cluster, limited)
                 if agent in played.raw:
                     self._add(agent, "calls_per_message", cluster, float(retries + 1))
+            for _ in range(self._padding(rollout)):
+                self._add(agent, "retry_proportion", cluster, 0.0)
+                self._add(agent, "token_limit_proportion", cluster, 0.0)
+
+    def _padding(self, rollout: Rollout) -> int:
+        """The rounds that an undecided game did not come to: the original counts them as zeros."""
+        return self._protocol.max_message_rounds - len(rollout.rounds) if rollout.outcome == NO_DECISION else 0
 
     def estimates(self) -> list[Estimate]:
         """All metrics in a fixed order, the whole game's first."""

@@ -14,6 +14,7 @@ from runner.datasets.load import Datapoint
 from runner.metrics import Metrics, episode_length, interval
 from runner.plan import Job
 from runner.protocols.game import Message, Round
+from runner.protocols.load import load_protocol
 from runner.records import OUTCOMES, Rollout
 from runner.spec.load import load_spec
 from tests.server.play import spec_file
@@ -172,6 +173,17 @@ def test_agents_have_their_retries_and_their_token_limits(protocol) -> None:
     assert found["verifier", "calls_per_message"].value == pytest.approx(1.5)
     assert found["prover", "token_limit_proportion"].value == pytest.approx(1 / 3)
     assert found[None, "rounds_played"].value == 3.0
+
+
+def test_rounds_that_an_undecided_game_did_not_reach_count_as_zeros_in_the_originals_shares() -> None:
+    solo = load_protocol("solo_verifier")
+    rounds = (Round({"verifier": "?"}, (), 2, {"verifier": -1.0}, {"verifier": 1}, {"verifier": True}),)
+    job = Job(0, "r0", Datapoint("p0", 1, {}), 0, 0)
+    for outcome, share in (("no_decision", 0.5), ("refused", 1.0)):
+        metrics = Metrics(solo)
+        metrics.add(Rollout(job, rounds, 2, outcome, None, {"verifier": -1.0}))
+        found = metrics.original_statistics()
+        assert (found["verifier.retry_proportion"], found["verifier.token_limit_proportion"]) == (share, share)
 
 
 def test_an_episode_s_length_counts_rounds_with_a_message_in_the_first_channel(protocol) -> None:

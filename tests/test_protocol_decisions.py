@@ -19,12 +19,12 @@ from tests.games import LENIENT, STRICT, finished, undecided
 # Decisions and rewards
 
 
-def test_a_solo_verifier_without_a_verdict_is_terminated_with_its_penalty():
+def test_an_undecided_solo_verifier_is_terminated_in_its_first_round():
     protocol = load_protocol("solo_verifier", {"verifier_terminated_penalty": -0.25})
     played = finished(protocol, undecided(protocol))
-    assert (played.terminated, played.decided, len(played.rounds)) == (True, False, 2)
+    assert (played.terminated, played.decided, len(played.rounds)) == (True, False, 1)
     assert played.decision == Decision.NONE
-    assert played.rounds[1].raw == {}
+    assert played.rounds[0].rewards == {"verifier": -0.25}
     assert episode_rewards(protocol, played.rounds) == {"verifier": -0.25}
 
 
@@ -70,11 +70,11 @@ def test_shared_rewards_are_the_verifiers():
 
 
 @pytest.mark.parametrize("name", builtin_names())
-def test_an_undecided_game_lasts_all_its_rounds_and_no_longer(name):
+def test_an_undecided_game_ends_in_the_last_round_in_which_somebody_speaks(name):
     protocol = load_protocol(name)
     played = finished(protocol, undecided(protocol))
     assert played.terminated
-    assert len(played.rounds) == protocol.max_message_rounds
+    assert len(played.rounds) == (1 if name == "solo_verifier" else protocol.max_message_rounds)
 
 
 # Parsing

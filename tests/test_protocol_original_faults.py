@@ -160,7 +160,8 @@ def test_the_number_of_questions_is_the_number_of_rounds_in_which_the_verifier_s
 def test_a_finished_game_has_one_entry_a_round_and_the_last_is_not_missing(name):
     protocol = load_protocol(name)
     played = finished(protocol, undecided(protocol), seed=1)
-    assert [set(r.raw) for r in played.rounds] == who_speaks(protocol, protocol.max_message_rounds, seed=1)
+    speakers = who_speaks(protocol, protocol.max_message_rounds, seed=1)
+    assert [set(r.raw) for r in played.rounds] == speakers[: max(i for i, who in enumerate(speakers) if who) + 1]
     assert all(len(r.messages) == sum(map(len, protocol.speakers(i, 1).values())) for i, r in enumerate(played.rounds))
 
 

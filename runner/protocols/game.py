@@ -75,7 +75,7 @@ def play(
     The label is used for what the rounds pay and for `force_guess: y`, never shown to a speaker.
     """
     played = list(rounds)
-    for round_ in range(len(played), protocol.max_message_rounds):
+    for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = protocol.speakers(round_, seed)
         replies = (yield Turn(round_, speakers, played)) if speakers else {}
         verifier = replies.get(protocol.verifier_name)

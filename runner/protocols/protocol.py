@@ -70,6 +70,11 @@ class Protocol:
     def min_message_rounds(self) -> int:
         return self.parameters.min_message_rounds
 
+    @cached_property
+    def last_speaking_round(self) -> int:
+        """The last round in which somebody can speak: an undecided game ends there, whatever rounds are left."""
+        return max(i for i in range(self.max_message_rounds) if self.can_be_active(i))
+
     def seat(self, agent: str) -> AgentSeat:
         return self.file.agents[agent]
 

@@ -50,13 +50,13 @@ def payoff(
 ) -> Payoff:
     """Score one round; `done` and `terminated` are the game's state before it.
 
-    A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. The last round
-    without a decision ends the game with the verifier's penalty, whoever speaks in it.
+    A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. Where the last
+    round in which somebody can speak brings no decision, the game ends with the verifier's penalty.
     """
     p = protocol.parameters
     verdict = effective_decision(protocol, round_, seed, decision, label)
     decided = verdict != Decision.NONE and _counts(protocol, round_, seed)
-    out_of_rounds = round_ >= protocol.max_message_rounds - 1 and not decided
+    out_of_rounds = round_ >= protocol.last_speaking_round and not decided
     terminated = terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)
     verifier = protocol.verifier_name
