@@ -17,24 +17,24 @@ from runner.version import __version__
 
 if TYPE_CHECKING:
     from runner.agents import AgentRuntime, OpenAiWholeAgent
-    from runner.arrays import NestedArrayDict
-    from runner.launch import run
-    from runner.plan import Plan
+    from runner.agents.arrays import NestedArrayDict
+    from runner.api import run
     from runner.protocols.load import load_protocol
-    from runner.runs import RunResult
+    from runner.rollouts.plan import Plan
+    from runner.runs.run import RunResult
     from runner.spec.load import Spec, load_spec, load_specs
 
 _HOMES = {
     "AgentRuntime": "runner.agents",
-    "NestedArrayDict": "runner.arrays",
+    "NestedArrayDict": "runner.agents.arrays",
     "OpenAiWholeAgent": "runner.agents",
-    "Plan": "runner.plan",
-    "RunResult": "runner.runs",
+    "Plan": "runner.rollouts.plan",
+    "RunResult": "runner.runs.run",
     "Spec": "runner.spec.load",
     "load_protocol": "runner.protocols.load",
     "load_spec": "runner.spec.load",
     "load_specs": "runner.spec.load",
-    "run": "runner.launch",
+    "run": "runner.api",
 }
 
 __all__ = [

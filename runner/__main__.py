@@ -2,6 +2,6 @@
 
 import sys
 
-from runner.main import main
+from runner.cli.main import main
 
 sys.exit(main())

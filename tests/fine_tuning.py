@@ -10,10 +10,10 @@ from typing import Any
 
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState, Look
 from runner.training.backends.connect import backend_for
 from runner.training.backends.openai import OpenAiBackend
-from runner.training.settings import TrainerSettings
 from tests.fine_tune_server.client import FineTuner
 
 QUICK = TransientPolicy(attempts=6, first_wait=0.001, max_wait=0.002)

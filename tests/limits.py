@@ -6,7 +6,7 @@ import asyncio
 
 from runner.errors import TransientError
 from runner.models.base import Choice, Completion, Request, Sample
-from runner.models.limits import GroupLimit
+from runner.models.layers.limits import GroupLimit
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
 TOO_MANY = TransientError("429", status=429)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.models.base import Completion, Request, Sample
-from runner.models.openai import OpenAiModel
+from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
 from tests.server.client import Loopback

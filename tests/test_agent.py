@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from runner import NestedArrayDict
-from runner.agents import AgentRuntime, OpenAiWholeAgent
+from runner.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
 from runner.errors import AgentNotActiveInChannelError, ContentFilterError, InvalidDecisionError, ProviderRefusal
 from runner.spec.load import Spec, load_spec
 from tests.server.client import serving

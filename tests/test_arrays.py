@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.arrays import NestedArrayDict, arrays_from_rounds, rounds_from_arrays, timesteps
+from runner.agents.arrays import NestedArrayDict, arrays_from_rounds, rounds_from_arrays, timesteps
 from runner.protocols.game import Reply, play
 from runner.spec.load import load_spec
 from tests.server.play import spec_file

@@ -12,10 +12,10 @@ import pytest
 
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState, Look
 from runner.training.backends.connect import backend_for, format_of, poll_seconds_of
 from runner.training.backends.names import LONGEST, wrong_with_name
-from runner.training.settings import TrainerSettings
 
 
 def job_in(folder: Path, **changes: Any) -> FineTuneJob:

@@ -14,9 +14,9 @@ import pytest
 
 from runner.errors import ProviderRefusal, TransientError
 from runner.models.base import Completion, Request, Sample
-from runner.models.openai_batch import METADATA, BatchModel, custom_id
-from runner.models.openai_body import request_body
 from runner.models.prices import price_of
+from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
+from runner.models.providers.openai_body import request_body
 from runner.models.settings import ModelSettings
 from tests.batch_server.client import Provider, providing
 from tests.processes import ended_or_killed, started_silent, until

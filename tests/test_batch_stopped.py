@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.execute import Stopped
 from runner.models.base import Completion, Request, Sample
-from runner.models.openai_batch import BatchModel
+from runner.models.providers.openai_batch import BatchModel
 from runner.models.settings import ModelSettings
+from runner.rollouts.engine import Stopped
 from tests.batch_server.client import Provider, providing
 from tests.server.play import command, derived_files, environment, journal_records, only_run, played, spec_file
 

@@ -12,7 +12,7 @@ import pytest
 
 from runner.errors import BudgetExhausted, SpecError, TransientError
 from runner.models.base import Choice, Completion, Request, Sample, Usage
-from runner.models.budget import Amount, Budget, BudgetSettings, within_budget, worst_case
+from runner.models.layers.budget import Amount, Budget, BudgetSettings, within_budget, worst_case
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.spec.load import load_spec

@@ -13,7 +13,7 @@ import pytest
 
 from runner.errors import BudgetExhausted, ContextExceededError, RunError, TransientError
 from runner.models.base import Choice, Completion, Request, Sample, Usage
-from runner.models.cache import Cache, asked_fields, differences, through_cache
+from runner.models.layers.cache import Cache, asked_fields, differences, through_cache
 from runner.models.settings import ModelSettings
 from tests.server.client import Loopback, serving
 from tests.server.play import command, derived_files, environment, journal_records, nip_run, only_run, played, spec_file

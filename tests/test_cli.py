@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.main import main
+from runner.cli.main import main
 from tests.server.client import serving
 from tests.server.play import command, dataset_file, environment, nip_run, only_run, played, spec_file, table
 from tests.subprocess_server import ROOT

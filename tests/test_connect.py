@@ -8,8 +8,8 @@ import pytest
 
 from runner.errors import TransientError
 from runner.models.base import Choice, Completion, Request, Sample
-from runner.models.budget import Amount, Budget, BudgetSettings
 from runner.models.connect import connect
+from runner.models.layers.budget import Amount, Budget, BudgetSettings
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
 

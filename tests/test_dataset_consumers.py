@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from runner.datasets.example_file import trace_of
-from runner.datasets.formats import FORMATS
-from runner.rundir import RunFolder
+from runner.finetune.example_file import trace_of
+from runner.finetune.formats import FORMATS
+from runner.results.folder import RunFolder
 from tests.server.play import merged, played, spec_file
 from tests.test_dataset_files import DEBATE
 from tests.training import malt, trained, training_spec

@@ -11,12 +11,12 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.datasets.chats import alternating
-from runner.datasets.examples import Preference, Source
-from runner.datasets.files import DatasetFiles, in_validation
-from runner.datasets.formats import FORMATS
-from runner.plan import Plan
-from runner.rederive import Rederiver, saved_plan
+from runner.finetune.chats import alternating
+from runner.finetune.examples import Preference, Source
+from runner.finetune.files import DatasetFiles, in_validation
+from runner.finetune.formats import FORMATS
+from runner.rollouts.plan import Plan
+from runner.runs.reconstruct import Rederiver, saved_plan
 from runner.spec.load import load_spec
 from tests.server.client import serving
 from tests.server.play import nip_run, only_run, played, spec_file, table

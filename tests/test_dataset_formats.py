@@ -11,12 +11,12 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.datasets.chats import alternating
-from runner.datasets.example_file import ExampleFile, trace_of
-from runner.datasets.examples import Example, Preference, RlTurn, Source, Supervised
-from runner.datasets.formats import FORMATS, Format
-from runner.datasets.seen import Digests, Seen
 from runner.errors import RunError
+from runner.finetune.chats import alternating
+from runner.finetune.dedup import Digests, Seen
+from runner.finetune.example_file import ExampleFile, trace_of
+from runner.finetune.examples import Example, Preference, RlTurn, Source, Supervised
+from runner.finetune.formats import FORMATS, Format
 
 SFT = [FORMATS["openai", "sft"], FORMATS["trl", "sft"]]
 DPO = [FORMATS["openai", "dpo"], FORMATS["trl", "dpo"]]

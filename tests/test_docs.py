@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.commands.arguments import ARGUMENTS
-from runner.leaderboard import _TABLES
-from runner.main import COMMANDS
+from runner.cli.arguments import ARGUMENTS
+from runner.cli.main import COMMANDS
 from runner.prompts.templates import VARIABLES
-from runner.records import COLUMNS
+from runner.results.leaderboard import _TABLES
+from runner.results.tables import COLUMNS
 from runner.spec.experiment import experiment_schema
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,7 +81,7 @@ def test_every_yaml_of_the_readme_has_known_keys(block: str) -> None:
 
 def test_the_first_spec_explained_is_the_quickstart(tmp_path: Path) -> None:
     explained = next(yaml.safe_load(block) for block in blocks("yaml") if "name: quickstart" in block)
-    from runner.plan import Plan
+    from runner.rollouts.plan import Plan
     from runner.spec.load import load_spec
 
     file = tmp_path / "explained.yaml"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.datasets.examples import Supervised
-from runner.datasets.formats import FORMATS
+from runner.finetune.examples import Supervised
+from runner.finetune.formats import FORMATS
 from tests.server.client import serving
 from tests.server.play import derived_files, merged, nip_run, only_run, played, spec_file, table
 

@@ -17,11 +17,11 @@ import pytest
 
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
 from runner.training.backends.command import PLACEHOLDERS, command_problems, startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.names import LONGEST
-from runner.training.settings import TrainerSettings
 from tests.subprocess_server import ROOT
 
 GOOD = "pathlib.Path(model_file).write_text('  org/better\\n')"
@@ -252,7 +252,7 @@ import sys, time
 from pathlib import Path
 from runner.training.backends.base import FineTuneJob
 from runner.training.backends.command import CommandBackend
-from runner.training.settings import TrainerSettings
+from runner.spec.trainers import TrainerSettings
 folder, command = Path(sys.argv[1]), tuple(sys.argv[2:])
 job = FineTuneJob("run/1/m", "m", "sft", "org/tiny", folder / "m.sft.jsonl", "ab" * 32, folder / "job", 7, "my run")
 backend = CommandBackend("m", TrainerSettings(backend="command", command=command))

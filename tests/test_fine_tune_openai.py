@@ -13,10 +13,10 @@ import pytest
 
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState
 from runner.training.backends.connect import backend_for
 from runner.training.backends.openai import OpenAiBackend, suffix_of
-from runner.training.settings import TrainerSettings
 from tests.fine_tune_server.client import FineTuner, fine_tuning
 from tests.fine_tuning import EXAMPLE, QUICK, Killed, backend_at, begun, job_in, to_its_end, unexpected
 

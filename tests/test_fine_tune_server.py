@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState
 from runner.training.backends.connect import backend_for
-from runner.training.settings import TrainerSettings
 from tests.fine_tune_server.client import FineTuner, fine_tuning
 from tests.fine_tune_server.main import trainings
 from tests.server.play import metric, played, spec_file

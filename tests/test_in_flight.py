@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from runner.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
-from runner.journal import Journal, read_journal
 from runner.models.base import Choice, Completion, Sample
-from runner.models.budget import Amount
-from runner.models.in_flight import InFlight, Left, lost_record
-from runner.models.recorded import ended_record, failure_record, to_record
-from runner.plan import Plan
-from runner.rundir import RunFolder
+from runner.models.layers.budget import Amount
+from runner.models.layers.in_flight import InFlight, Left, lost_record
+from runner.models.layers.journaled import ended_record, failure_record, to_record
+from runner.results.folder import RunFolder
+from runner.rollouts.plan import Plan
+from runner.runs.spending import spending
 from runner.spec.load import load_spec
-from runner.spending import spending
+from runner.storage.journal import Journal, read_journal
 from tests.batch_server.client import Provider, providing
 from tests.processes import started_silent, until
 from tests.server.client import serving

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.errors import JournalError, RunDirectoryError
-from runner.journal import Disk, Journal, RealDisk, decode, encode, read_journal
+from runner.storage.journal import Disk, Journal, RealDisk, decode, encode, read_journal
 from tests.server.play import environment
 
 
@@ -201,7 +201,7 @@ def test_zeros_after_the_end_are_a_torn_end(tmp_path: Path, sizes: tuple[int, ..
 
 def test_a_journal_in_use_is_refused_in_another_process(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    code = f"from pathlib import Path; from runner.journal import Journal; Journal(Path({str(path)!r}))"
+    code = f"from pathlib import Path; from runner.storage.journal import Journal; Journal(Path({str(path)!r}))"
 
     journal = Journal(path)
     refused = subprocess.run(

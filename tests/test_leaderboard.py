@@ -14,11 +14,11 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner import leaderboard
 from runner.errors import LeaderboardError, ProviderRefusal, UsageError
-from runner.files import locked
-from runner.records import COLUMNS
-from runner.rundir import RunFolder
+from runner.results import leaderboard
+from runner.results.folder import RunFolder
+from runner.results.tables import COLUMNS
+from runner.storage.atomic import locked
 from tests.server.client import serving
 from tests.server.play import environment, nip_run, played, spec_file, table
 
@@ -110,7 +110,8 @@ def test_a_run_that_the_provider_refused_is_on_the_board_as_failed_when_it_is_ma
 
 def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from runner import leaderboard; from runner.rundir import RunFolder\n"
+        "import sys; from pathlib import Path\n"
+        "from runner.results import leaderboard; from runner.results.folder import RunFolder\n"
         "results = Path(sys.argv[1])\n"
         "for path in sorted((results / 'runs').iterdir()): leaderboard.append(results, RunFolder(path))\n"
     )

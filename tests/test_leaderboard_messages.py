@@ -15,9 +15,9 @@ REBUILD = "nip-run leaderboard --rebuild --results"
 CODE = """
 import resource, sys
 from pathlib import Path
-from runner import leaderboard
+from runner.results import leaderboard
 from runner.errors import LeaderboardError
-from runner.rundir import RunFolder
+from runner.results.folder import RunFolder
 
 results = Path(sys.argv[1])
 (folder,) = (results / "runs").iterdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ContextExceededError, TransientError
-from runner.models.limits import COOL_DOWN_SECONDS, SHRINK, GroupLimit
+from runner.models.layers.limits import COOL_DOWN_SECONDS, SHRINK, GroupLimit
 from tests.batch_server.client import providing
 from tests.limits import TOO_MANY, Time, full_round, limit_of, settled
 from tests.server.client import serving

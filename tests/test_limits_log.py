@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import TransientError
-from runner.models.limits import COOL_DOWN_SECONDS, GroupLimit
+from runner.models.layers.limits import COOL_DOWN_SECONDS, GroupLimit
 from tests.batch_server.client import providing
 from tests.server.play import played, spec_file
 

@@ -13,7 +13,7 @@ import pytest
 
 from runner.errors import TransientError
 from runner.models.base import Completion, Request
-from runner.models.limits import Gate, GroupLimit, within_limits
+from runner.models.layers.limits import Gate, GroupLimit, within_limits
 from tests.limits import ANSWER, TOO_MANY, Time, full_round, limit_of, request, settled
 
 # Places

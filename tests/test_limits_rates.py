@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.models.base import Choice, Completion, Request, Usage
-from runner.models.limits import Bucket, Gate, within_limits
+from runner.models.layers.limits import Bucket, Gate, within_limits
 from tests.batch_server.client import providing
 from tests.limits import Time, limit_of, request
 from tests.server.play import played, spec_file

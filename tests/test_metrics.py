@@ -11,11 +11,11 @@ import statsmodels.api as sm
 from statsmodels.stats.proportion import proportion_confint
 
 from runner.datasets.load import Datapoint
-from runner.metrics import Metrics, episode_length, interval
-from runner.plan import Job
 from runner.protocols.game import Message, Round
 from runner.protocols.load import load_protocol
-from runner.records import OUTCOMES, Rollout
+from runner.results.metrics import Metrics, episode_length, interval
+from runner.results.tables import OUTCOMES, Rollout
+from runner.rollouts.plan import Job
 from runner.spec.load import load_spec
 from tests.server.play import spec_file
 

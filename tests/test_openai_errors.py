@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from runner.errors import CallError, ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
-from runner.models.openai import as_ours
-from runner.models.openai_wire import duration, retry_after
+from runner.models.providers.openai import as_ours
+from runner.models.providers.openai_wire import duration, retry_after
 from tests.openai_calls import answered, ask, settings
 from tests.server.client import serving
 

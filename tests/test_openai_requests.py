@@ -10,7 +10,7 @@ import pytest
 
 from runner.errors import ProviderRefusal, TransientError
 from runner.models.base import Request
-from runner.models.openai import OpenAiModel
+from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 from tests.openai_calls import CHAT, SAMPLE, ask, settings
 from tests.server.client import Loopback, serving

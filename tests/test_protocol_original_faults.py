@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runner.agents import AgentRuntime, OpenAiWholeAgent, Position
+from runner.agents.whole_agent import AgentRuntime, OpenAiWholeAgent, Position
 from runner.documents.fields import build
 from runner.errors import SpecError
 from runner.models.base import Choice, Completion, Request

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from runner.errors import RunError, UsageError
-from runner.plan import Plan
-from runner.runs import RunResult
-from runner.session import ReplayOf
+from runner.rollouts.plan import Plan
+from runner.runs.run import RunResult
+from runner.runs.session import ReplayOf
 from runner.spec.load import load_spec
 from tests.server.client import Loopback, serving
 from tests.server.play import derived_files, nip_run, only_run, played, spec_file, table

@@ -12,9 +12,9 @@ import pytest
 
 from runner.errors import ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
 from runner.models.base import Choice, Completion, Request, Sample
-from runner.models.openai_wire import retry_after
+from runner.models.layers.retry import own_wait, with_retries
 from runner.models.policy import TransientPolicy
-from runner.models.retry import own_wait, with_retries
+from runner.models.providers.openai_wire import retry_after
 from tests.processes import ended_or_killed, started_silent
 from tests.server.client import serving
 from tests.server.play import journal_records, played, spec_file

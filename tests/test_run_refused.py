@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.errors import ProviderRefusal
-from runner.execute import REFUSED_SECONDS
+from runner.rollouts.engine import REFUSED_SECONDS
 from tests.server.client import serving
 from tests.server.play import journal_records, nip_run, only_run, played, spec_file
 

@@ -8,8 +8,8 @@ import pytest
 
 from runner.errors import SpecError
 from runner.spec.load import load_spec
+from runner.spec.trainers import SelectionSettings
 from runner.training.selection import select_for
-from runner.training.settings import SelectionSettings
 from tests.training import training_spec
 
 WEIGHTED = SelectionSettings(method="weighted_sampling", epsilon=0.0)

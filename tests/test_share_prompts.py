@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from runner.errors import BudgetExhausted, RefusedError, SpecError
-from runner.journal import Journal, read_journal
 from runner.models.base import Choice, Completion, Request, Sample
-from runner.models.recorded import Recorded, ThroughJournal
+from runner.models.layers.journaled import Recorded, ThroughJournal
 from runner.spec.load import load_spec
+from runner.storage.journal import Journal, read_journal
 from tests.batch_server.client import Provider, providing
 from tests.processes import started_silent
 from tests.server.play import journal_records, nip_run, only_run, played, spec_file, table

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from runner import leaderboard
 from runner.errors import Interrupted
-from runner.execute import Engine
-from runner.files import interruptible_queries, locked
-from runner.surroundings import interruptible, stopping_on_signals, terminated_like_ctrl_c
+from runner.results import leaderboard
+from runner.rollouts.engine import Engine
+from runner.runs.process import interruptible, stopping_on_signals, terminated_like_ctrl_c
+from runner.storage.atomic import interruptible_queries, locked
 from tests.games import SEVENTH, protocol_of
 from tests.processes import ended, started, until
 from tests.server.client import serving
@@ -54,7 +54,7 @@ def heard() -> Iterator[None]:
 
 QUERY = """
 import os, signal, threading, duckdb
-from runner.files import interruptible_queries
+from runner.storage.atomic import interruptible_queries
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from runner.errors import UsageError
-from runner.plan import Plan
-from runner.runs import lock_run
+from runner.rollouts.plan import Plan
+from runner.runs.run import lock_run
 from runner.spec.load import load_specs
 from tests.batch_server.client import Provider, providing
 from tests.server.play import command, environment, journal_records, nip_run, spec_file

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands.run import as_json
-from runner.leaderboard import query
-from runner.rundir import RunFolder
+from runner.cli.run import as_json
+from runner.results.folder import RunFolder
+from runner.results.leaderboard import query
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from runner.errors import RunError, UsageError, Waiting
-from runner.ids import file_hash
-from runner.leaderboard import query
+from runner.hashing import file_hash
+from runner.results.leaderboard import query
 from runner.spec.load import load_spec
 from runner.training.run import train
 from tests.server.play import nip_run

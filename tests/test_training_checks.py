@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runner.errors import SpecError
+from runner.spec.checks.training import tree_calls
 from runner.spec.load import load_spec
-from runner.spec.training import tree_calls
 from tests.server.play import nip_run
 from tests.training import TEST, TRAIN, malt, training_spec
 

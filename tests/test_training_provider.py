@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.rundir import RunFolder
+from runner.results.folder import RunFolder
 from tests.fine_tune_server.client import FineTuner, fine_tuning
 from tests.processes import started_silent
 from tests.server.play import nip_run

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from runner.errors import JournalError, RunDirectoryError, RunError, UsageError, Waiting
-from runner.ids import file_hash
-from runner.rundir import RunFolder
-from runner.runs import lock_run
+from runner.hashing import file_hash
+from runner.results.folder import RunFolder
+from runner.runs.run import lock_run
 from tests.server.play import nip_run
 from tests.training import datasets_of, malt, stages_of, trained, training_spec
 

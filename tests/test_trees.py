@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
+from runner.agents.agent import Position, Seat
 from runner.datasets.load import Datapoint
 from runner.errors import ContextExceededError, RefusedError
-from runner.execute import Engine
-from runner.plan import Job
 from runner.protocols.game import Reply
 from runner.protocols.protocol import Decision, Protocol
-from runner.protocols.shape import Path as Answers
-from runner.protocols.shape import Shape
-from runner.records import Rollout
-from runner.seat import Position, Seat
-from runner.trees import TreeStatistics, contrasts, grow
+from runner.protocols.tree_shape import Path as Answers
+from runner.protocols.tree_shape import Shape
+from runner.results.tables import Rollout
+from runner.rollouts.engine import Engine
+from runner.rollouts.plan import Job
+from runner.rollouts.trees import TreeStatistics, contrasts, grow
 from tests.games import protocol_of
 
 PAUSED = """\

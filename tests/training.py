@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from runner.journal import read_journal
-from runner.launch import run
-from runner.rundir import RunFolder
-from runner.runs import RunResult
+from runner.api import run
+from runner.results.folder import RunFolder
+from runner.runs.run import RunResult
 from runner.spec.load import load_spec
+from runner.storage.journal import read_journal
 from tests.server.play import merged
 
 TRAIN, TEST = 12, 6

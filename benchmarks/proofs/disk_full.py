@@ -24,7 +24,7 @@ from pathlib import Path
 
 from shared import Claims, calls_of, folder, times
 
-from runner.leaderboard import query
+from runner.results.leaderboard import query
 from tests.server.client import Loopback, serving
 from tests.server.play import derived_files, nip_run, only_run, played, spec_file
 

@@ -18,7 +18,7 @@ from typing import Any
 from shared import Claims, folder, times
 
 from runner.errors import JournalError
-from runner.journal import Journal, RealDisk, read_journal
+from runner.storage.journal import Journal, RealDisk, read_journal
 from tests.server.client import serving
 from tests.server.play import derived_files, only_run, played, spec_file
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from shared import Claims, calls_of, folder, times
 
-from runner.leaderboard import query
+from runner.results.leaderboard import query
 from tests.processes import started_silent
 from tests.server.client import Loopback, serving
 from tests.server.play import derived_files, only_run, played, spec_file

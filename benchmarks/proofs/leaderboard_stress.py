@@ -20,16 +20,16 @@ import duckdb
 from shared import ROOT, Claims, folder, times
 
 from runner.errors import LeaderboardError
-from runner.files import locked
-from runner.leaderboard import FILE, LOCK, append, query, rebuild
-from runner.rundir import RunFolder
+from runner.results.folder import RunFolder
+from runner.results.leaderboard import FILE, LOCK, append, query, rebuild
+from runner.storage.atomic import locked
 from tests.server.play import environment, played, spec_file
 
 APPEND = """
 import sys, time
 from pathlib import Path
-from runner.leaderboard import append
-from runner.rundir import RunFolder
+from runner.results.leaderboard import append
+from runner.results.folder import RunFolder
 results, names, slowest = Path(sys.argv[1]), sys.argv[2].split(","), 0.0
 print("ready", flush=True)
 sys.stdin.readline()

@@ -18,7 +18,7 @@ from typing import Any
 
 from shared import Claims, folder, times
 
-from runner.rundir import RunFolder
+from runner.results.folder import RunFolder
 from tests.fine_tune_server.client import FineTuner, fine_tuning
 from tests.processes import started_silent
 from tests.training import at_provider, datasets_of, malt, training_spec

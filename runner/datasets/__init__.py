@@ -1,1 +1,1 @@
-"""Files into datapoints, and records into fine-tune files."""
+"""Dataset files into datapoints."""

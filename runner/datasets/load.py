@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.datasets.read import Table, Unreadable, canonical_problem, quoted, read_hub, read_table, renamed
 from runner.datasets.settings import DatasetSettings
 from runner.errors import Place, Problem, SpecError
-from runner.ids import derived_seed, hash_parity, tagged_hash
+from runner.hashing import derived_seed, hash_parity, tagged_hash
 from runner.text import listed, nearest
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from runner.errors import Place, Problem, SpecError
-from runner.files import duckdb_pattern
-from runner.ids import file_hash, tagged_hash
+from runner.hashing import file_hash, tagged_hash
+from runner.storage.atomic import duckdb_pattern
 from runner.text import listed, nearest
 
 if TYPE_CHECKING:

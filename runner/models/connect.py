@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from runner.models.base import Complete, Completion, Request
-from runner.models.budget import Budget, within_budget, worst_case
-from runner.models.cache import Cache, through_cache
-from runner.models.dummy import DummyModel
-from runner.models.limits import Gate, GroupLimit, Sleep, within_limits
+from runner.models.layers.budget import Budget, within_budget, worst_case
+from runner.models.layers.cache import Cache, through_cache
+from runner.models.layers.limits import Gate, GroupLimit, Sleep, within_limits
+from runner.models.layers.retry import Failed, ignored, with_retries
 from runner.models.policy import TransientPolicy
 from runner.models.prices import price_of
-from runner.models.retry import Failed, ignored, with_retries
+from runner.models.providers.dummy import DummyModel
 from runner.models.settings import ModelSettings
 
 Close = Callable[[], Awaitable[None]]
@@ -133,11 +133,11 @@ def _provider(
     if settings.provider == "dummy":
         return DummyModel()
     if settings.provider == "replay":
-        from runner.models.replay import ReplayModel
+        from runner.models.providers.replay import ReplayModel
 
         return ReplayModel(replays[group])
     # Here and not above: the client takes 0.4 s to import, and most commands call no model.
-    from runner.models.openai import OpenAiModel
+    from runner.models.providers.openai import OpenAiModel
 
     limit = limits.get(group)
     return OpenAiModel(settings, group, concurrency, learn=limit.learn if limit else None)

@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Final
 
-from runner.ids import derived_seed
+from runner.hashing import derived_seed
 from runner.protocols.table import AgentSeat, Parameters, ProtocolFile, Step
 
 

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
 from runner.documents.fields import for_editors, key, schema
-from runner.models.budget import BudgetSettings
+from runner.models.layers.budget import BudgetSettings
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
 from runner.protocols.parse import DecisionFormat
 from runner.protocols.table import Parameters
-from runner.training.settings import TrainingSettings
+from runner.spec.trainers import TrainingSettings
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """The form of a spec's name."""

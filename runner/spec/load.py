@@ -16,16 +16,16 @@ from runner.documents.check import check
 from runner.documents.fields import build, plain
 from runner.documents.layers import Layered, Override, load_layers
 from runner.errors import Place, Problem, SpecError
-from runner.ids import file_hash, tagged_hash
-from runner.models.budget import BudgetSettings, answer_limit
+from runner.hashing import file_hash, tagged_hash
+from runner.models.layers.budget import BudgetSettings, answer_limit
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings
 from runner.prompts.templates import PromptSet, load_prompts
 from runner.protocols.load import load_protocol, unplayable
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters
+from runner.spec.checks.training import training_problems, tree_problems
 from runner.spec.experiment import Experiment, experiment_schema
-from runner.spec.training import training_problems, tree_problems
 from runner.text import listed, nearest, nearest_file
 
 JOURNAL = "journal.jsonl"

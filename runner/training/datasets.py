@@ -9,20 +9,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from runner.datasets.example_file import ExampleFile
-from runner.datasets.examples import Example, Source
-from runner.datasets.formats import FORMATS, Format
-from runner.datasets.preferences import preferences
-from runner.datasets.rollouts import source_of, supervised
-from runner.ids import derived_seed
-from runner.plan import Job
-from runner.records import DECIDED, NO_DECISION
-from runner.rederive import Rederiver, saved_plan
-from runner.rundir import RunFolder
-from runner.seat import Seat
+from runner.agents.agent import Seat
+from runner.finetune.example_file import ExampleFile
+from runner.finetune.examples import Example, Source
+from runner.finetune.formats import FORMATS, Format
+from runner.finetune.from_rollouts import source_of, supervised
+from runner.finetune.preferences import preferences
+from runner.hashing import derived_seed
+from runner.results.folder import RunFolder
+from runner.results.tables import DECIDED, NO_DECISION
+from runner.rollouts.plan import Job
+from runner.rollouts.trees import grow
+from runner.runs.reconstruct import Rederiver, saved_plan
 from runner.training.plan import TrainingPlan
 from runner.training.selection import replaced_proportion, select_for
-from runner.trees import grow
 
 Report = dict[str, Any]
 

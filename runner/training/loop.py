@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError, Waiting
-from runner.ids import derived_seed, file_hash, tagged_hash
+from runner.hashing import derived_seed, file_hash, tagged_hash
 from runner.models.settings import ModelSettings, Trained
-from runner.rundir import RunFolder
+from runner.results.folder import RunFolder
 from runner.spec.load import Spec
 from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
 from runner.training.backends.connect import check_startable, poll_seconds_of

@@ -10,13 +10,13 @@ from functools import cached_property
 from runner.datasets.load import Datapoint
 from runner.documents.fields import plain
 from runner.errors import UsageError
-from runner.ids import derived_seed, tagged_hash
+from runner.hashing import derived_seed, tagged_hash
 from runner.models.settings import ModelSettings
-from runner.plan import Plan
+from runner.rollouts.plan import Plan
 from runner.spec.experiment import LONGEST_RUN_ID
 from runner.spec.load import Spec
+from runner.spec.trainers import HYPERPARAMETERS, MOST_ITERATIONS, TrainerSettings, TrainingSettings
 from runner.training.backends.base import Method
-from runner.training.settings import HYPERPARAMETERS, MOST_ITERATIONS, TrainerSettings, TrainingSettings
 
 FREE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in HYPERPARAMETERS)
 FREE_KEYS = ("iterations", *(f"trainers.*.{name}" for name in FREE_TRAINER_KEYS))

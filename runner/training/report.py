@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
-from runner.files import read_json
-from runner.rederive import saved_plan
-from runner.rundir import RunFolder, run_folders
+from runner.results.folder import RunFolder, run_folders
+from runner.runs.reconstruct import saved_plan
+from runner.spec.trainers import TrainingSettings
+from runner.storage.atomic import read_json
 from runner.text import clean
 from runner.training.plan import part_id
-from runner.training.settings import TrainingSettings
 from runner.training.state import (
     DATASETS,
     ENDED,

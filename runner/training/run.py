@@ -11,14 +11,12 @@ from typing import Any
 
 import orjson
 
-from runner import leaderboard
 from runner.errors import BudgetExhausted, Interrupted, LeaderboardError, NipRunError, RunError, UsageError, Waiting
-from runner.files import read_json, write_whole
-from runner.ids import tagged_hash
-from runner.models.budget import Amount, Budget
+from runner.hashing import tagged_hash
+from runner.models.layers.budget import Amount, Budget
 from runner.models.settings import ModelSettings
-from runner.rederive import saved_plan
-from runner.rundir import (
+from runner.results import leaderboard
+from runner.results.folder import (
     DONE,
     FAILED,
     INTERRUPTED,
@@ -32,11 +30,13 @@ from runner.rundir import (
     resolved,
     write_inputs,
 )
-from runner.runs import RunResult, lock_run, run, run_name
-from runner.session import Watch
+from runner.runs.process import interruptible, log_to, terminated_like_ctrl_c
+from runner.runs.reconstruct import saved_plan
+from runner.runs.run import RunResult, lock_run, run, run_name
+from runner.runs.session import Watch
+from runner.runs.spending import spending
 from runner.spec.load import Spec
-from runner.spending import spending
-from runner.surroundings import interruptible, log_to, terminated_like_ctrl_c
+from runner.storage.atomic import read_json, write_whole
 from runner.text import listed, nearest
 from runner.training.backends.base import Backend
 from runner.training.backends.connect import backend_for, format_of
@@ -72,7 +72,7 @@ def train(
     Raises:
         Waiting: a model is to be trained by hand; the message says how to go on.
         UsageError: the run has done more iterations than are asked for, or cannot have this id.
-        BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.run`.
+        BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.run.run`.
     """
     plan, results = TrainingPlan(spec), Path(results)
     _check_chosen(plan, chosen or {})

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.ids import derived_seed
-from runner.training.settings import GuessReplacement, SelectionSettings
+from runner.hashing import derived_seed
+from runner.spec.trainers import GuessReplacement, SelectionSettings
 
 SEED_BITS = 32
 """What the legacy generator takes."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.aio import run_to_end
 from runner.documents.fields import build, plain
 from runner.errors import JournalError
-from runner.journal import Journal, read_journal
-from runner.loops import run_to_end
 from runner.models.settings import ModelSettings, Trained
+from runner.storage.journal import Journal, read_journal
 
 BEGUN, PLAYED, TESTED, DATASETS, JOB, WAITED, ENDED, TRAINED, SWITCHED = (
     "begun", "played", "tested", "datasets", "job", "waited", "ended", "trained", "switched",

@@ -10,20 +10,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runner.agents import AgentRuntime, OpenAiWholeAgent, Position
+from runner.agents.whole_agent import AgentRuntime, OpenAiWholeAgent, Position
 from runner.datasets.load import Datapoint
 from runner.documents.fields import build
 from runner.errors import TransientError
-from runner.execute import Engine
 from runner.models.base import Choice, Completion, Request
-from runner.plan import Job
 from runner.prompts.templates import LAST_ROUND, PromptSet, template_names
 from runner.protocols.game import Played, Turn, play
 from runner.protocols.load import load_protocol
 from runner.protocols.protocol import Protocol
-from runner.protocols.shape import Shape
 from runner.protocols.table import Parameters
-from runner.records import Rollout
+from runner.protocols.tree_shape import Shape
+from runner.results.tables import Rollout
+from runner.rollouts.engine import Engine
+from runner.rollouts.plan import Job
 from runner.spec.experiment import Experiment
 
 HERE = Path(__file__).resolve().parent

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.arrays import NestedArrayDict, arrays_from_rounds, timesteps
+from runner.agents.arrays import NestedArrayDict, arrays_from_rounds, timesteps
 from runner.datasets.load import Datapoint
 from runner.errors import NipRunError
-from runner.ids import hash_parity
-from runner.metrics import Metrics
-from runner.plan import Job
+from runner.hashing import hash_parity
 from runner.protocols.game import Message, Round, episode_rewards
 from runner.protocols.rewards import payoff
-from runner.records import DECIDED, NO_DECISION, Rollout
+from runner.results.metrics import Metrics
+from runner.results.tables import DECIDED, NO_DECISION, Rollout
+from runner.rollouts.plan import Job
+from runner.spec.trainers import GuessReplacement, SelectionSettings
 from runner.training.selection import probabilities, replaced_proportion, sample_size, select, select_for
-from runner.training.settings import GuessReplacement, SelectionSettings
 from tests.reference.adapter import agents_of, cases, named, protocol_of, scripted_game
 
 

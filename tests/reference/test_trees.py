@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runner.metrics import Metrics
-from runner.trees import Node, TreeStatistics, contrasts, grow, is_positive
+from runner.results.metrics import Metrics
+from runner.rollouts.trees import Node, TreeStatistics, contrasts, grow, is_positive
 from tests.reference.adapter import cases, name_of, protocol_of, scripted_tree
 from tests.reference.test_reference import each, nan_equal
 

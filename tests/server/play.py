@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from runner.runs import RunResult, run
+from runner.runs.run import RunResult, run
 from runner.spec.load import load_spec
 from tests.subprocess_server import ROOT
 

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
-from runner.files import is_locked, locked
+from runner.spec.trainers import TrainerSettings
+from runner.storage.atomic import is_locked, locked
 from runner.text import clean, listed, nearest
 from runner.training.backends import attend
 from runner.training.backends.base import FineTuneJob, JobState, Look, Note
 from runner.training.backends.names import LONGEST, wrong_with_name
-from runner.training.settings import TrainerSettings
 
 PLACEHOLDERS = ("dataset", "base_model", "output", "model_file", "method", "seed", "group")
 LOG_LINES = 10

@@ -9,11 +9,11 @@ from typing import Literal
 from runner.errors import RunError
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import Backend
 from runner.training.backends.command import CommandBackend, startable_problems
 from runner.training.backends.dummy import DummyBackend
 from runner.training.backends.files import FilesBackend
-from runner.training.settings import TrainerSettings
 
 
 def backend_for(

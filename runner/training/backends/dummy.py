@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.ids import tagged_hash
+from runner.hashing import tagged_hash
 from runner.training.backends.base import FineTuneJob, JobState, Look, Note
 
 _MADE_BY_US = re.compile(r"(:dummy-[0-9a-f]{8})+\Z")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.errors import RunError
-from runner.files import write_whole
+from runner.storage.atomic import write_whole
 from runner.training.backends.base import FineTuneJob, JobState, Look, Note
 from runner.training.backends.names import wrong_with_name
 

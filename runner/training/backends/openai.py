@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from runner.errors import CallError, NipRunError, ProviderRefusal, RunError, TransientError
-from runner.ids import tagged_hash
-from runner.models.openai import CLIENT_ERRORS, as_ours, make_sync_client
-from runner.models.openai_wire import error_detail, where
+from runner.hashing import tagged_hash
+from runner.models.layers.retry import own_wait
 from runner.models.policy import TransientPolicy
-from runner.models.retry import own_wait
+from runner.models.providers.openai import CLIENT_ERRORS, as_ours, make_sync_client
+from runner.models.providers.openai_wire import error_detail, where
 from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
 from runner.text import clean
 from runner.training.backends.base import FineTuneJob, JobState, Look, Note
 from runner.training.backends.names import wrong_with_name
-from runner.training.settings import TrainerSettings
 
 METADATA: Final = "nip_run"
 POLITE_SECONDS: Final = 900.0

@@ -1,0 +1,243 @@
+"""A seat of a protocol, filled by a model: what it may see into chat messages, its model's answer into a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.errors import (
+    ContentFilterError,
+    ContentIsNoneError,
+    GenerationError,
+    InvalidResponseError,
+    RunError,
+    UnknownFinishReasonError,
+)
+from runner.models.base import Choice, Complete, Request, Sample, Wanted
+from runner.models.policy import Retry
+from runner.prompts.chat import ChatMessage, chat_messages
+from runner.prompts.supervised import supervised_example
+from runner.prompts.templates import LAST_ROUND, PromptSet, prompt_variables
+from runner.protocols.game import Reply, Round
+from runner.protocols.parse import Parsed, parse_answer
+from runner.protocols.protocol import Decision, Protocol
+from runner.spec.experiment import AgentSettings, Experiment
+
+
+@dataclass(frozen=True)
+class AgentRuntime:
+    """What an agent needs besides the spec: its prompts, and how its model is asked (None: connect on first use)."""
+
+    prompts: PromptSet
+    complete: Complete | None = None
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where in which game an agent speaks: the datapoint, the rollout's seed, the rounds so far."""
+
+    round: int
+    rounds: Sequence[Round]
+    columns: Mapping[str, Any]
+    seed: int = 0
+    prover_stance: int = 1
+    datapoint: str = ""
+    repeat: int = 0
+
+
+class Seat:
+    """Composes prompt, model and parser for one agent of one spec."""
+
+    def __init__(
+        self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
+    ) -> None:
+        self.hyper_params = hyper_params
+        self.settings = settings
+        self.agent_name = agent_name
+        self.protocol_handler = protocol_handler
+        self.agent_params: AgentSettings = hyper_params.agents[agent_name]
+        self.shared_model_group = self.agent_params.model
+        self.model_settings = hyper_params.models[self.shared_model_group]
+        self.agent_spec = protocol_handler.seat(agent_name)
+
+    @property
+    def is_verifier(self) -> bool:
+        return self.agent_spec.role == "verifier"
+
+    @property
+    def is_prover(self) -> bool:
+        return self.agent_spec.role == "prover"
+
+    @property
+    def model_name(self) -> str:
+        """The model that is asked, with any fine-tuning."""
+        return self.model_settings.name
+
+    @property
+    def base_model_name(self) -> str:
+        """The model that it was fine-tuned from, or itself."""
+        return self.model_settings.base_model or self.model_settings.name
+
+    @property
+    def max_message_rounds(self) -> int:
+        return self.protocol_handler.max_message_rounds
+
+    # What it gets
+
+    def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
+        format_ = self.hyper_params.decision_format
+        return prompt_variables(
+            self.protocol_handler,
+            self.agent_name,
+            columns=columns,
+            prover_stance=prover_stance,
+            round_=round_,
+            max_response_words=self.agent_params.max_response_words,
+            accept=format_.accept,
+            reject=format_.reject,
+        )
+
+    def prompt(self, position: Position) -> list[ChatMessage]:
+        """The chat messages that its model gets at this position."""
+        return self._chat(position, position.round)
+
+    def _chat(self, position: Position, system_round: int) -> list[ChatMessage]:
+        """The chat at a position, with the system message of a round."""
+        prompts = self.settings.prompts
+        columns, stance = position.columns, position.prover_stance
+        last_round = None
+        if self.agent_spec.last_round_message and position.round == self.max_message_rounds - 1:
+            last_round = prompts.render(self.agent_name + LAST_ROUND, self._variables(columns, stance, position.round))
+        return chat_messages(
+            self.protocol_handler,
+            self.agent_name,
+            position.rounds,
+            round_=position.round,
+            system=prompts.render(self.agent_name, self._variables(columns, stance, system_round)),
+            last_round=last_round,
+            seed=position.seed,
+        )
+
+    def _wanted(self, position: Position, channels: Sequence[str]) -> Wanted:
+        protocol = self.protocol_handler
+        headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
+        if not (self.is_verifier and protocol.step(position.round).may_decide):
+            return Wanted(headers)
+        format_ = self.hyper_params.decision_format
+        must = protocol.questions_left(position.round + 1) == 0
+        return Wanted(headers, format_.accept, format_.reject, must)
+
+    # What it says
+
+    def parse(self, text: str, round_: int) -> Parsed:
+        """Read an answer; see `runner.protocols.parse.parse_answer`."""
+        return parse_answer(self.protocol_handler, self.agent_name, round_, text, self.hyper_params.decision_format)
+
+    async def respond(
+        self, position: Position, complete: Complete, messages: Sequence[ChatMessage] | None = None
+    ) -> Reply:
+        """Ask until an answer can be used, by the spec's retry policy for answers.
+
+        `messages` is this position's prompt, where the caller has it already.
+
+        Raises:
+            GenerationError: the last answer allowed was bad, of a kind that has no substitute.
+            CallError, ProviderRefusal: no answer came; see `runner.models`.
+        """
+        messages = self.prompt(position) if messages is None else messages
+        channels = self.protocol_handler.can_be_active(position.round)[self.agent_name]
+        wanted = self._wanted(position, channels)
+        retry = self.hyper_params.retry
+        bad = 0
+        calls = 0
+        while True:
+            sample = Sample(position.datapoint, position.repeat, position.round, self.agent_name, calls)
+            completion = await complete(Request(self.shared_model_group, messages, sample, position.seed, wanted))
+            calls += 1
+            for choice in completion.choices or (Choice(None, None),):
+                try:
+                    parsed = self.parse(_usable_text(choice), position.round)
+                except GenerationError as error:
+                    bad += 1
+                    if bad >= _allowed(error, retry):
+                        return self._after_last(error, choice, channels, bad, retry)
+                else:
+                    assert choice.text is not None
+                    return Reply(choice.text, parsed.messages, parsed.decision, bad, choice.finish_reason == "length")
+
+    def _after_last(
+        self, error: GenerationError, choice: Choice, channels: Sequence[str], bad: int, retry: Retry
+    ) -> Reply:
+        error.num_retries = bad
+        policy = retry.invalid_response.then
+        if policy == "fail_run" and not isinstance(error, ContentFilterError):
+            raise RunError(
+                f"{self.agent_name} gave {bad} bad answers ({error}); retry.invalid_response.then is fail_run"
+            )
+        if isinstance(error, InvalidResponseError) and policy == "empty_message":
+            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, False)
+        raise error
+
+    # What it is trained on
+
+    def fine_tune_example(
+        self,
+        position: Position,
+        label: int | None,
+        *,
+        ensure_last_message_is_assistant: bool = True,
+        replace_verifier_guess_with_true_label: bool = False,
+    ) -> list[ChatMessage] | None:
+        """One finished game as a supervised example; None where the agent said nothing.
+
+        Raises:
+            ValueError: the label is to replace the guess, and this is no verifier, or there is no label.
+        """
+        verdict = None
+        if replace_verifier_guess_with_true_label:
+            if not self.is_verifier:
+                raise ValueError(f"{self.agent_name} is a prover and has no guess to replace")
+            if label is None:
+                raise ValueError("there is no label to replace the guess with")
+            format_ = self.hyper_params.decision_format
+            verdict = format_.accept if label else format_.reject
+        return supervised_example(
+            self.final_prompt(position),
+            self.agent_name,
+            true_verdict=verdict,
+            ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+        )
+
+    def final_prompt(self, position: Position) -> list[ChatMessage]:
+        """The whole chat of a finished game, as it is trained on.
+
+        The system message is that of the agent's first turn: an example of many turns has one, and it must
+        not count down questions that the first turn still had.
+        """
+        return self._chat(position, self.protocol_handler.first_active_round(self.agent_name) or 0)
+
+
+def _usable_text(choice: Choice) -> str:
+    """The text of an answer.
+
+    Raises:
+        ContentFilterError: a filter cut it, or the model refused.
+        UnknownFinishReasonError: it ended neither by itself nor at the token limit.
+        ContentIsNoneError: there is none.
+    """
+    if choice.finish_reason == "content_filter" or choice.refusal:
+        raise ContentFilterError(choice.refusal or "the content filter cut the answer")
+    if choice.finish_reason not in ("stop", "length"):
+        raise UnknownFinishReasonError(f"the answer ended with finish_reason {choice.finish_reason!r}")
+    if choice.text is None:
+        spent = "; the token limit went into reasoning" if choice.finish_reason == "length" else ""
+        raise ContentIsNoneError(f"the answer has no content{spent}")
+    return choice.text
+
+
+def _allowed(error: GenerationError, retry: Retry) -> int:
+    """How many bad answers are allowed where this one is the last."""
+    if isinstance(error, ContentFilterError):
+        return retry.refused.attempts
+    return retry.invalid_response.attempts

@@ -1,0 +1,101 @@
+"""`nip-run export`: fine-tune files from records that are paid for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from runner.cli.output import print_json, print_table
+from runner.errors import UsageError
+from runner.finetune.files import FineTuneFiles, Trees, format_of
+from runner.finetune.formats import FORMATS, Format
+from runner.results.folder import RunFolder, find_run, is_training_run
+from runner.runs.reconstruct import Rederiver, saved_plan
+from runner.spec.experiment import FineTune
+from runner.text import listed
+
+
+def execute(args: argparse.Namespace) -> int:
+    folder = find_run(args.results, args.run)
+    if is_training_run(folder.manifest()):
+        _refuse_training_run(folder, args.format)
+    plan = saved_plan(folder)
+    format_ = _format(args.format, args.method, trees=plan.shape is not None)
+    if format_.method != "sft" and args.true_labels:
+        raise UsageError(f"--true-labels is for sft; {format_.method} learns nothing but what was said")
+    if format_.method == "dpo" and args.only_correct:
+        raise UsageError("--only-correct is for whole games; dpo compares two answers")
+    if format_.method == "dpo" and plan.shape is None:
+        raise UsageError(
+            f"{folder.run_id} holds no trees of responses, so there is nothing to prefer; play the spec with "
+            "rollouts.num_responses_per_timestep=2"
+        )
+    settings = replace(
+        plan.spec.experiment.fine_tune or FineTune(),
+        agents=tuple(args.agent) if args.agent else None,
+        formats=(args.format,),
+        only_correct=args.only_correct,
+        replace_verifier_guess_with_true_label=args.true_labels,
+    )
+    target = args.out or folder.fine_tune / f"export-{args.format}"
+    shape = plan.shape if format_.method == "dpo" else None
+    trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
+    files = FineTuneFiles(target, settings, plan.agents(), folder.run_id, trees)
+    _show(target, _written(files, Rederiver(folder, plan)), as_json=args.json)
+    return 0
+
+
+def _refuse_training_run(folder: RunFolder, name: str) -> NoReturn:
+    """Say which runs hold the games.
+
+    Raises:
+        UsageError: always.
+    """
+    from runner.training.report import parts_of
+
+    parts = [part.run_id for part in parts_of(folder.path.absolute().parents[1], folder.run_id)]
+    example = f": nip-run export {parts[0]} --format {name}" if parts else ""
+    raise UsageError(
+        f"{folder.run_id} is a training run; what it trained on is in {folder.path / 'iterations'}. Its games are in "
+        f"runs of their own ({listed(parts) or 'none yet'}), each exported by itself{example}"
+    )
+
+
+def _format(name: str, method: str | None, *, trees: bool) -> Format:
+    """The format by its consumer and method; without a method, the one that the run's games or trees give.
+
+    Raises:
+        UsageError: this consumer has no such method.
+    """
+    if method is None:
+        return format_of(name, trees=trees)
+    if (name, method) not in FORMATS:
+        raise UsageError(f"{name} has no {method}; it has {listed(m for n, m in FORMATS if n == name)}")
+    return FORMATS[name, method]
+
+
+def _written(files: FineTuneFiles, rederiver: Rederiver) -> list[dict[str, Any]]:
+    try:
+        for rollouts in rederiver.by_job():
+            files.add(rollouts)
+        return files.close()
+    except BaseException:
+        files.discard()
+        raise
+    finally:
+        rederiver.close()
+
+
+def _show(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"folder": str(target), "files": report})
+        return
+    rows = [
+        (r["file"], r["examples"], r["why_not_written"] or "written",
+         ", ".join(f"{count} {why}" for why, count in r["left_out"].items()))
+        for r in report
+    ]  # fmt: skip
+    print_table(("file", "examples", "result", "left out"), rows, title=str(target))

@@ -1,0 +1,43 @@
+"""`nip-run leaderboard`: ranked rows with intervals, or the file made again."""
+
+from __future__ import annotations
+
+import argparse
+
+from runner.cli.output import note, print_json, print_table, with_interval
+from runner.results import leaderboard
+from runner.results.folder import damaged_folders
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.rebuild:
+        runs = leaderboard.rebuild(args.results)
+        for damage in damaged_folders(args.results):
+            note(damage)
+        if args.json:
+            print_json({"runs": runs})
+        else:
+            print(f"{args.results / leaderboard.FILE} holds {len(runs)} runs")
+        return 0
+    where, values = ("WHERE benchmark = ?", [args.benchmark]) if args.benchmark else ("", [])
+    columns, rows = leaderboard.query(args.results, f"SELECT * FROM leaderboard {where}", values)
+    records = [dict(zip(columns, row, strict=True)) for row in rows]
+    if args.json:
+        print_json(records)
+        return 0
+    if not records:
+        print(f"no rows in {args.results}" + (f" for {args.benchmark!r}" if args.benchmark else ""))
+        return 0
+    for board in dict.fromkeys(record["benchmark"] for record in records):
+        shown = [
+            (
+                with_interval(r["accuracy"], r["ci_low"], r["ci_high"]), r["n"], r["clusters"], r["run_id"],
+                r["protocol"], r["models"], r["cost_usd"], r["finished_at"],
+            )
+            for r in records
+            if r["benchmark"] == board
+        ]  # fmt: skip
+        print_table(
+            ("accuracy [95%]", "n", "datapoints", "run", "protocol", "models", "cost", "finished"), shown, title=board
+        )
+    return 0

@@ -1,0 +1,153 @@
+"""The command line: arguments into a command's call, errors into exit codes.
+
+Only the standard library is imported until a command runs, so that help and usage errors are instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.arguments import ARGUMENTS
+from runner.version import __version__
+
+DONE, FAILED, USAGE, BUDGET, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+COMMANDS = {
+    "run": "play a spec (the default: `nip-run SPEC` is short for it)",
+    "check": "find every error of a spec, and show what it would play and cost",
+    "render": "show the exact messages that an agent's model would get",
+    "schema": "print the JSON Schema of a spec or a protocol file",
+    "runs": "list the runs there are",
+    "show": "show a run, or the transcript of one of its rollouts",
+    "leaderboard": "show the ranked rows, or make the leaderboard file again",
+    "sql": "ask the leaderboard and all runs' records in SQL",
+    "why-miss": "say why a run's requests were not in the cache",
+    "export": "write fine-tune files from a run that is paid for",
+}
+"""Every command; the module `runner.cli.<name>` does it."""
+
+EXIT_CODES = """\
+exit codes: 0 done; 1 the run failed; 2 bad usage or an invalid spec; 3 budget exhausted;
+            4 the provider refuses to serve us; 130 interrupted"""
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options of every command")
+    group.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    group.add_argument("--json", action="store_true", help="print the result as JSON")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes")
+    group.add_argument("-v", "--verbose", action="count", default=0, help="say more; -v -v: tracebacks too")
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+    return (
+        "usage: nip-run SPEC... [KEY=VALUE...]\n       nip-run COMMAND ...\n\n"
+        "Plays games between language models from a YAML spec.\n\n"
+        f"commands:\n{rows}\n\n"
+        "`nip-run COMMAND --help` tells more. Start with: nip-run specs/quickstart.yaml\n\n" + EXIT_CODES
+    )
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
+    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _common(common)
+    _, words = common.parse_known_args(arguments)
+    first = next((word for word in words if not word.startswith("-")), None)
+    name = first if first in COMMANDS else "run"
+    rest = list(arguments)
+    if first in COMMANDS:
+        rest.remove(first)
+    parser = argparse.ArgumentParser(
+        prog=f"nip-run {name}",
+        description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    ARGUMENTS[name](parser)
+    _common(parser)
+    return name, parser.parse_intermixed_args(rest)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code says how it ended."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return DONE if arguments else USAGE
+    if arguments[0] == "--version":
+        print(f"nip-run {__version__}")
+        return DONE
+    try:
+        name, parsed = _parsed(arguments)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else USAGE
+    try:
+        code = _executed(name, parsed)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _reported(_interrupted(name, arguments), parsed)
+    except BrokenPipeError:
+        # Whoever read our output has gone, as in `| head`; nothing more can be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
+        return _reported(error, parsed)
+    return code
+
+
+def _executed(name: str, parsed: argparse.Namespace) -> int:
+    from runner.storage.atomic import interruptible_queries
+
+    with interruptible_queries():
+        code: int = importlib.import_module(f"runner.cli.{name.replace('-', '_')}").execute(parsed)
+    return code
+
+
+def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
+    """What a Ctrl-C comes to that no run has taken for its own: before its games, or after them."""
+    from runner.errors import Interrupted
+
+    if name != "run":
+        return Interrupted("interrupted")
+    error = Interrupted("interrupted; what was paid for is kept")
+    error.add_note(f"Go on with: {shlex.join(['nip-run', *arguments])}")
+    return error
+
+
+def _reported(error: Exception, parsed: argparse.Namespace) -> int:
+    from runner.errors import BudgetExhausted, Interrupted, NipRunError, ProviderRefusal, SpecError, UsageError
+    from runner.text import clean
+
+    if parsed.verbose > 1:
+        traceback.print_exception(error)
+    codes = (
+        (SpecError, USAGE), (UsageError, USAGE), (BudgetExhausted, BUDGET), (ProviderRefusal, REFUSED),
+        (Interrupted, INTERRUPTED),
+    )  # fmt: skip
+    code = next((code for kind, code in codes if isinstance(error, kind)), FAILED)
+    lines = [str(p) for p in error.problems] if isinstance(error, SpecError) else [str(error)]
+    lines.extend(getattr(error, "__notes__", ()))
+    if not isinstance(error, NipRunError):
+        lines = [f"{type(error).__name__}: {error}", "This is a fault of nip-run; -v -v shows where."]
+    if parsed.json:
+        print(json.dumps({"ok": False, "exit_code": code, "errors": lines}))
+    for line in lines:
+        print(clean(line), file=sys.stderr)
+    if isinstance(error, SpecError) and len(lines) > 1:
+        print(f"{len(lines)} problems; nothing was called, nothing was written", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

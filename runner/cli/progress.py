@@ -1,0 +1,107 @@
+"""A run's progress on stderr: a bar on a terminal, now and then a line elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.rollouts.engine import Progress
+
+LINE_SECONDS = 10.0
+BAR_SECONDS = 0.1
+
+
+@contextmanager
+def watching(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """A function that shows progress; None where nobody wants to see it."""
+    if quiet:
+        yield None
+    elif sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+        with _bar(name) as watch:
+            yield watch
+    else:
+        yield _lines(name)
+
+
+def _lines(name: str) -> Callable[[Progress], None]:
+    started = last = time.monotonic()
+
+    def watch(progress: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_SECONDS:
+            last = time.monotonic()
+            print(f"{name}: {summary(progress, last - started)}", file=sys.stderr)
+
+    return watch
+
+
+@contextmanager
+def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.text import Text
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[detail]}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+    )
+    task = bar.add_task(Text(name).plain, total=None, detail="")
+    started, last = time.monotonic(), 0.0
+
+    def watch(progress: object) -> None:
+        nonlocal last
+        if time.monotonic() - last < BAR_SECONDS:
+            return
+        last = time.monotonic()
+        bar.update(
+            task,
+            total=progress.total,  # type: ignore[attr-defined]
+            completed=progress.jobs,  # type: ignore[attr-defined]
+            detail=_detail(progress, last - started),  # type: ignore[arg-type]
+        )
+        bar.refresh()
+
+    with bar:
+        yield watch
+
+
+def summary(progress: Progress, seconds: float) -> str:
+    """One line: games done, calls, tokens, cost, failures, time left."""
+    return f"{progress.jobs}/{progress.total} {progress.of}, {_detail(progress, seconds)}"
+
+
+def _detail(progress: Progress, seconds: float) -> str:
+    parts = [
+        f"{progress.calls} calls",
+        f"{_short(progress.prompt_tokens + progress.completion_tokens)} tokens",
+        "cost unknown" if progress.cost_usd is None else f"${progress.cost_usd:.2f}",
+    ]
+    if progress.failures:
+        parts.append(f"{progress.failures} failed calls")
+    if 0 < progress.jobs < progress.total:
+        left = seconds / progress.jobs * (progress.total - progress.jobs)
+        parts.append(f"{_clock(left)} left")
+    return ", ".join(parts)
+
+
+def _short(number: int) -> str:
+    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return str(number)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

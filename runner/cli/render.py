@@ -1,0 +1,87 @@
+"""`nip-run render`: the exact messages that an agent's model would get."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.agents.agent import Position, Seat
+from runner.cli.output import note, split_words
+from runner.errors import UsageError
+from runner.models.base import Completion, Request, Wanted
+from runner.models.providers.dummy import DummyModel
+from runner.models.providers.openai_body import request_body
+from runner.protocols.game import Reply, Round, play
+from runner.rollouts.plan import Job, Plan
+from runner.spec.load import Spec, load_specs
+from runner.text import clean, listed, nearest
+
+
+def execute(args: argparse.Namespace) -> int:
+    names, overrides = split_words(args.words)
+    if len(names) != 2:
+        raise UsageError(f"a spec and an agent belong here: nip-run render SPEC AGENT (found {listed(names)})")
+    path, agent_name = names
+    spec = load_specs(path, overrides)[0]
+    if agent_name not in spec.protocol.agent_names:
+        hint = nearest(agent_name, spec.protocol.agent_names) or f"; there are {listed(spec.protocol.agent_names)}"
+        raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
+    plan = Plan(spec)
+    job = _job(plan, args.datapoint)
+    round_ = _round(spec, agent_name, args.round, job)
+    agents = plan.seats()
+    rounds = asyncio.run(_filled(spec, agents, job, round_))
+    position = Position(round_, rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance, job.datapoint.id)
+    agent = agents[agent_name]
+    body = json.loads(request_body(agent.model_settings, agent.prompt(position)))
+    if args.json:
+        print(json.dumps(body, indent=2))
+        return 0
+    if round_ and not args.quiet:
+        note(f"rounds 0 to {round_ - 1} are filled with answers of the dummy provider")
+    for name, value in body.items():
+        if name != "messages" and value is not None:
+            print(f"{name}: {json.dumps(value)}")
+    for message in body["messages"]:
+        sender = f" ({message['name']})" if "name" in message else ""
+        print(f"\n--- {message['role']}{sender} ---\n{clean(message['content'])}")
+    return 0
+
+
+def _job(plan: Plan, datapoint: str | None) -> Job:
+    for job in plan.jobs():
+        if datapoint is None or job.datapoint.id == datapoint:
+            return job
+    known = [point.id for point in plan.spec.dataset.datapoints]
+    raise UsageError(f"no datapoint {datapoint!r}{nearest(str(datapoint), known) or f'; the first is {known[0]!r}'}")
+
+
+def _round(spec: Spec, agent: str, asked: int | None, job: Job) -> int:
+    protocol = spec.protocol
+    rounds = [i for i in range(protocol.max_message_rounds) if agent in protocol.speakers(i, job.seed)]
+    if not rounds:
+        raise UsageError(f"{agent} does not speak in this rollout of {protocol.name}; try another --datapoint")
+    if asked is None:
+        return rounds[0]
+    if asked not in rounds:
+        raise UsageError(f"{agent} speaks in the rounds {listed(map(str, rounds))} of this rollout, not in {asked}")
+    return asked
+
+
+async def _filled(spec: Spec, agents: dict[str, Seat], job: Job, until: int) -> Sequence[Round]:
+    """Rounds up to `until`, with dummy answers that never decide."""
+
+    async def undecided(request: Request) -> Completion:
+        return await DummyModel().complete(replace(request, wanted=Wanted(request.wanted.headers)))
+
+    point = job.datapoint
+    game = play(spec.protocol, seed=job.seed, label=point.label, prover_stance=point.prover_stance)
+    turn = next(game)
+    while turn.round < until:
+        position = Position(turn.round, turn.rounds, point.columns, job.seed, point.prover_stance, point.id)
+        replies: dict[str, Reply] = {name: await agents[name].respond(position, undecided) for name in turn.speakers}
+        turn = game.send(replies)
+    return turn.rounds

@@ -1,0 +1,38 @@
+"""`nip-run runs`: the runs there are."""
+
+from __future__ import annotations
+
+import argparse
+
+from runner.cli.output import note, print_json, print_table, shown_point
+from runner.results.folder import damaged_folders, run_folders
+
+
+def execute(args: argparse.Namespace) -> int:
+    manifests = [folder.manifest() for folder in run_folders(args.results)]
+    for damage in damaged_folders(args.results):
+        note(damage)
+    chosen = [m for m in manifests if args.status in (None, m["status"])]
+    chosen.sort(key=lambda m: (m["started_at"], m["run_id"]), reverse=True)
+    if args.json:
+        print_json(chosen)
+        return 0
+    if not chosen:
+        print(f"no runs in {args.results}; start with: nip-run specs/quickstart.yaml")
+        return 0
+    columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started", "point of its sweep")
+    rows = [
+        (
+            m["run_id"],
+            m["status"],
+            m["benchmark"],
+            m["protocol"],
+            m.get("rollouts"),
+            m.get("cost_usd"),
+            m["started_at"],
+            shown_point(m.get("point", {})),
+        )
+        for m in chosen
+    ]
+    print_table(columns, rows)
+    return 0

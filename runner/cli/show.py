@@ -1,0 +1,158 @@
+"""`nip-run show`: one run's summary, or one rollout's transcript."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from runner.cli.learning_curve import show_training
+from runner.cli.output import note, print_json, print_table, with_interval
+from runner.errors import RunError, UsageError
+from runner.protocols.protocol import Decision, stance_word
+from runner.results.folder import DONE, RunFolder, find_run, is_training_run
+from runner.results.tables import Rollout
+from runner.rollouts.plan import Job, Plan
+from runner.runs.reconstruct import Rederiver, saved_plan
+from runner.storage.atomic import read_json
+from runner.text import clean, listed
+
+
+def execute(args: argparse.Namespace) -> int:
+    folder = find_run(args.results, args.run)
+    if args.rollout is None:
+        return _show_run(folder, as_json=args.json)
+    if is_training_run(folder.manifest()):
+        part, rollout = _rollout_of_part(folder, args.rollout)
+        if not args.quiet:
+            note(f"of run {part.run_id}")
+    else:
+        rollout = _rollout(folder, saved_plan(folder), args.rollout)
+    if args.json:
+        print_json(_as_json(rollout))
+    else:
+        _print_transcript(rollout)
+    return 0
+
+
+def _show_run(folder: RunFolder, *, as_json: bool) -> int:
+    manifest = folder.manifest()
+    training = is_training_run(manifest)
+    metrics = _metrics(folder, manifest, training=training)
+    if as_json:
+        print_json({"manifest": manifest, "metrics": metrics})
+        return 0
+    shown = {**manifest, **(metrics["games"] if training and metrics is not None else {})}
+    for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
+                 "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
+        print(f"{name:<15} {shown.get(name, '-')}")
+    if metrics is None:
+        note("no results yet; run the same command again to go on")
+        return 0
+    if training:
+        show_training(metrics)
+        return 0
+    rows = [
+        (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
+        for m in metrics["metrics"]
+    ]
+    print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows)
+    print("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
+    return 0
+
+
+def _metrics(folder: RunFolder, manifest: Mapping[str, Any], *, training: bool) -> dict[str, Any] | None:
+    """What a run has come to, an unfinished training run so far; None where there is nothing to tell."""
+    if not training or manifest["status"] == DONE:
+        return read_json(folder.metrics) if folder.metrics.is_file() else None
+    from runner.training.report import progress
+
+    return progress(folder)
+
+
+def _rollout_of_part(folder: RunFolder, wanted: str) -> tuple[RunFolder, Rollout]:
+    """The first such rollout of a training run, in the order of its iterations, and the run that it is of."""
+    from runner.training.report import parts_of
+
+    parts = parts_of(folder.path.absolute().parents[1], folder.run_id)
+    for part in parts:
+        with suppress(UsageError):
+            return part, _rollout(part, saved_plan(part), wanted)
+    raise UsageError(
+        f"no rollout {wanted!r} in training run {folder.run_id}; its games are those of runs "
+        f"{listed(part.run_id for part in parts) or 'that are still to come'}"
+    )
+
+
+def _rollout(folder: RunFolder, plan: Plan, wanted: str) -> Rollout:
+    """The first rollout of that id or datapoint; of a tree, whose branches are known only once it is played again."""
+
+    def meant(job: Job) -> bool:
+        return job.rollout_id.startswith(wanted) or job.datapoint.id == wanted
+
+    jobs = [job for job in plan.jobs() if plan.shape is not None or meant(job)]
+    rederiver = Rederiver(folder, plan)
+    try:
+        for job in jobs:
+            for rollout in rederiver.of_job(job):
+                if meant(rollout.job):
+                    return rollout
+    finally:
+        rederiver.close()
+    if jobs and plan.shape is None:
+        raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to go on")
+    first = next(plan.jobs())
+    raise UsageError(
+        f"run {folder.run_id} has no rollout {wanted!r}; its first is {first.rollout_id} ({first.datapoint.id})"
+    )
+
+
+def _as_json(rollout: Rollout) -> dict[str, Any]:
+    job = rollout.job
+    return {
+        "rollout_id": job.rollout_id,
+        "datapoint": {"id": job.datapoint.id, "label": job.datapoint.label, **job.datapoint.columns},
+        "repeat": job.repeat,
+        "outcome": rollout.outcome,
+        "decision": int(rollout.decision),
+        "correct": rollout.correct,
+        "rewards": dict(rollout.rewards),
+        "error": rollout.error,
+        "transcript": [
+            {
+                "round": index,
+                "raw": dict(played.raw),
+                "messages": [{"channel": m.channel, "agent": m.agent, "content": m.text} for m in played.messages],
+                "decision": int(played.decision),
+                "rewards": dict(played.rewards),
+            }
+            for index, played in enumerate(rollout.rounds)
+        ],
+    }
+
+
+def _print_transcript(rollout: Rollout) -> None:
+    job = rollout.job
+    print(f"rollout {job.rollout_id}  datapoint {clean(job.datapoint.id)}  repeat {job.repeat}")
+    for name, value in job.datapoint.columns.items():
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        print(
+            f"\n{clean(name)}:\n{_indented(text)}"
+            if "\n" in text or len(text) > 80
+            else f"{clean(name)}: {clean(text)}"
+        )
+    for index, played in enumerate(rollout.rounds):
+        for agent, raw in played.raw.items():
+            channels = ", ".join(m.channel for m in played.messages if m.agent == agent) or "decision"
+            print(f"\n[round {index}] {agent} ({channels})\n{_indented(raw)}")
+    verdict = "none" if rollout.decision == Decision.NONE else stance_word(rollout.decision)
+    print(f"\noutcome: {rollout.outcome}, verdict: {verdict}, label: {stance_word(job.datapoint.label)}")
+    print("rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in rollout.rewards.items()))
+    if rollout.error:
+        print(f"error: {clean(rollout.error)}")
+
+
+def _indented(text: str) -> str:
+    return "\n".join("  " + line for line in clean(text).split("\n"))

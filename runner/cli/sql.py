@@ -1,0 +1,17 @@
+"""`nip-run sql`: one read-only question to the leaderboard and all runs' records."""
+
+from __future__ import annotations
+
+import argparse
+
+from runner.cli.output import print_json, print_table
+from runner.results import leaderboard
+
+
+def execute(args: argparse.Namespace) -> int:
+    columns, rows = leaderboard.query(args.results, args.sql)
+    if args.json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        print_table(columns, rows)
+    return 0

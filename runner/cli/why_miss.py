@@ -1,0 +1,75 @@
+"""`nip-run why-miss`: for requests that the cache could not answer, the fields that differ from the nearest entry."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from runner.cli.output import note, print_json, print_table
+from runner.errors import UsageError
+from runner.models.base import Request
+from runner.models.layers.cache import Cache, asked_fields, differences
+from runner.results.folder import find_run
+from runner.runs.reconstruct import Rederiver, saved_plan
+
+SHOWN_CHARACTERS = 60
+
+
+def execute(args: argparse.Namespace) -> int:
+    folder = find_run(args.results, args.run)
+    used = folder.manifest().get("cache")
+    used_path = folder.path / used if used else None
+    path = args.cache or used_path
+    if path is None or not path.is_file():
+        raise UsageError(
+            f"no cache file{f' {str(path)!r}' if path else ': the run used none'}; name one with --cache FILE"
+        )
+    own = used_path is not None and used_path.is_file() and path.samefile(used_path)
+    plan = saved_plan(folder)
+    rederiver = Rederiver(folder, plan)
+    cache = Cache(path, folder.run_id)
+    models = plan.spec.experiment.models
+    explained: list[dict[str, Any]] = []
+    misses = requests = 0
+    try:
+        for request in rederiver.requests():
+            requests += 1
+            asked = asked_fields(request, models[request.group])
+            # Runs of one spec in two results folders have one id, and the cache cannot tell them apart.
+            if (own and rederiver.from_cache(request)) or cache.has_other(asked):
+                continue
+            misses += 1
+            if len(explained) < args.most:
+                explained.append(_explained(cache, request, asked))
+    finally:
+        cache.close()
+        rederiver.close()
+    if args.json:
+        print_json({"requests": requests, "misses": misses, "explained": explained})
+        return 0
+    print(f"{misses} of {requests} requests had no entry of another run")
+    for miss in explained:
+        rows = [(d["field"], _short(d["asked"]), _short(d["nearest"])) for d in miss["differences"]]
+        title = f"\n{miss['agent']}, round {miss['round']}, {miss['datapoint']}, repeat {miss['repeat']}"
+        if rows:
+            print_table(("field", "asked", "nearest entry"), rows, title=title)
+        else:
+            note(f"{title}: the cache has nothing of this agent")
+    return 0
+
+
+def _explained(cache: Cache, request: Request, asked: dict[str, Any]) -> dict[str, Any]:
+    nearest = min((differences(asked, other) for other in cache.others(request)), key=len, default=[])
+    sample = request.sample
+    return {
+        "agent": sample.agent,
+        "round": sample.round,
+        "datapoint": sample.datapoint,
+        "repeat": sample.repeat,
+        "differences": [{"field": name, "asked": ours, "nearest": theirs} for name, ours, theirs in nearest],
+    }
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."

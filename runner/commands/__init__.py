@@ -1,1 +1,0 @@
-"""One module a command: its arguments, and what it does."""

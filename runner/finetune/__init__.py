@@ -1,0 +1,1 @@
+"""Rollouts into fine-tune files, in the formats of those who train."""

@@ -1,0 +1,232 @@
+"""Examples into one dataset file, each checked before it is written and traced to where it comes from.
+
+A file and its sidecar `<file>.trace.jsonl` are written beside their places and put there by `close`. What was left
+out, and why, is counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from runner.errors import RunError
+from runner.finetune.dedup import Digests, Seen, digest
+from runner.finetune.examples import Example, Source
+from runner.finetune.formats import Format
+from runner.hashing import file_hash
+from runner.storage.atomic import flush_folder
+from runner.storage.parquet import write_parquet
+
+
+def trace_of(target: Path) -> Path:
+    """The sidecar of a dataset file."""
+    return target.with_name(target.name + ".trace.jsonl")
+
+
+def remove_dataset(target: Path) -> None:
+    """Remove a dataset file and its sidecar, where they are."""
+    target.unlink(missing_ok=True)
+    trace_of(target).unlink(missing_ok=True)
+
+
+BUFFER_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An example as one format writes it."""
+
+    text: bytes
+    key: bytes
+    """The digest of what no two lines of a dataset may share."""
+
+
+def line_of(format_: Format, example: Example) -> Line | str:
+    """An example as a line of this format; the reason where its consumer cannot train on it."""
+    problem = format_.problem(example)
+    if problem is not None:
+        return problem
+    fields = format_.line(example)
+    text = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    return Line(text, digest(orjson.dumps(fields["prompt"]) if format_.repeats else text))
+
+
+class _Lines:
+    """Lines of JSON, written beside their place."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.beside = target.with_name(target.name + ".new")
+        self.size = 0
+        self._hash = hashlib.sha256()
+        self._file: IO[bytes] = self.beside.open("wb", buffering=BUFFER_BYTES)
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def write(self, line: bytes) -> None:
+        self._file.write(line)
+        self._hash.update(line)
+        self.size += len(line)
+
+    def flush(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def put(self) -> None:
+        self.beside.replace(self.target)
+
+    def discard(self) -> None:
+        with suppress(OSError):  # a full disk has its error already; this one must not hide it
+            self._file.close()
+        self.beside.unlink(missing_ok=True)
+
+
+class ExampleFile:
+    """One dataset file that is being written.
+
+    `seen` is what this file and others may not both hold; without it the file keeps its own. `repeats` lets a line
+    come again in this file, for examples that were drawn with replacement.
+
+    Raises:
+        RunError: from all methods: something cannot be written.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        format: Format,  # noqa: A002 - the field's word
+        *,
+        min_examples: int = 1,
+        seen: Seen | None = None,
+        repeats: bool = False,
+    ) -> None:
+        self.target, self.format = target, format
+        self.examples = 0
+        """How many are written."""
+        self._min_examples = min_examples
+        self._repeats = repeats or format.repeats
+        self._left_out: Counter[str] = Counter()
+        self._full = False
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._lines = _Lines(target if format.columns is None else target.with_name(target.name + ".rows"))
+            self._trace = _Lines(trace_of(target))
+        except OSError as error:
+            raise self._cannot(error) from error
+        self._seen = seen or Seen(Digests(target.with_name(target.name + ".seen")), "")
+        self._sees_alone = seen is None
+
+    def _cannot(self, error: OSError) -> RunError:
+        return RunError(f"cannot write {self.target}: {error.strerror}")
+
+    def add(self, example: Example, source: Source) -> str | None:
+        """Write an example; the reason where it was left out."""
+        return self.put(line_of(self.format, example), source)
+
+    def put(self, line: Line | str, source: Source) -> str | None:
+        """Write what `line_of` has given for this file's format; the reason where it was left out."""
+        problem = line if isinstance(line, str) else self._write(line, source)
+        return self.leave_out(problem) if problem else None
+
+    def leave_out(self, reason: str) -> str:
+        """Count an example that is not even one."""
+        self._left_out[reason] += 1
+        return reason
+
+    def _write(self, line: Line, source: Source) -> str | None:
+        most = self.format.max_bytes
+        if self._full or (most is not None and self._lines.size + len(line.text) > most):
+            self._full = True
+            return f"the file is full: {self.format.name} takes {most or 0:,} bytes"
+        reason = self._repeated(line)
+        if reason:
+            return reason
+        try:
+            self._lines.write(line.text)
+            self._trace.write(_trace_line(self.examples + 1, source))
+        except OSError as error:
+            raise self._cannot(error) from error
+        self.examples += 1
+        return None
+
+    def _repeated(self, line: Line) -> str | None:
+        holder = self._seen.holder(line.key, self.target.name)
+        if holder == self.target.name:
+            return None if self._repeats else "duplicate line"
+        return None if holder is None else f"already in {holder}"
+
+    def close(self) -> dict[str, Any]:
+        """Put the file in its place, if it has enough examples, and report it."""
+        self._close_seen()
+        enough = self.examples >= self._min_examples
+        try:
+            for lines in (self._lines, self._trace):
+                lines.flush()
+            sha256 = self._put() if enough else None
+            if not enough:
+                self._discard_lines()
+                remove_dataset(self.target)
+        except OSError as error:
+            raise self._cannot(error) from error
+        few = f"{self.examples} examples, fewer than min_examples ({self._min_examples})"
+        return {
+            "file": self.target.name,
+            "format": self.format.name,
+            "for": self.target.name.removesuffix(self.format.suffix).removesuffix(self.format.validation_suffix),
+            "examples": self.examples,
+            "written": enough,
+            "left_out": dict(sorted(self._left_out.items())),
+            "why_not_written": None if enough else few,
+            "sha256": sha256,
+            "trace": self._trace.target.name if enough else None,
+        }
+
+    def _put(self) -> str:
+        """The trace first, so that no dataset is without one."""
+        self._trace.put()
+        sha256 = self._lines.sha256
+        if self.format.columns is None:
+            self._lines.put()
+        else:
+            write_parquet([self._lines.beside], self.format.columns, self.target)
+            self._lines.discard()
+            sha256 = file_hash(self.target)
+        flush_folder(self.target.parent)
+        return sha256
+
+    def discard(self) -> None:
+        """Leave no half-written file."""
+        self._close_seen()
+        self._discard_lines()
+
+    def _discard_lines(self) -> None:
+        self._lines.discard()
+        self._trace.discard()
+
+    def _close_seen(self) -> None:
+        if self._sees_alone:
+            self._seen.digests.close()
+
+
+def _trace_line(number: int, source: Source) -> bytes:
+    fields = {
+        "line": number,
+        "run_id": source.run_id,
+        "rollout_id": source.rollout_id,
+        "agent": source.agent,
+        "round": source.round,
+        "reward": source.reward,
+        "datapoint_id": source.datapoint_id,
+        "other": dict(source.other),
+    }
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)

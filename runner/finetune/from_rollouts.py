@@ -1,0 +1,85 @@
+"""A finished game into what one of its agents is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from runner.agents.agent import Position, Seat
+from runner.errors import InvalidResponseError
+from runner.finetune.examples import RlTurn, Source, Supervised
+from runner.protocols.game import Round
+from runner.results.tables import Rollout
+
+
+def supervised(
+    seat: Seat,
+    rollout: Rollout,
+    *,
+    ensure_last_message_is_assistant: bool = True,
+    replace_verifier_guess_with_true_label: bool = False,
+) -> Supervised | None:
+    """The agent's whole chat; None where it said nothing. A prover has no guess, so nothing of it is replaced."""
+    point = rollout.job.datapoint
+    replaces = replace_verifier_guess_with_true_label and seat.is_verifier
+    messages = seat.fine_tune_example(
+        _position(rollout, min(len(rollout.rounds), seat.max_message_rounds - 1), rollout.rounds),
+        point.label,
+        ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+        replace_verifier_guess_with_true_label=replaces,
+    )
+    if messages is None:
+        return None
+    own = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    turns = _turns(seat, rollout.rounds)
+    unlearnable = {index for index, round_ in zip(own, turns, strict=True) if not learnable(seat, rollout, round_)}
+    return Supervised(messages, frozenset(unlearnable - {own[-1]} if replaces else unlearnable))
+
+
+def rl_turns(seat: Seat, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
+    """Each turn of the agent, with exactly the chat that its model was asked with."""
+    name, job, experiment = seat.agent_name, rollout.job, seat.hyper_params
+    for round_ in _turns(seat, rollout.rounds):
+        yield RlTurn(
+            prompt=seat.prompt(_position(rollout, round_, rollout.rounds[:round_])),
+            response=rollout.rounds[round_].raw[name],
+            reward=rollout.rewards[name],
+            ground_truth=job.datapoint.label,
+            datapoint_id=job.datapoint.id,
+            run_id=run_id,
+            rollout_id=job.rollout_id,
+            agent=name,
+            round=round_,
+            data_source=experiment.benchmark or experiment.name,
+            ability=seat.agent_spec.role,
+        )
+
+
+def source_of(seat: Seat, rollout: Rollout, run_id: str, round_: int | None = None) -> Source:
+    """Where an example of this agent comes from; without a round, its last turn."""
+    turns = _turns(seat, rollout.rounds)
+    last = turns[-1] if turns else 0
+    name, job = seat.agent_name, rollout.job
+    at = last if round_ is None else round_
+    return Source(run_id, job.rollout_id, name, at, rollout.rewards[name], job.datapoint.id)
+
+
+def learnable(seat: Seat, rollout: Rollout, round_: int) -> bool:
+    """Whether a turn is whole and can be parsed: the game went on with an empty message where it could not."""
+    played = rollout.rounds[round_]
+    if played.token_limits.get(seat.agent_name):
+        return False
+    try:
+        seat.parse(played.raw[seat.agent_name], round_)
+    except InvalidResponseError:
+        return False
+    return True
+
+
+def _turns(seat: Seat, rounds: Sequence[Round]) -> list[int]:
+    return [index for index, played in enumerate(rounds) if seat.agent_name in played.raw]
+
+
+def _position(rollout: Rollout, round_: int, rounds: Sequence[Round]) -> Position:
+    job = rollout.job
+    point = job.datapoint
+    return Position(round_, rounds, point.columns, job.seed, point.prover_stance, point.id, job.repeat)

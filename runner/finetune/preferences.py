@@ -1,0 +1,66 @@
+"""Trees of responses into pairs of answers to one prompt (MALT, Motwani et al. 2024)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+from runner.agents.agent import Position, Seat
+from runner.finetune.examples import Preference, Source
+from runner.finetune.from_rollouts import learnable
+from runner.hashing import derived_seed
+from runner.results.tables import Rollout
+from runner.rollouts.trees import Contrast, Node, contrasts
+
+
+def preferences(
+    root: Node, seats: Mapping[str, Seat], seed: int, run_id: str
+) -> Iterator[tuple[str, Preference, Source]]:
+    """One pair for each step that an agent answered both well and badly, with the agent's name.
+
+    Which of several good and of several bad answers is drawn by the seed, the node and the agent. An answer that could
+    not be parsed, or that was cut at the token limit, is never the preferred one.
+    """
+    protocol = next(iter(seats.values())).protocol_handler
+    for contrast in contrasts(root, protocol):
+        seat = seats.get(contrast.agent)
+        drawn = None if seat is None else _drawn(contrast, seat, seed)
+        if seat is not None and drawn is not None:
+            yield contrast.agent, *_pair(contrast, *drawn, seat, run_id)
+
+
+def _drawn(contrast: Contrast, seat: Seat, seed: int) -> tuple[Node, Node] | None:
+    """A good and a bad answer, of different texts where there are such."""
+    agent = contrast.agent
+    good = [node for node in contrast.positive if learnable(seat, node.leaves[0], len(node.path) - 1)]
+    pairs = [(yes, no) for yes in good for no in contrast.negative]
+    if not pairs:
+        return None
+    different = [(yes, no) for yes, no in pairs if yes.rounds[-1].raw[agent] != no.rounds[-1].raw[agent]]
+    job = contrast.node.leaves[0].job
+    chance = derived_seed("preference", seed, job.datapoint.id, job.repeat, len(contrast.node.path), agent)
+    return random.Random(chance).choice(different or pairs)
+
+
+def _pair(contrast: Contrast, yes: Node, no: Node, seat: Seat, run_id: str) -> tuple[Preference, Source]:
+    agent, node = contrast.agent, contrast.node
+    branch = node.leaves[0]
+    source = Source(
+        run_id,
+        yes.leaves[0].job.rollout_id,
+        agent,
+        len(node.path),
+        yes.expected_reward(agent),
+        branch.job.datapoint.id,
+        {"rejected_rollout_id": no.leaves[0].job.rollout_id, "rejected_reward": no.expected_reward(agent)},
+    )
+    prompt = seat.prompt(_asked(branch, node))
+    return Preference(prompt, yes.rounds[-1].raw[agent], no.rounds[-1].raw[agent]), source
+
+
+def _asked(branch: Rollout, node: Node) -> Position:
+    """Where the step that follows a node was asked."""
+    job = branch.job
+    point = job.datapoint
+    rounds = branch.rounds[: len(node.path)]
+    return Position(len(node.path), rounds, point.columns, job.seed, point.prover_stance, point.id, job.repeat)

@@ -1,0 +1,1 @@
+"""What stands around a provider: the journal, the cache, the budget, the limits, the retries."""

@@ -1,0 +1,137 @@
+"""Completions shared between runs, in one SQLite file.
+
+The key is everything that goes on the wire, where it goes, and the sample's index, so that no model ever gets
+another's answer and repeats of a datapoint never share one. Errors are never kept. What was asked is kept beside
+each answer, so that a miss can be explained.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from runner.errors import RunError
+from runner.hashing import canonical, tagged_hash
+from runner.models.base import Complete, Completion, Request
+from runner.models.layers.journaled import completion_fields, completion_from_fields
+from runner.models.providers.openai_body import request_body
+from runner.models.settings import ModelSettings
+
+BUSY_SECONDS = 30.0
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS completions (
+    key TEXT PRIMARY KEY, asked BLOB NOT NULL, answer BLOB NOT NULL, run_id TEXT NOT NULL,
+    agent TEXT NOT NULL, datapoint TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_place ON completions (datapoint, agent);
+"""
+
+
+def asked_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
+    """Everything that tells two requests apart: where it goes, what goes there, and which sample it is for."""
+    return {
+        "base_url": settings.base_url,
+        "provider": settings.provider,
+        **orjson.loads(request_body(settings, request.messages)),
+        "sample": {"repeat": request.sample.repeat, "attempt": request.sample.attempt},
+    }
+
+
+class Cache:
+    """An open cache file."""
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        """Open or create.
+
+        Raises:
+            RunError: it cannot be opened, or is no cache.
+        """
+        self._path, self._run_id = path, run_id
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.executescript(_TABLE)
+        except (sqlite3.Error, OSError) as error:
+            raise RunError(f"cannot open the cache {path}: {error}") from error
+
+    def get(self, asked: Mapping[str, Any]) -> Completion | None:
+        """The answer to this very request."""
+        row = self._execute("SELECT answer FROM completions WHERE key = ?", [_key(asked)])
+        return completion_from_fields(orjson.loads(row[0][0]), from_cache=True) if row else None
+
+    def put(self, request: Request, asked: Mapping[str, Any], completion: Completion) -> None:
+        """Keep an answer; one that is there already stays."""
+        self._execute(
+            "INSERT OR IGNORE INTO completions VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                _key(asked), canonical(asked), orjson.dumps(completion_fields(completion)), self._run_id,
+                request.sample.agent, request.sample.datapoint,
+            ],
+        )  # fmt: skip
+
+    def keep(self, request: Request, settings: ModelSettings, completion: Completion) -> None:
+        """Keep an answer that is in the journal already, unless it came from here."""
+        if not completion.from_cache or request.n > 1:
+            self.put(request, asked_fields(replace(request, n=1), settings), completion)
+
+    def others(self, request: Request) -> Iterable[dict[str, Any]]:
+        """What other runs asked that could be meant: first those of this agent and datapoint, then of the agent."""
+        sample = request.sample
+        sql = "SELECT asked FROM completions WHERE run_id <> ? AND agent = ?"
+        near = self._execute(sql + " AND datapoint = ? LIMIT 1000", [self._run_id, sample.agent, sample.datapoint])
+        rows = near or self._execute(sql + " LIMIT 1000", [self._run_id, sample.agent])
+        return [orjson.loads(row[0]) for row in rows]
+
+    def has_other(self, asked: Mapping[str, Any]) -> bool:
+        """Whether another run put this very request's answer here."""
+        return bool(
+            self._execute("SELECT 1 FROM completions WHERE key = ? AND run_id <> ?", [_key(asked), self._run_id])
+        )
+
+    def _execute(self, sql: str, values: list[Any]) -> list[Any]:
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise RunError(f"the cache {self._path} failed: {error}") from error
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _key(asked: Mapping[str, Any]) -> str:
+    return tagged_hash("cache", asked)
+
+
+def through_cache(complete: Complete, cache: Cache, models: Mapping[str, ModelSettings]) -> Complete:
+    """`complete` that answers from the cache what it holds. What it does not hold is kept by `Cache.keep`."""
+
+    async def cached(request: Request) -> Completion:
+        found = cache.get(asked_fields(request, models[request.group]))
+        return await complete(request) if found is None else found
+
+    return cached
+
+
+def differences(asked: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The fields in which two requests differ, messages one by one: name, ours, theirs."""
+    ours, theirs = dict(_flat(asked)), dict(_flat(other))
+    names = [*ours, *(name for name in theirs if name not in ours)]
+    return [(name, ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)]
+
+
+def _flat(value: Any, at: str = "") -> Iterable[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _flat(item, f"{at}.{name}" if at else name)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _flat(item, f"{at}[{index}]")
+    else:
+        yield at, value

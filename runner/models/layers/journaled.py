@@ -1,0 +1,289 @@
+"""Completions to journal records and back, and the layer that asks for nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from runner.errors import (
+    BudgetExhausted,
+    CallError,
+    ContextExceededError,
+    JournalError,
+    ProviderRefusal,
+    RefusedError,
+    SeveralRefusedError,
+    TransientError,
+)
+from runner.hashing import canonical
+from runner.models.base import Choice, Complete, Completion, Request, Sample, Usage
+from runner.models.layers.budget import Amount
+from runner.models.layers.retry import Failed, ignored
+from runner.prompts.chat import ChatMessage
+from runner.storage.journal import Journal
+
+CALL = "call"
+FAILURE = "failure"
+BATCH = "batch"
+ENDED = "ended"
+LOST = "lost"
+MAX_N = 128
+"""The most answers that one call may ask for, by the wire format."""
+
+
+def messages_hash(messages: Sequence[ChatMessage]) -> str:
+    """The identity of a chat."""
+    return hashlib.sha256(b"messages\0" + canonical(list(messages))).hexdigest()[:32]
+
+
+def completion_fields(completion: Completion) -> dict[str, Any]:
+    """A completion as plain fields."""
+    usage = completion.usage
+    return {
+        "choices": [[choice.text, choice.finish_reason, choice.refusal] for choice in completion.choices],
+        "model": completion.model,
+        "usage": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.estimated],
+        "ms": round(completion.latency_ms, 3),
+        "cache": completion.from_cache,
+        "other": completion.other,
+    }
+
+
+def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None = None) -> Completion:
+    """Plain fields as the completion they were."""
+    return Completion(
+        tuple(Choice(*choice) for choice in fields["choices"]),
+        fields["model"],
+        Usage(*fields["usage"]),
+        fields["ms"],
+        fields["cache"] if from_cache is None else from_cache,
+        fields["other"],
+    )
+
+
+def to_record(
+    sample: Sample, completion: Completion, parameters: str, messages: str, most: Amount | None = None
+) -> dict[str, Any]:
+    """A completion as its journal record, with the hashes of what was asked.
+
+    `most` is the most that the call may have cost. It is kept, as `charged`, where the server did not count the tokens.
+    """
+    record = {
+        "kind": CALL,
+        "sample": list(sample),
+        "asked": [parameters, messages],
+        **completion_fields(completion),
+    }
+    if most is not None and completion.usage.estimated and not completion.from_cache:
+        record["charged"] = [most.usd, most.tokens, most.completions]
+    return record
+
+
+_ENDINGS: Mapping[str, type[CallError]] = {
+    kind.__name__: kind for kind in (TransientError, ContextExceededError, RefusedError)
+}
+"""The failures of a call that end its game, by the names that the journal has them under."""
+
+
+def ended_record(sample: Sample, error: CallError, parameters: str, messages: str) -> dict[str, Any]:
+    """What ended a game in the place of an answer, as its journal record."""
+    return {
+        "kind": ENDED,
+        "sample": list(sample),
+        "asked": [parameters, messages],
+        "error": type(error).__name__,
+        "message": str(error),
+    }
+
+
+def ending(record: Mapping[str, Any]) -> CallError:
+    """The failure that a journal record holds."""
+    return _ENDINGS[record["error"]](record["message"])
+
+
+def failure_record(sample: Sample, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
+    """A failed attempt as its journal record; `charged` is what a budget counts for it."""
+    return {
+        "kind": FAILURE,
+        "sample": list(sample),
+        "attempt": attempt,
+        "error": str(error),
+        "wait": wait,
+        "charged": error.charged,
+    }
+
+
+class Recorded:
+    """The completions of a journal by sample: offsets in memory, answers read when asked for."""
+
+    def __init__(self, read: Callable[[int], bytes], records: Iterable[tuple[int, dict[str, Any]]]) -> None:
+        self._read = read
+        self._offsets: dict[Sample, int] = {}
+        self._failures: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self.batches: list[dict[str, Any]] = []
+        for offset, record in records:
+            if record["kind"] in (CALL, ENDED):
+                self._offsets[Sample(*record["sample"])] = offset
+            elif record["kind"] == FAILURE:
+                self._failures.setdefault((record["sample"][0], record["sample"][1]), []).append(record)
+            elif record["kind"] == BATCH:
+                self.batches.append(record)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def get(self, sample: Sample) -> dict[str, Any] | None:
+        """The record of a sample's completion, or of what ended its game instead."""
+        offset = self._offsets.get(sample)
+        if offset is None:
+            return None
+        record: dict[str, Any] = orjson.loads(self._read(offset)[9:])
+        return record
+
+    def failures(self, datapoint: str, repeat: int) -> Sequence[dict[str, Any]]:
+        """The failed attempts of a rollout."""
+        return self._failures.get((datapoint, repeat), ())
+
+
+class ThroughJournal:
+    """`complete` that answers from the journal what it holds, and writes what it does not before going on.
+
+    `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
+    ask for the answers of sibling samples in one call; `keep` is told of each answer once it is on disk, `settled` of
+    each call whose end is on disk, and `refused` of each that stopped the run and has no record. `failed` is told of an
+    attempt that asked for several answers and was refused for that; `most` is the most that a call may cost.
+    """
+
+    def __init__(
+        self,
+        complete: Complete,
+        journal: Journal,
+        recorded: Recorded,
+        parameters: Mapping[str, str],
+        *,
+        sharing: frozenset[str] = frozenset(),
+        keep: Callable[[Request, Completion], None] = lambda *_: None,
+        settled: Callable[[Sample], None] = lambda _: None,
+        refused: Callable[[Sample], None] = lambda _: None,
+        failed: Failed = ignored,
+        most: Callable[[Request], Amount] = lambda _: Amount(),
+    ) -> None:
+        self._complete = complete
+        self._journal = journal
+        self._recorded = recorded
+        self._parameters = parameters
+        self._sharing = sharing
+        self._keep = keep
+        self._settled = settled
+        self._refused = refused
+        self._failed = failed
+        self._most = most
+        self._ready: dict[Sample, Completion] = {}
+        self._asking: dict[Sample, asyncio.Lock] = {}
+        self._written: set[Sample] = set()
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer once; the answer is on disk when this returns.
+
+        Raises:
+            JournalError: the journal holds an answer to another request for this sample.
+        """
+        messages = messages_hash(request.messages)
+        recorded = self._from_journal(request, messages)
+        if recorded is not None:
+            return recorded
+        try:
+            if request.group in self._sharing and request.siblings:
+                completion = await self._shared(request, messages)
+            else:
+                completion = await self._alone(request, messages)
+        except CallError as error:
+            await self._journal.append(ended_record(request.sample, error, self._parameters[request.group], messages))
+            self._settled(request.sample)
+            raise
+        except ProviderRefusal:
+            self._refused(request.sample)
+            raise
+        self._settled(request.sample)
+        return completion
+
+    def _from_journal(self, request: Request, messages: str) -> Completion | None:
+        record = self._recorded.get(request.sample)
+        if record is None:
+            return None
+        if record["asked"] != [self._parameters[request.group], messages]:
+            raise JournalError(
+                f"the journal's answer for {request.sample} is to another request than this run makes; was a file "
+                "in the run folder edited? Play the spec anew with --again"
+            )
+        if record["kind"] == ENDED:
+            if record["error"] == TransientError.__name__:
+                return None  # the next process may have more luck
+            raise ending(record)
+        return completion_from_fields(record)
+
+    async def _shared(self, request: Request, messages: str) -> Completion:
+        """One call for this sample and all its siblings that have no answer yet."""
+        family = sorted((request.sample, *request.siblings))
+        async with self._asking.setdefault(family[0], asyncio.Lock()):
+            if request.sample in self._ready:
+                return self._ready.pop(request.sample)
+            wanted = [
+                sample
+                for sample in family
+                if sample == request.sample or (sample not in self._written and self._recorded.get(sample) is None)
+            ]
+            # Our own sample first: a server that gives fewer answers than asked must still answer us.
+            wanted.sort(key=lambda sample: sample != request.sample)
+            try:
+                if len(wanted) == 1 or request.group not in self._sharing:
+                    return await self._alone(request, messages)
+                return await self._together(request, messages, wanted[:MAX_N])
+            finally:
+                self._written.add(request.sample)  # also where it has none: no sibling asks for it any more
+
+    async def _together(self, request: Request, messages: str, wanted: Sequence[Sample]) -> Completion:
+        """One call for all these samples, or for the first alone where that is refused or would cost too much."""
+        together = replace(request, n=len(wanted), siblings=tuple(wanted[1:]))
+        try:
+            completion = await self._complete(together)
+        except SeveralRefusedError as error:
+            self._sharing -= {request.group}
+            await self._failed(request, 1, error, 0.0)
+            return await self._alone(request, messages)
+        except BudgetExhausted:
+            return await self._alone(request, messages)
+        most, parameters = self._most(together), self._parameters[request.group]
+        parts = list(zip(wanted, split(completion), strict=False))
+        # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
+        await self._journal.append(*(to_record(sample, part, parameters, messages, most) for sample, part in parts))
+        for sample, part in parts:
+            if not completion.from_cache:
+                self._keep(replace(request, sample=sample, n=len(wanted)), part)
+            self._written.add(sample)
+            self._ready[sample] = part
+        return self._ready.pop(request.sample)
+
+    async def _alone(self, request: Request, messages: str) -> Completion:
+        """One call for this sample."""
+        completion = await self._complete(request)
+        most = self._most(request) if completion.usage.estimated else None
+        parameters = self._parameters[request.group]
+        await self._journal.append(to_record(request.sample, completion, parameters, messages, most))
+        self._keep(request, completion)
+        return completion
+
+
+def split(completion: Completion) -> list[Completion]:
+    """A completion of many choices as one for each; the first carries the usage of the whole call, and is the call."""
+    first, *rest = completion.choices
+    nothing = Usage(estimated=completion.usage.estimated)
+    return [
+        replace(completion, choices=(first,)),
+        *(replace(completion, choices=(choice,), usage=nothing, from_cache=True) for choice in rest),
+    ]

@@ -1,0 +1,312 @@
+"""A model group through the provider's Batch API: half the price, hours instead of seconds.
+
+Calls gather until no more come, then go out together as one file; games wait at their step meanwhile, so a run
+takes as many batches as its longest game has turns. A batch's id is in the journal before the first look at it,
+and what will be sent is there before it is sent, so a killed run finds the batches it has paid for. A run that is
+asked to stop sends none of what has gathered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from runner.errors import NipRunError, ProviderRefusal, TransientError
+from runner.hashing import tagged_hash
+from runner.models.base import Completion, Request
+from runner.models.layers.journaled import BATCH
+from runner.models.providers.openai import CLIENT_ERRORS, as_ours, make_client
+from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_wire import classified, read_completion
+from runner.models.settings import ModelSettings
+
+ENDPOINT: Final = "/v1/chat/completions"
+MAX_LINES = 50_000
+MAX_BYTES = 190 << 20
+ENDED = ("completed", "failed", "expired", "cancelled")
+METADATA = "nip_run"
+FIND_ATTEMPTS = 5
+
+log = logging.getLogger("nip_run.batch")
+
+Note = Callable[[dict[str, Any]], Awaitable[None]]
+"""Writes a record to the run's journal."""
+
+
+@dataclass
+class _Waiting:
+    """One call that waits for its batch."""
+
+    request: Request
+    line: bytes
+    answer: asyncio.Future[Completion]
+
+
+@dataclass
+class _Sent:
+    """One batch under way: its id, and who waits for which of its lines."""
+
+    batch_id: str
+    from_earlier_process: bool = False
+    waiting: dict[str, _Waiting] = field(default_factory=dict)
+    results: dict[str, dict[str, Any]] | None = None
+
+
+def custom_id(request: Request, body: bytes) -> str:
+    """A line's name: the same for the same sample's same request, in this process and the next."""
+    return tagged_hash("batch", [list(request.sample), body.decode()])[:40]
+
+
+class BatchModel:
+    """Gathers calls into batches and hands out their results.
+
+    `before_sending` is asked before anything is sent, and raises where nothing may be any more.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        group: str,
+        note: Note,
+        earlier: Iterable[Mapping[str, Any]] = (),
+        *,
+        before_sending: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings, self._group, self._note = settings, group, note
+        self._before_sending = before_sending
+        self._client = make_client(settings, group, 4)
+        self._pending: dict[str, _Waiting] = {}
+        self._moved = asyncio.Event()
+        self._gathering: asyncio.Task[None] | None = None
+        self._polling: set[asyncio.Task[None]] = set()
+        self._earlier = [record for record in earlier if record["group"] == group]
+        self._found: asyncio.Task[None] | None = None
+        self._lines: dict[str, _Sent] = {}
+        self._failure: BaseException | None = None
+
+    async def complete(self, request: Request) -> Completion:
+        """Wait for this call's line in some batch.
+
+        Raises:
+            TransientError: the line failed, or its batch ended without it; it can go into another.
+            ProviderRefusal: the provider refuses the batch.
+        """
+        if self._found is None or (self._found.done() and self._found.exception() is not None):
+            self._found = asyncio.create_task(self._find_earlier())
+        await asyncio.shield(self._found)
+        if self._failure is not None:
+            raise self._failure
+        body = request_body(self._settings, request.messages)
+        name = custom_id(request, body)
+        answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        line = orjson.dumps(
+            {"custom_id": name, "method": "POST", "url": ENDPOINT, "body": orjson.loads(body)},
+            option=orjson.OPT_APPEND_NEWLINE,
+        )
+        waiting = _Waiting(request, line, answer)
+        sent = self._lines.pop(name, None)
+        if sent is not None and sent.results is None:
+            sent.waiting[name] = waiting
+        elif sent is not None and sent.results is not None and name in sent.results:
+            self._hand_out(waiting, sent.results[name])
+        else:
+            self._pending[name] = waiting
+            self._start_gathering()
+        return await answer
+
+    async def _gather(self) -> None:
+        """Send what has gathered once no more comes, or once it fills a batch."""
+        while self._pending:
+            self._moved.clear()
+            full = len(self._pending) >= MAX_LINES
+            if not full:
+                try:
+                    await asyncio.wait_for(self._moved.wait(), self._settings.batch_wait)
+                    continue
+                except TimeoutError:
+                    pass
+            lines = self._take()
+            try:
+                await self._send(lines)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+                self._fail(lines.values(), error)
+                if not isinstance(error, TransientError):
+                    self._failure = error
+                    self._fail(self._pending.values(), error)
+                    self._pending.clear()
+                    return
+
+    def _take(self) -> dict[str, _Waiting]:
+        lines: dict[str, _Waiting] = {}
+        size = 0
+        for name, waiting in list(self._pending.items()):
+            size += len(waiting.line)
+            if lines and (size > MAX_BYTES or len(lines) >= MAX_LINES):
+                break
+            lines[name] = self._pending.pop(name)
+        return lines
+
+    async def _send(self, lines: dict[str, _Waiting]) -> None:
+        self._before_sending()
+        intent = uuid.uuid4().hex
+        record = {"kind": BATCH, "group": self._group, "intent": intent, "lines": list(lines)}
+        await self._note({**record, "batch": None})
+        data = b"".join(waiting.line for waiting in lines.values())
+        try:
+            file = await self._client.files.create(file=(f"{intent}.jsonl", data), purpose="batch")
+            self._before_sending()  # the upload may have taken minutes, and costs nothing yet
+            batch = await self._client.batches.create(
+                input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={METADATA: intent}
+            )
+            batch_id = batch.id
+        except CLIENT_ERRORS as error:
+            # An answer that was lost may have been a yes: a batch is not sent twice before we have looked.
+            ours = as_ours(error, self._settings, self._group)
+            found = await self._find({intent}) if isinstance(ours, TransientError) else {}
+            if intent not in found:
+                raise ours from error
+            batch_id = found[intent]
+        await self._note({**record, "batch": batch_id})
+        log.info("%s: batch %s with %d calls", self._group, batch_id, len(lines))
+        self._watch(_Sent(batch_id, waiting=lines))
+
+    def _watch(self, sent: _Sent) -> None:
+        task = asyncio.create_task(self._poll(sent))
+        self._polling.add(task)
+        task.add_done_callback(self._polling.discard)
+
+    async def _poll(self, sent: _Sent) -> None:
+        """Look at a batch until it ends, then hand out its lines; a failing look is tried again."""
+        try:
+            while True:
+                try:
+                    batch = await self._client.batches.retrieve(sent.batch_id)
+                except CLIENT_ERRORS as error:
+                    ours = as_ours(error, self._settings, self._group)
+                    if not isinstance(ours, TransientError):
+                        raise ours from error
+                    log.info("%s: cannot look at batch %s: %s", self._group, sent.batch_id, ours)
+                else:
+                    if getattr(batch, "status", None) in ENDED:
+                        sent.results = await self._results(batch)
+                        break
+                await asyncio.sleep(self._settings.batch_poll)
+        except Exception as error:  # noqa: BLE001 - a look that fails in any way must not leave games waiting
+            sent.results = {}
+            if sent.from_earlier_process:
+                self._send_anew(sent)  # the provider knows no more of it
+            else:
+                self._fail(sent.waiting.values(), error)
+            return
+        if batch.status == "failed" and not sent.results and sent.from_earlier_process:
+            self._send_anew(sent)  # whatever was wrong with it, this process may have mended
+            return
+        if batch.status == "failed" and not sent.results:
+            why = (
+                "; ".join(str(item.message) for item in (batch.errors.data if batch.errors else None) or ())
+                or "no reason given"
+            )
+            refusal = ProviderRefusal(f"{self._group}: the provider refused batch {sent.batch_id}: {why}")
+            self._fail(sent.waiting.values(), refusal)
+            return
+        for name, waiting in sent.waiting.items():
+            result = sent.results.get(name)
+            if result is None:
+                gone = TransientError(f"batch {sent.batch_id} ended ({batch.status}) without this call", status=503)
+                self._fail([waiting], gone)
+            else:
+                self._hand_out(waiting, result)
+
+    def _send_anew(self, sent: _Sent) -> None:
+        self._pending.update(sent.waiting)
+        sent.waiting = {}
+        self._start_gathering()
+
+    def _start_gathering(self) -> None:
+        self._moved.set()
+        if self._gathering is None or self._gathering.done():
+            self._gathering = asyncio.create_task(self._gather())
+
+    async def _results(self, batch: Any) -> dict[str, dict[str, Any]]:
+        """The lines of both files, by name: finished lines of an expired batch count, and are charged."""
+        results: dict[str, dict[str, Any]] = {}
+        for file_id in (batch.output_file_id, batch.error_file_id):
+            if not file_id:
+                continue
+            while True:
+                try:
+                    content = await self._client.files.content(file_id)
+                    break
+                except CLIENT_ERRORS as error:
+                    ours = as_ours(error, self._settings, self._group)
+                    if not isinstance(ours, TransientError):
+                        raise ours from error
+                    await asyncio.sleep(self._settings.batch_poll)
+            for line in content.content.splitlines():
+                with suppress(orjson.JSONDecodeError, KeyError, TypeError):  # a torn line is a line that is missing
+                    row = orjson.loads(line)
+                    results[row["custom_id"]] = row
+        return results
+
+    def _hand_out(self, waiting: _Waiting, row: Mapping[str, Any]) -> None:
+        if waiting.answer.done():
+            return
+        response, problem = row.get("response") or {}, row.get("error")
+        status = int(response.get("status_code") or 500)
+        try:
+            if problem or status != 200:
+                body = problem or response.get("body")
+                raise classified(status, body, {}, self._settings, self._group)
+            body = orjson.dumps(response.get("body"))
+            waiting.answer.set_result(read_completion(body, {}, waiting.request, self._settings, latency_ms=0.0))
+        except NipRunError as error:
+            waiting.answer.set_exception(error)
+
+    def _fail(self, waiting: Iterable[_Waiting], error: BaseException) -> None:
+        for one in waiting:
+            if not one.answer.done():
+                one.answer.set_exception(error)
+
+    async def _find_earlier(self) -> None:
+        """Take up the batches that an earlier process sent, those too whose id it did not live to write down."""
+        by_intent: dict[str, dict[str, Any]] = {}
+        for record in self._earlier:
+            known = by_intent.setdefault(record["intent"], dict(record))
+            known["batch"] = record["batch"] or known["batch"]
+        unknown = {intent for intent, record in by_intent.items() if record["batch"] is None}
+        for intent, batch_id in (await self._find(unknown) if unknown else {}).items():
+            by_intent[intent]["batch"] = batch_id
+        for record in by_intent.values():
+            if record["batch"] is not None:
+                sent = _Sent(record["batch"], from_earlier_process=True)
+                self._lines.update(dict.fromkeys(record["lines"], sent))
+                self._watch(sent)
+
+    async def _find(self, intents: set[str]) -> dict[str, str]:
+        """The ids of the batches that were made for these intents, by the metadata they carry."""
+        for attempt in range(1, FIND_ATTEMPTS + 1):
+            try:
+                listed = [batch async for batch in self._client.batches.list(limit=100)]
+                made = {(batch.metadata or {}).get(METADATA, ""): batch.id for batch in listed}
+                return {intent: made[intent] for intent in intents & made.keys()}
+            except CLIENT_ERRORS as error:
+                ours = as_ours(error, self._settings, self._group)
+                if not isinstance(ours, TransientError) or attempt == FIND_ATTEMPTS:
+                    raise ours from error
+                await asyncio.sleep(self._settings.batch_poll)
+        return {}
+
+    async def close(self) -> None:
+        """Stop waiting; the batches go on at the provider, and the next process finds them."""
+        tasks = [*self._polling, *(task for task in (self._gathering, self._found) if task is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.close()

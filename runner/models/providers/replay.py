@@ -1,0 +1,73 @@
+"""The provider that answers from the journal of an earlier run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from runner.errors import RunError
+from runner.models.base import Complete, Completion, Request
+from runner.models.layers.journaled import ENDED, Recorded, completion_from_fields, ending, messages_hash
+from runner.storage.journal import read_journal
+
+
+class ReplayModel:
+    """Answers each sample as the replayed run was answered, and refuses what that run was not asked."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        path = run / "journal.jsonl"
+        if not path.is_file():
+            raise RunError(f"{run} holds no journal.jsonl to replay")
+        self._file = path.open("rb")
+        self._recorded = Recorded(self._read, read_journal(path))
+        self.failures = self._recorded.failures
+
+    def _read(self, offset: int) -> bytes:
+        self._file.seek(offset)
+        return self._file.readline()
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer from the journal.
+
+        Raises:
+            RunError: the replayed run has no answer for this sample, or gave it to another prompt.
+        """
+        sample = request.sample
+        record = self._recorded.get(sample)
+        where = f"{sample.agent} in round {sample.round} on {sample.datapoint} (repeat {sample.repeat})"
+        if record is None:
+            raise RunError(f"{self._run} has no answer number {sample.attempt} of {where} to replay")
+        if record["asked"][1] != messages_hash(request.messages):
+            raise RunError(f"{self._run} asked {where} with other messages; a replay needs the same prompts")
+        if record["kind"] == ENDED:
+            raise ending(record)
+        return completion_from_fields(record, from_cache=True)
+
+    async def close(self) -> None:
+        self._file.close()
+
+
+class Asks(Protocol):
+    """Whatever can be asked and closed."""
+
+    @property
+    def complete(self) -> Complete: ...
+
+    async def close(self) -> None: ...
+
+
+class ReplayThenLive:
+    """Replays the rounds before `until_round`, and asks a live model from there on."""
+
+    def __init__(self, replayed: ReplayModel, live: Asks, until_round: int) -> None:
+        self._replayed, self._live, self._until = replayed, live, until_round
+
+    async def complete(self, request: Request) -> Completion:
+        if request.sample.round < self._until:
+            return await self._replayed.complete(request)
+        return await self._live.complete(request)
+
+    async def close(self) -> None:
+        await self._replayed.close()
+        await self._live.close()

@@ -1,0 +1,1 @@
+"""What a run leaves on disk, and the numbers that follow from it."""

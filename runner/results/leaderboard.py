@@ -1,0 +1,292 @@
+"""Run folders into rows of `leaderboard.duckdb`, and questions to it.
+
+The file is derived: everything in it stands in the run folders, and `rebuild` makes it again. DuckDB rewrites a
+part of its file in place at each checkpoint, so a kill at the wrong moment leaves it unreadable. Therefore an append
+takes our own lock on a side file, writes to a copy, and replaces the file: a reader sees the old or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from runner.errors import LeaderboardError, RunDirectoryError, UsageError
+from runner.results.folder import DONE, RunFolder, run_folders
+from runner.storage.atomic import duckdb_pattern, flush_folder, interruptible_queries, locked, read_json
+
+FILE = "leaderboard.duckdb"
+LOCK = ".leaderboard.lock"
+WAIT_SECONDS = 60.0
+PIECE = 10_000
+GROUP_ROWS = 10_240
+MEMORY = "64MB"
+"""DuckDB keeps what it has read and written of the board until this is full, however little of it is used again."""
+CHECKPOINT = "2MB"
+"""Rows stand in memory until they are checkpointed, by default at 16 MB of log."""
+_Kind = duckdb.StatementType
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    run_id VARCHAR PRIMARY KEY, name VARCHAR, kind VARCHAR, benchmark VARCHAR, protocol VARCHAR, status VARCHAR,
+    seed BIGINT, spec_sha256 VARCHAR, spec JSON, version VARCHAR, git_commit VARCHAR, git_dirty BOOLEAN,
+    parent_run_id VARCHAR, iteration INTEGER, started_at TIMESTAMP, finished_at TIMESTAMP, rollouts BIGINT,
+    completions BIGINT, prompt_tokens BIGINT, completion_tokens BIGINT, cached_tokens BIGINT, cost_usd DOUBLE,
+    dataset_sha256 VARCHAR, game_sha256 VARCHAR, outcomes JSON
+);
+ALTER TABLE runs ADD COLUMN IF NOT EXISTS training JSON;
+CREATE TABLE IF NOT EXISTS agents (
+    run_id VARCHAR, agent VARCHAR, role VARCHAR, model_group VARCHAR, provider VARCHAR, model VARCHAR,
+    base_model VARCHAR
+);
+CREATE TABLE IF NOT EXISTS metrics (
+    run_id VARCHAR, agent VARCHAR, metric VARCHAR, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE,
+    n BIGINT, clusters BIGINT
+);
+CREATE TABLE IF NOT EXISTS rollouts (
+    run_id VARCHAR, rollout_id VARCHAR, datapoint_id VARCHAR, repeat INTEGER, seed BIGINT, y TINYINT, stance TINYINT,
+    decision TINYINT, correct BOOLEAN, outcome VARCHAR, rounds INTEGER, rewards JSON, error VARCHAR
+);
+CREATE OR REPLACE VIEW leaderboard AS
+SELECT
+    r.benchmark, r.run_id, r.name, r.protocol, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters,
+    r.outcomes, a.models, r.cost_usd, r.finished_at, r.spec_sha256, r.dataset_sha256, r.game_sha256, r.version
+FROM runs r
+JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+LEFT JOIN (
+    SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
+) a ON a.run_id = r.run_id
+WHERE r.kind = 'benchmark' AND r.status = 'done'
+ORDER BY r.benchmark, m.value DESC NULLS LAST, r.run_id;
+"""
+
+_RUN_COLUMNS = (
+    "run_id", "name", "kind", "benchmark", "protocol", "status", "seed", "spec_sha256", "version", "git_commit",
+    "git_dirty", "parent_run_id", "iteration", "started_at", "finished_at", "rollouts", "completions",
+    "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd", "dataset_sha256", "game_sha256",
+)  # fmt: skip
+
+
+def append(results: Path, folder: RunFolder, wait_seconds: float = WAIT_SECONDS) -> None:
+    """Put a finished run's rows on the board; rows of the same run that stand there are replaced.
+
+    Raises:
+        LeaderboardError: the board stayed locked; the message says how to append later. Nothing is lost: the
+            rows stand in the run folder.
+    """
+    later = f"The run itself is complete. Append its rows later with: nip-run leaderboard --rebuild --results {results}"
+    with _replacing(results, wait_seconds, later) as connection:
+        _insert(connection, folder)
+
+
+def holds(results: Path, run_id: str) -> bool:
+    """Whether the board has this run as finished; False too where it cannot be read."""
+    path = results / FILE
+    if not path.is_file():
+        return False
+    try:
+        connection = duckdb.connect(str(path), read_only=True)
+    except duckdb.Error:
+        return False
+    try:
+        return bool(connection.execute("SELECT 1 FROM runs WHERE run_id = ? AND status = ?", [run_id, DONE]).fetchall())
+    except duckdb.Error:
+        return False
+    finally:
+        connection.close()
+
+
+def rebuild(results: Path, wait_seconds: float = WAIT_SECONDS) -> list[str]:
+    """Make the board again from the run folders; the ids of the runs that are on it.
+
+    Raises:
+        LeaderboardError: the board stayed locked, or a run folder is damaged.
+    """
+    with _replacing(results, wait_seconds, "Try again later.", fresh=True) as connection:
+        runs = []
+        for folder in run_folders(results):
+            _insert(connection, folder)
+            runs.append(folder.run_id)
+        return runs
+
+
+@contextmanager
+def _replacing(
+    results: Path, wait_seconds: float, later: str, *, fresh: bool = False
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to a copy of the board, which takes the board's place if all goes well."""
+    path = results / FILE
+    try:
+        with (
+            interruptible_queries(),
+            locked(results / LOCK, str(path), wait_seconds),
+            _copy_beside(path, fresh=fresh) as copy,
+        ):
+            connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": MEMORY})
+            try:
+                connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
+                # Rows wait in memory until their group is full; the usual groups are of 122,880 rows.
+                connection.execute(f"ATTACH '{_quoted(copy)}' AS board (ROW_GROUP_SIZE {GROUP_ROWS})")
+                connection.execute("USE board")
+                connection.execute(_TABLES)
+                yield connection  # no transaction: the copy takes the place of the file, or is thrown away
+                connection.execute("CHECKPOINT")  # here and not in close(), which hides that the disk is full
+            finally:
+                connection.close()
+            if _log_of(copy).exists():
+                raise LeaderboardError(f"{copy} could not be completed; is the disk full? {later}")
+            with copy.open("rb") as file:
+                os.fsync(file.fileno())
+            # A log that a killed foreign writer left belongs to the file that is replaced, and to no other.
+            _log_of(path).unlink(missing_ok=True)
+            copy.replace(path)
+            flush_folder(results)
+    except RunDirectoryError as error:
+        raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
+    except (duckdb.Error, OSError) as error:
+        raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {later}") from error
+
+
+@contextmanager
+def _copy_beside(path: Path, *, fresh: bool) -> Iterator[Path]:
+    """A copy of the board to write to, which is gone in the end, and its log with it."""
+    copy = path.with_name(FILE + ".new")
+    try:
+        for leftover in (copy, _log_of(copy)):
+            leftover.unlink(missing_ok=True)
+        if path.is_file() and not fresh:
+            shutil.copyfile(path, copy)
+        yield copy
+    finally:
+        for leftover in (copy, _log_of(copy)):
+            leftover.unlink(missing_ok=True)
+
+
+def _log_of(path: Path) -> Path:
+    """DuckDB's write-ahead log of a file."""
+    return path.with_name(path.name + ".wal")
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
+    manifest = folder.manifest()
+    finished = manifest["status"] == DONE and folder.metrics.is_file() and folder.table("rollouts").is_file()
+    # A run that failed or was interrupted has a row that says so, and no numbers.
+    metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
+    run_id = manifest["run_id"]
+    for table in ("runs", "agents", "metrics", "rollouts"):
+        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
+    spec = _spec_as_json(folder)
+    row = [manifest.get(name) for name in _RUN_COLUMNS]
+    names = ", ".join(_RUN_COLUMNS)
+    marks = ", ".join("?" * len(_RUN_COLUMNS))
+    connection.execute(
+        f"INSERT INTO runs ({names}, spec, outcomes, training) VALUES ({marks}, ?, ?, ?)",
+        [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.get("training"))],
+    )
+    for agent in manifest["agents"]:
+        connection.execute(
+            "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [run_id, *(agent[k] for k in ("agent", "role", "model_group", "provider", "model", "base_model"))],
+        )
+    keys = ("agent", "metric", "value", "stderr", "ci_low", "ci_high", "n", "clusters")
+    for metric in metrics["metrics"]:
+        connection.execute(
+            "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
+        )
+    if finished:
+        _insert_rollouts(connection, folder, manifest["rollouts"])
+
+
+def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, count: int) -> None:
+    """Copy a run's rollouts in pieces, so that memory does not grow with them."""
+    path = duckdb_pattern(folder.table("rollouts"))
+    for start in range(0, count, PIECE):
+        connection.execute(
+            "INSERT INTO rollouts BY NAME SELECT * EXCLUDE (file_row_number) "
+            "FROM read_parquet(?, file_row_number=true, hive_partitioning=false) WHERE file_row_number BETWEEN ? AND ?",
+            [path, start, start + PIECE - 1],
+        )
+
+
+def _json_or_null(value: Any) -> str | None:
+    return None if value is None else json.dumps(value)
+
+
+def _spec_as_json(folder: RunFolder) -> str:
+    import yaml
+
+    return json.dumps(yaml.safe_load(folder.spec.read_text("utf-8")), sort_keys=True)
+
+
+def query(results: Path, sql: str, parameters: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Ask the board, and all runs' `messages` and `completions`, one read-only question.
+
+    The question runs on a copy in memory with no access to files, so that it can change nothing.
+
+    Raises:
+        UsageError: the question is wrong, or is more than a question.
+        LeaderboardError: the board is damaged.
+    """
+    connection = open_copy(results, sql)
+    try:
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type not in (_Kind.SELECT, _Kind.EXPLAIN):
+            raise UsageError("one question at a time, and a question only reads: SELECT ...")
+        found = connection.execute(sql, list(parameters))
+        return [item[0] for item in found.description or []], found.fetchall()
+    except duckdb.Error as error:
+        raise UsageError(str(error)) from error
+    finally:
+        connection.close()
+
+
+def open_copy(results: Path, sql: str) -> duckdb.DuckDBPyConnection:
+    """The tables that a question names, in memory, locked against files, extensions and further settings."""
+    path = results / FILE
+    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
+    try:
+        if path.is_file():
+            connection.execute(f"ATTACH '{_quoted(path)}' AS board (READ_ONLY)")
+            for table in ("runs", "agents", "metrics", "rollouts"):
+                connection.execute(f"CREATE TABLE {table} AS SELECT * FROM board.{table}")
+            connection.execute("DETACH board")
+        connection.execute(_TABLES)
+        for name in ("messages", "completions"):
+            if name in sql.lower():
+                _load_table(connection, results, name)
+        for setting in (
+            "SET temp_directory=''", "SET python_enable_replacements=false", "SET enable_external_access=false",
+            "SET lock_configuration=true",
+        ):  # fmt: skip
+            connection.execute(setting)
+    except duckdb.Error as error:
+        connection.close()
+        raise LeaderboardError(
+            f"cannot read {path}: {str(error).splitlines()[0]}. "
+            f"It can be made again: nip-run leaderboard --rebuild --results {results}"
+        ) from error
+    return connection
+
+
+def _load_table(connection: duckdb.DuckDBPyConnection, results: Path, name: str) -> None:
+    from runner.results.tables import COLUMNS
+
+    files = [duckdb_pattern(f.table(name)) for f in run_folders(results) if f.table(name).is_file()]
+    if files:
+        connection.execute(
+            f"CREATE TABLE {name} AS SELECT * FROM read_parquet(?, union_by_name=true, hive_partitioning=false)",
+            [files],
+        )
+    else:
+        columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
+        connection.execute(f"CREATE TABLE {name} ({columns})")
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")

@@ -1,0 +1,233 @@
+"""Rollouts into estimates: means with standard errors clustered by datapoint, and intervals.
+
+Rollouts stream through; what is kept is one count, sum and sum of squares for each metric and datapoint, so
+memory does not grow with the number of rollouts. Sources: Miller 2024 (arXiv 2411.00640) for the clustered error;
+Wilson 1927 at the effective sample size, corrected by Student's t, for proportions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+from runner.protocols.protocol import Decision, Protocol
+from runner.results.tables import NO_DECISION, OUTCOMES, TRANSPORT_FAILED, Rollout
+
+CONFIDENCE = 0.95
+PROPORTIONS = frozenset(
+    ("accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall", "decided")
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number of a board: `agent` is None for the whole game, `clusters` the number of datapoints."""
+
+    agent: str | None
+    metric: str
+    value: float | None
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    clusters: int
+
+
+@dataclass
+class _Tally:
+    """Sums by datapoint: enough for the mean, its clustered error and the population deviation."""
+
+    clusters: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, cluster: str, value: float) -> None:
+        row = self.clusters.setdefault(cluster, [0.0, 0.0, 0.0])
+        row[0] += 1
+        row[1] += value
+        row[2] += value * value
+
+    @property
+    def n(self) -> int:
+        return int(math.fsum(row[0] for row in self.clusters.values()))
+
+    @property
+    def mean(self) -> float | None:
+        return math.fsum(row[1] for row in self.clusters.values()) / self.n if self.n else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The population standard deviation over rollouts."""
+        mean = self.mean
+        if mean is None:
+            return None
+        square = math.fsum(row[2] for row in self.clusters.values()) / self.n
+        return math.sqrt(max(square - mean * mean, 0.0))
+
+    @property
+    def stderr(self) -> float | None:
+        """sqrt(G/(G-1) * sum over clusters of (sum of residuals)^2) / n; None for a single cluster."""
+        mean, count = self.mean, len(self.clusters)
+        if mean is None or count < 2:
+            return None
+        residuals = math.fsum((row[1] - row[0] * mean) ** 2 for row in self.clusters.values())
+        return math.sqrt(count / (count - 1) * residuals) / self.n
+
+    @property
+    def worst(self) -> float | None:
+        return min((row[1] / row[0] for row in self.clusters.values()), default=None)
+
+
+class Metrics:
+    """Collects rollouts and gives estimates."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self._tallies: dict[tuple[str | None, str], _Tally] = {}
+        self.outcomes: Counter[str] = Counter()
+        self._agent_sums: dict[tuple[str, str], float] = {}
+
+    def add(self, rollout: Rollout) -> None:
+        """Count one rollout. A failure of transport is counted as an outcome and in nothing else."""
+        self.outcomes[rollout.outcome] += 1
+        if rollout.outcome == TRANSPORT_FAILED:
+            return
+        cluster, label, decision = rollout.job.datapoint.id, rollout.job.datapoint.label, rollout.decision
+        correct = float(bool(rollout.correct))
+        self._add(None, "accuracy", cluster, correct)
+        self._add(None, f"accuracy_{label}", cluster, correct)
+        self._add(None, "decision", cluster, float(decision))
+        decided = decision != Decision.NONE
+        self._add(None, "decided", cluster, float(decided))
+        if decided:
+            self._add(None, "accuracy_excluding_failures", cluster, correct)
+        if decision == Decision.ACCEPT:
+            self._add(None, "precision", cluster, float(label == 1))
+        if label == 1 and decided:
+            self._add(None, "recall", cluster, float(decision == Decision.ACCEPT))
+        self._add(None, "episode_length", cluster, float(episode_length(self._protocol, rollout)))
+        self._add(None, "rounds_played", cluster, float(len(rollout.rounds)))
+        self._add_agents(rollout, cluster)
+
+    def _add(self, agent: str | None, metric: str, cluster: str, value: float) -> None:
+        key = (agent, metric)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = _Tally()
+        tally.add(cluster, value)
+
+    def _add_agents(self, rollout: Rollout, cluster: str) -> None:
+        for agent in self._protocol.agent_names:
+            self._add(agent, "reward", cluster, rollout.rewards.get(agent, 0.0))
+            for played in rollout.rounds:
+                retries = played.retry_counts.get(agent, 0)
+                limited = float(played.token_limits.get(agent, False))
+                # The original counts silent agents too; calls_per_message is the number that people mean.
+                self._add(agent, "retry_proportion", cluster, float(retries))
+                self._add(agent, "token_limit_proportion", cluster, limited)
+                if agent in played.raw:
+                    self._add(agent, "calls_per_message", cluster, float(retries + 1))
+            for _ in range(self._padding(rollout)):
+                self._add(agent, "retry_proportion", cluster, 0.0)
+                self._add(agent, "token_limit_proportion", cluster, 0.0)
+
+    def _padding(self, rollout: Rollout) -> int:
+        """The rounds that an undecided game did not come to: the original counts them as zeros."""
+        return self._protocol.max_message_rounds - len(rollout.rounds) if rollout.outcome == NO_DECISION else 0
+
+    def estimates(self) -> list[Estimate]:
+        """All metrics in a fixed order, the whole game's first."""
+        order = [
+            "accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall", "decided",
+            "decision", "worst_datapoint_accuracy", "episode_length", "rounds_played",
+        ]  # fmt: skip
+        rows = [self._estimate(None, name) for name in order]
+        for agent in self._protocol.agent_names:
+            rows.extend(
+                self._estimate(agent, name)
+                for name in ("reward", "retry_proportion", "token_limit_proportion", "calls_per_message")
+            )
+        return rows
+
+    def _estimate(self, agent: str | None, metric: str) -> Estimate:
+        if metric == "worst_datapoint_accuracy":
+            tally = self._tallies.get((None, "accuracy"), _Tally())
+            return Estimate(agent, metric, tally.worst, None, None, None, tally.n, len(tally.clusters))
+        tally = self._tallies.get((agent, metric), _Tally())
+        mean, stderr, clusters = tally.mean, tally.stderr, len(tally.clusters)
+        low, high = interval(mean, stderr, tally.n, clusters, proportion=metric in PROPORTIONS)
+        return Estimate(agent, metric, mean, stderr, low, high, tally.n, clusters)
+
+    def original_statistics(self, prefix: str = "") -> dict[str, float | None]:
+        """The same numbers under the original implementation's names; deviations are population ones."""
+
+        def stat(agent: str | None, metric: str, name: str) -> Iterator[tuple[str, float | None]]:
+            tally = self._tallies.get((agent, metric), _Tally())
+            head = f"{agent}.{prefix}" if agent else prefix
+            yield f"{head}mean_{name}", tally.mean
+            yield f"{head}std_{name}", tally.deviation
+
+        result: dict[str, float | None] = {}
+        for agent in self._protocol.agent_names:
+            result.update(stat(agent, "reward", "episode_reward"))
+            for name in ("retry_proportion", "token_limit_proportion"):
+                result[f"{agent}.{prefix}{name}"] = self._tallies.get((agent, name), _Tally()).mean
+        for metric, name in (
+            ("episode_length", "episode_length"), ("accuracy", "accuracy"), ("accuracy_0", "0_accuracy"),
+            ("accuracy_1", "1_accuracy"), ("decision", "decision"),
+        ):  # fmt: skip
+            result.update(stat(None, metric, name))
+        result[f"{prefix}worst_datapoint_accuracy"] = self._tallies.get((None, "accuracy"), _Tally()).worst
+        for name in ("precision", "recall"):
+            result[f"{prefix}{name}"] = self._tallies.get((None, name), _Tally()).mean
+        return result
+
+    def summary(self) -> dict[str, Any]:
+        """What `metrics.json` holds."""
+        return {
+            "interval": f"{CONFIDENCE:.0%}; proportions: Wilson at the effective sample size; others: Student's t; "
+            "errors clustered by datapoint",
+            "outcomes": {name: self.outcomes.get(name, 0) for name in OUTCOMES},
+            "metrics": [vars(row) for row in self.estimates()],
+        }
+
+
+def episode_length(protocol: Protocol, rollout: Rollout) -> int:
+    """The original's episode length: rounds with a message in the first channel, the very last round left out."""
+    first = protocol.channel_names[0]
+    rounds = rollout.rounds[: protocol.max_message_rounds - 1]
+    return sum(any(message.channel == first for message in played.messages) for played in rounds)
+
+
+def interval(
+    mean: float | None, stderr: float | None, n: int, clusters: int, *, proportion: bool
+) -> tuple[float | None, float | None]:
+    """A confidence interval for a mean over clusters; (None, None) where one cluster leaves it open.
+
+    For a proportion, Wilson's at n_eff = min(n, p(1-p)/SE^2) * (z/t)^2; where all is right or all is wrong the
+    clusters are the sample.
+    """
+    if mean is None or (stderr is None and not (proportion and clusters)):
+        return None, None
+    if proportion:
+        return _wilson(mean, stderr, n, clusters)
+    assert stderr is not None
+    half = _student(clusters) * stderr
+    return mean - half, mean + half
+
+
+def _wilson(p: float, stderr: float | None, n: int, clusters: int) -> tuple[float, float]:
+    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+    size = min(float(n), p * (1 - p) / stderr**2) * (z / _student(clusters)) ** 2 if stderr else float(clusters)
+    centre = (p + z * z / (2 * size)) / (1 + z * z / size)
+    half = z / (1 + z * z / size) * math.sqrt(p * (1 - p) / size + z * z / (4 * size * size))
+    # Bounds of one and nought are exact where they are reached, not off by the last bit.
+    return (0.0 if p == 0 else max(centre - half, 0.0)), (1.0 if p == 1 else min(centre + half, 1.0))
+
+
+def _student(clusters: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(clusters - 1, 0.5 + CONFIDENCE / 2))

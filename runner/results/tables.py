@@ -1,0 +1,217 @@
+"""Finished rollouts into rows: `rollouts`, `messages` and `completions`, streamed as they come, sealed as Parquet.
+
+Rows wait for those before them, so that the tables are in the order of the plan whatever finished first. While a
+run goes on they stand in `.parts/` as JSON lines; sealing turns each into one Parquet file, beside and renamed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from runner.errors import RunError
+from runner.protocols.game import Round
+from runner.rollouts.plan import Job
+from runner.storage.parquet import write_parquet
+
+DECIDED: Final = "decided"
+NO_DECISION: Final = "no_decision"
+INVALID_RESPONSE: Final = "invalid_response"
+REFUSED: Final = "refused"
+CONTEXT_EXCEEDED: Final = "context_exceeded"
+TRANSPORT_FAILED: Final = "transport_failed"
+OUTCOMES: Final = (DECIDED, NO_DECISION, INVALID_RESPONSE, REFUSED, CONTEXT_EXCEEDED, TRANSPORT_FAILED)
+
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "rollouts": {
+        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "datapoint_id": "VARCHAR", "repeat": "INTEGER",
+        "seed": "BIGINT", "y": "TINYINT", "stance": "TINYINT", "decision": "TINYINT", "correct": "BOOLEAN",
+        "outcome": "VARCHAR", "rounds": "INTEGER", "rewards": "JSON", "error": "VARCHAR",
+    },
+    "messages": {
+        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",
+        "content": "VARCHAR",
+    },
+    "completions": {
+        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "agent": "VARCHAR", "attempt": "INTEGER",
+        "model": "VARCHAR", "finish_reason": "VARCHAR", "raw_message": "VARCHAR", "prompt_tokens": "BIGINT",
+        "completion_tokens": "BIGINT", "cached_tokens": "BIGINT", "latency_ms": "DOUBLE", "error": "VARCHAR",
+    },
+}  # fmt: skip
+"""The columns of each table, as the contract has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a rollout: an answer, or why none came."""
+
+    round: int
+    agent: str
+    attempt: int
+    model: str
+    finish_reason: str | None = None
+    raw_message: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    latency_ms: float | None = None
+    error: str | None = None
+    paid: bool = True
+    """False for an answer that was paid for by another run; in no table, so that a replay's tables are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One finished game as facts: what was said, decided and asked, and how it ended.
+
+    `stance` is what all provers argued, None where they did not argue the same.
+    """
+
+    job: Job
+    rounds: Sequence[Round]
+    decision: int
+    outcome: str
+    stance: int | None
+    rewards: Mapping[str, float]
+    calls: Sequence[Call] = field(default_factory=tuple)
+    error: str | None = None
+
+    @property
+    def correct(self) -> bool | None:
+        """Whether the verdict is the label; None where transport failed, so that there was no game."""
+        if self.outcome == TRANSPORT_FAILED:
+            return None
+        return self.outcome == DECIDED and self.decision == self.job.datapoint.label
+
+
+_CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
+
+
+def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
+    """A rollout's rows of each table."""
+    job = rollout.job
+    head = {"run_id": run_id, "rollout_id": job.rollout_id}
+    return {
+        "rollouts": [
+            {
+                **head,
+                "datapoint_id": job.datapoint.id,
+                "repeat": job.repeat,
+                "seed": job.seed,
+                "y": job.datapoint.label,
+                "stance": rollout.stance,
+                "decision": int(rollout.decision),
+                "correct": rollout.correct,
+                "outcome": rollout.outcome,
+                "rounds": len(rollout.rounds),
+                "rewards": dict(rollout.rewards),
+                "error": rollout.error,
+            }
+        ],
+        "messages": [
+            {**head, "round": index, "channel": m.channel, "agent": m.agent, "content": m.text}
+            for index, played in enumerate(rollout.rounds)
+            for m in played.messages
+        ],
+        "completions": [{**head, **{name: getattr(call, name) for name in _CALL_COLUMNS}} for call in rollout.calls],
+    }
+
+
+PART_ROWS = 10_000
+"""Rows of one part: DuckDB reads a file through a buffer as large as the file, up to 32 MB."""
+
+
+class _Parts:
+    """One table's unsealed rows, in files of a bounded size."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self.paths: list[Path] = []
+        self._rows = PART_ROWS
+        self._file: IO[bytes] | None = None
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._file is None or self._rows >= PART_ROWS:
+            self.close()
+            self.paths.append(self._folder / f"{self._name}.{len(self.paths):05d}.jsonl")
+            self._file = self.paths[-1].open("wb")
+            self._rows = 0
+        self._file.write(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+        self._rows += len(rows)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class PartFiles:
+    """The unsealed tables of a run that is going on."""
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self._folder = folder
+        self._parts = folder / ".parts"
+        self._run_id = run_id
+        self._tables = {name: _Parts(self._parts, name) for name in COLUMNS}
+        try:
+            if self._parts.is_dir():
+                shutil.rmtree(self._parts)
+            self._parts.mkdir()
+            for table in self._tables.values():
+                table.write([])
+        except OSError as error:
+            raise _disk_error(self._parts, error) from error
+
+    def write(self, rollout: Rollout) -> None:
+        """Add a rollout's rows; rollouts come in the order of the plan."""
+        try:
+            for name, rows in rows_of(self._run_id, rollout).items():
+                self._tables[name].write(rows)
+        except OSError as error:
+            raise _disk_error(self._parts, error) from error
+
+    def close(self) -> None:
+        for table in self._tables.values():
+            try:
+                table.close()
+            except OSError as error:
+                raise _disk_error(self._parts, error) from error
+
+    def seal(self) -> None:
+        """Turn the parts into Parquet files, each whole or absent."""
+        self.close()
+        for name, columns in COLUMNS.items():
+            write_parquet(self._tables[name].paths, columns, self._folder / f"{name}.parquet")
+        try:
+            shutil.rmtree(self._parts)
+        except OSError as error:
+            raise _disk_error(self._parts, error) from error
+
+
+def _disk_error(path: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {path}: {error.strerror}; what was paid for is in the journal")
+
+
+class InOrder:
+    """Passes the rollouts of each job on in the order of the plan. Holds at most `window` jobs that came too early."""
+
+    def __init__(self, sink: Callable[[Sequence[Rollout]], None], window: int) -> None:
+        self._sink = sink
+        self._window = window
+        self._next = 0
+        self._early: dict[int, Sequence[Rollout]] = {}
+
+    def has_room(self, index: int) -> bool:
+        """Whether the job with this index may start: it is not too far ahead of the slowest."""
+        return index < self._next + self._window
+
+    def put(self, index: int, rollouts: Sequence[Rollout]) -> None:
+        self._early[index] = rollouts
+        while self._next in self._early:
+            self._sink(self._early.pop(self._next))
+            self._next += 1

@@ -1,0 +1,1 @@
+"""A spec into jobs, jobs into games that are played, games into rollouts."""

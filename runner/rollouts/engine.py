@@ -1,0 +1,363 @@
+"""Jobs into rollouts: one event loop, games that advance independently, results in the order of the plan.
+
+A tree of responses is a game that others branch off: at each step one answer is the game's own, and each further one
+begins a game that has the same rounds behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from runner.agents.agent import Position, Seat
+from runner.errors import (
+    BudgetExhausted,
+    ContentFilterError,
+    ContextExceededError,
+    GenerationError,
+    NipRunError,
+    ProviderRefusal,
+    RefusedError,
+    TransientError,
+)
+from runner.models.base import Complete, Completion, Request
+from runner.protocols.game import Played, Reply, Round, Turn, episode_rewards, play
+from runner.protocols.protocol import Decision, Protocol
+from runner.protocols.tree_shape import Shape
+from runner.results.tables import (
+    CONTEXT_EXCEEDED,
+    DECIDED,
+    INVALID_RESPONSE,
+    NO_DECISION,
+    REFUSED,
+    TRANSPORT_FAILED,
+    Call,
+    InOrder,
+    Rollout,
+)
+from runner.rollouts.plan import Job
+
+T = TypeVar("T")
+
+Game = Generator[Turn, Mapping[str, Reply], Played]
+
+AHEAD = 4
+"""How many times the concurrency a game may be ahead of the slowest unfinished one."""
+
+MIN_AHEAD = 1024
+
+REFUSED_SECONDS = 0.5
+"""How long calls in flight may still come in once the provider has refused one: it tells the others at once too."""
+
+_OUTCOMES: tuple[tuple[type[NipRunError], str], ...] = (
+    (ContentFilterError, REFUSED),
+    (RefusedError, REFUSED),
+    (GenerationError, INVALID_RESPONSE),
+    (ContextExceededError, CONTEXT_EXCEEDED),
+    (TransientError, TRANSPORT_FAILED),
+)
+"""What ends one game and not the run, and the outcome it is."""
+
+
+class Stopped(NipRunError):
+    """Somebody asked the run to stop; nothing new is asked."""
+
+
+_LETS_OTHERS_FINISH = (*(kind for kind, _ in _OUTCOMES), Stopped, BudgetExhausted)
+"""What ends one speaker's turn and not the answers that the others have paid for."""
+
+
+@dataclass
+class Progress:
+    """What a run has done so far, for whoever watches it."""
+
+    rollouts: int = 0
+    jobs: int = 0
+    total: int = 0
+    """How many jobs there are: games, or trees of several rollouts each."""
+    of: str = "rollouts"
+    calls: int = 0
+    failures: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = 0.0
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Engine:
+    """Plays games with agents over one way to ask models."""
+
+    protocol: Protocol
+    agents: Mapping[str, Seat]
+    complete: Complete
+    earlier_failures: Callable[[Job], Sequence[Call]] = lambda _: ()
+    shape: Shape | None = None
+    """The shape of the trees that are played; None: single games."""
+    branch: Callable[[Job, int], Job] = lambda job, _: job
+    """One branch of a tree as a job of its own."""
+    kin: Callable[[Job, str], Sequence[int]] | None = None
+    """The other repeats of a job in which an agent opens as it does in this one; None: nobody asks."""
+    sharing: frozenset[str] = frozenset()
+    """The model groups that ask for the answers of kin in one call."""
+    answered: Callable[[Request, Completion], None] = lambda *_: None
+    stopping: bool = False
+    exhausted: BudgetExhausted | None = None
+    _refused_at: float | None = None
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+    _failed: dict[tuple[str, int], list[Call]] = field(default_factory=dict)
+
+    def stop(self) -> None:
+        """Ask nothing new from now on; who sleeps wakes and finds it out."""
+        self.stopping = True
+        self._stopped.set()
+        self._moved.set()
+
+    def go_on(self) -> None:
+        """Raise `Stopped` where nothing new may be asked."""
+        if self.stopping:
+            raise Stopped
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, unless the run is stopped.
+
+        Raises:
+            Stopped: it is, or was in the meantime.
+        """
+        try:
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        except TimeoutError:
+            return
+        raise Stopped
+
+    def note_failure(self, request: Request, call: Call) -> None:
+        """Keep a failed attempt for its rollout's rows."""
+        self._failed.setdefault((request.sample.datapoint, request.sample.repeat), []).append(call)
+
+    async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
+        """Play every job, `concurrency` at once; its rollouts go to `results` when its turn comes.
+
+        Raises:
+            ProviderRefusal, RunError, JournalError: what stops the whole run. Calls in flight are given up; after a
+                refusal, those that are not back in a moment.
+            Stopped: `stopping` was set; games already begun were left where they are.
+            BudgetExhausted: the budget does not allow the rest; games that it allowed were played to their end.
+        """
+
+        async def worker() -> None:
+            for job in jobs:
+                self._begin()
+                while not results.has_room(job.index):
+                    self._moved.clear()
+                    await self._moved.wait()
+                    self._begin()
+                try:
+                    results.put(job.index, await self.play(job))
+                except BudgetExhausted as error:
+                    # Games that were begun may still fit what is reserved for others now; new ones may not.
+                    self.exhausted = error
+                    raise
+                finally:
+                    self._moved.set()
+                # A provider that answers at once never waits, and signals need the loop.
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
+        try:
+            await _all_or_first_failure(tasks)
+        except ProviderRefusal:
+            await self._let_come_in(tasks)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _let_come_in(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """Ask nothing new, and wait a moment for what is in flight: it may be answered, and billed."""
+        self.stop()
+        now = asyncio.get_running_loop().time()
+        self._refused_at = now if self._refused_at is None else self._refused_at
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(self._refused_at + REFUSED_SECONDS - now, 0.0))
+
+    def _begin(self) -> None:
+        """Raise what keeps new games from starting."""
+        self.go_on()
+        if self.exhausted is not None:
+            raise self.exhausted
+
+    async def play(self, job: Job) -> list[Rollout]:
+        """Play one game to its end, whatever that is; or one tree, whose branches come in order."""
+        return sorted(await self._branches(job, self._game(job, ()), 0), key=lambda rollout: rollout.job.repeat)
+
+    def _game(self, job: Job, rounds: Sequence[Round]) -> Game:
+        point = job.datapoint
+        return play(self.protocol, seed=job.seed, label=point.label, prover_stance=point.prover_stance, rounds=rounds)
+
+    async def _branches(self, job: Job, game: Game, start: int) -> list[Rollout]:
+        """Play a game on to its end, and every branch that leaves it in round `start` or later."""
+        others: list[asyncio.Task[list[Rollout]]] = []
+        unfinished: BaseException | None = None
+        rollouts = []
+        try:
+            try:
+                rollouts.append(await self._line(job, game, start, others))
+            except (Stopped, BudgetExhausted) as failure:
+                unfinished = failure
+            await _all_unless_fatal(others)
+        except ProviderRefusal:
+            await self._let_come_in(others)
+            raise
+        finally:
+            game.close()
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        for task in others:
+            rollouts.extend(task.result())
+        if unfinished is not None:
+            raise unfinished
+        return rollouts
+
+    def _fork(self, job: Job, turn: Turn) -> Iterator[asyncio.Task[list[Rollout]]]:
+        """Begin a branch for each further answer to a step."""
+        for repeat in self._siblings(job, turn.round):
+            branch = self.branch(job, repeat)
+            yield asyncio.create_task(self._branches(branch, self._game(branch, tuple(turn.rounds)), turn.round + 1))
+
+    def _siblings(self, job: Job, round_: int) -> list[int]:
+        """The repeats of the other answers to the step that a branch is at."""
+        if self.shape is None:
+            return []
+        tree, path = self.shape.tree(job.repeat), self.shape.path(job.repeat)
+        nodes = [self.shape.repeat(tree, (*path[:round_], answer)) for answer in range(self.shape.responses)]
+        return [repeat for answer, repeat in enumerate(nodes) if answer != path[round_]]
+
+    async def _line(self, job: Job, game: Game, start: int, others: list[asyncio.Task[list[Rollout]]]) -> Rollout:
+        """Play one game to its end; tasks that play the branches off it are added to `others`."""
+        calls: list[Call] = []
+        rounds: Sequence[Round] = ()
+        decision, error = int(Decision.NONE), None
+        try:
+            turn = next(game)
+            while True:
+                rounds = turn.rounds
+                if turn.round >= start:
+                    others.extend(self._fork(job, turn))
+                turn = game.send(await self._replies(job, turn, calls))
+        except StopIteration as end:
+            rounds, decision = end.value.rounds, int(end.value.decision)
+            outcome = DECIDED if end.value.decided else NO_DECISION
+        except tuple(kind for kind, _ in _OUTCOMES) as failure:
+            outcome = next(name for kind, name in _OUTCOMES if isinstance(failure, kind))
+            error = f"{type(failure).__name__}: {failure}"
+        return self._rollout(job, calls, rounds, decision=decision, outcome=outcome, error=error)
+
+    def _rollout(
+        self, job: Job, calls: list[Call], rounds: Sequence[Round], *, decision: int, outcome: str, error: str | None
+    ) -> Rollout:
+        point = job.datapoint
+        calls.extend(self.earlier_failures(job))
+        calls.extend(self._failed.pop((point.id, job.repeat), ()))
+        # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
+        names = self.protocol.agent_names
+        calls.sort(key=lambda call: (call.round, names.index(call.agent), call.attempt, call.error is None))
+        rewards = episode_rewards(self.protocol, rounds)
+        stance = self.protocol.shared_stance(point.prover_stance)
+        return Rollout(job, tuple(rounds), decision, outcome, stance, rewards, calls, error)
+
+    async def _replies(self, job: Job, turn: Turn, calls: list[Call]) -> dict[str, Reply]:
+        position = Position(
+            turn.round, turn.rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance,
+            job.datapoint.id, job.repeat,
+        )  # fmt: skip
+
+        opening = not any(played.raw for played in turn.rounds)
+
+        def kin(agent: str) -> Sequence[int]:
+            """The repeats whose answer to this step may come in the same call."""
+            if self.shape is not None:
+                return self._siblings(job, turn.round)
+            return self.kin(job, agent) if opening and self.kin is not None else ()
+
+        async def complete(request: Request) -> Completion:
+            self.go_on()
+            if request.group in self.sharing and request.sample.attempt == 0:
+                siblings = (request.sample._replace(repeat=repeat) for repeat in kin(request.sample.agent))
+                request = replace(request, siblings=tuple(siblings))
+            completion = await self.complete(request)
+            self.answered(request, completion)
+            calls.extend(_calls(request, completion))
+            return completion
+
+        if len(turn.speakers) == 1:
+            (name,) = turn.speakers
+            return {name: await self.agents[name].respond(position, complete)}
+        speakers = [name for name in self.protocol.agent_names if name in turn.speakers]
+        tasks = [asyncio.create_task(self.agents[name].respond(position, complete)) for name in speakers]
+        try:
+            await _all_unless_fatal(tasks)
+        except ProviderRefusal:
+            await self._let_come_in(tasks)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
+
+
+def _calls(request: Request, completion: Completion) -> Iterator[Call]:
+    """One row for each answer; the tokens of the call stand with the first."""
+    sample, usage = request.sample, completion.usage
+    for index, choice in enumerate(completion.choices):
+        first = index == 0
+        yield Call(
+            sample.round,
+            sample.agent,
+            sample.attempt,
+            completion.model,
+            choice.finish_reason,
+            choice.text,
+            usage.prompt_tokens if first else 0,
+            usage.completion_tokens if first else 0,
+            usage.cached_tokens if first else 0,
+            completion.latency_ms,
+            choice.refusal,
+            paid=not completion.from_cache,
+        )
+
+
+async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
+    """Wait for all speakers of a round, or all branches; only what stops the whole run stops the wait.
+
+    What ends the game alone lets the others finish: their answers are paid for, and which of two such failures
+    came first is chance. `task.result()` then raises the first in the protocol's order.
+    """
+    pending: set[asyncio.Task[T]] = set(tasks)
+    while pending:
+        finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+        for task in finished:
+            failure = task.exception()
+            if failure is not None and not isinstance(failure, _LETS_OTHERS_FINISH):
+                raise failure
+
+
+async def _all_or_first_failure(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for all tasks. A failure ends the wait at once, except one for which all are awaited."""
+    pending: set[asyncio.Task[None]] = set(tasks)
+    stopped: BaseException | None = None
+    while pending:
+        finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+        for task in finished:
+            failure = task.exception()
+            if isinstance(failure, (Stopped, BudgetExhausted)):
+                stopped = failure
+            elif failure is not None:
+                raise failure
+    if stopped is not None:
+        raise stopped

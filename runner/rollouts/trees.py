@@ -1,0 +1,149 @@
+"""Trees of responses (MALT, Motwani et al. 2024): the branches of one datapoint's tree, and what a step was worth.
+
+Every step is answered several times, and every answer is gone on from. A branch is a rollout like any other: its
+`repeat` is its place among all branches that the tree could have. A node is the place after an answer; it is known by
+its path, the number of the answer taken in each round so far. A round in which nobody speaks has one answer, 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+
+from runner.protocols.game import Round
+from runner.protocols.protocol import Protocol
+from runner.protocols.tree_shape import Path, Shape
+from runner.results.tables import DECIDED, NO_DECISION, Rollout
+
+NOT_COMPARABLE = (
+    "its numbers are means over the branches of trees, where a game that ends early counts less: they do not compare "
+    "with those of single games"
+)
+
+
+@dataclass
+class Node:
+    """A place in a tree: the rounds up to it, the branches that go on from it, what they earned from its answer on."""
+
+    path: Path
+    leaves: list[Rollout] = field(default_factory=list)
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """What was played up to and with this node's answer."""
+        return self.leaves[0].rounds[: len(self.path)]
+
+    def expected_reward(self, agent: str) -> float:
+        """The mean over the branches below of all that the agent is paid from this node's round on."""
+        start = max(len(self.path) - 1, 0)
+        return fmean(sum(played.rewards.get(agent, 0.0) for played in leaf.rounds[start:]) for leaf in self.leaves)
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes below, level by level."""
+        level = self.children
+        while level:
+            yield from level
+            level = [child for node in level for child in node.children]
+
+
+def grow(branches: Sequence[Rollout], shape: Shape) -> Node | None:
+    """The branches of one tree as a tree, its root the place before the first answer; None where none is whole.
+
+    Branches that did not come to an end of the game (a refusal, a failure of transport) are left out.
+    """
+    whole = [leaf for leaf in branches if leaf.outcome in (DECIDED, NO_DECISION)]
+    root = Node((), whole)
+    _divide(root, shape)
+    return root if whole else None
+
+
+def _divide(node: Node, shape: Shape) -> None:
+    depth = len(node.path)
+    by_answer: dict[int, list[Rollout]] = {}
+    for leaf in node.leaves:
+        if len(leaf.rounds) > depth:
+            by_answer.setdefault(shape.path(leaf.job.repeat)[depth], []).append(leaf)
+    for answer, leaves in sorted(by_answer.items()):
+        child = Node((*node.path, answer), leaves)
+        _divide(child, shape)
+        node.children.append(child)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One agent's answers to one step, told apart by what was expected of them."""
+
+    agent: str
+    node: Node
+    positive: tuple[Node, ...]
+    negative: tuple[Node, ...]
+
+
+def is_positive(node: Node, agent: str, protocol: Protocol) -> bool:
+    """Whether an answer is worth at least the midpoint between the agent's best and worst rewards."""
+    return node.expected_reward(agent) >= protocol.reward_mid_point(agent)
+
+
+def contrasts(root: Node, protocol: Protocol) -> Iterator[Contrast]:
+    """Every step that an agent answered both well and badly, by agent in the protocol's order and level by level."""
+    nodes = [root, *root.nodes()]
+    for agent in protocol.agent_names:
+        for node in nodes:
+            answers = [child for child in node.children if agent in child.rounds[-1].raw]
+            good = tuple(child for child in answers if is_positive(child, agent, protocol))
+            bad = tuple(child for child in answers if not is_positive(child, agent, protocol))
+            if good and bad:
+                yield Contrast(agent, node, good, bad)
+
+
+class TreeStatistics:
+    """What the trees of a run were like: what was expected at their nodes, and where answers differed in worth.
+
+    The names and the counting are the original's: a branch that ended early goes on as a node worth nothing in each
+    round that is left, a tree counts by the mean of its nodes in a round, and deviations are population ones.
+    """
+
+    NAMES = ("expected_reward", "is_positive_example", "has_positive_and_negative")
+
+    def __init__(self, protocol: Protocol, shape: Shape) -> None:
+        self._protocol, self._shape = protocol, shape
+        self._means: dict[tuple[str, str], list[list[float]]] = {}
+
+    def add(self, root: Node) -> None:
+        """Count one tree."""
+        levels: list[list[Node]] = [[] for _ in range(self._shape.rounds)]
+        for node in root.nodes():
+            levels[len(node.path) - 1].append(node)
+        for agent in self._protocol.agent_names:
+            rows: list[list[tuple[float, float, float]]] = []
+            ended = (0.0, float(self._protocol.reward_mid_point(agent) <= 0), 0.0)
+            padding = 0
+            for nodes in levels:
+                rows.append([*(self._values(node, agent) for node in nodes), *[ended] * padding])
+                padding += sum(not node.children for node in nodes)
+            for index, name in enumerate(self.NAMES):
+                means = [fmean(row[index] for row in level) for level in rows]
+                self._means.setdefault((agent, name), []).append(means)
+
+    def _values(self, node: Node, agent: str) -> tuple[float, float, float]:
+        signs = {is_positive(child, agent, self._protocol) for child in node.children}
+        return node.expected_reward(agent), float(is_positive(node, agent, self._protocol)), float(len(signs) == 2)
+
+    def original_statistics(self) -> dict[str, float | dict[str, list[float]]]:
+        """By round and agent, and over all rounds."""
+        result: dict[str, float | dict[str, list[float]]] = {}
+        for kind, of in (("mean", fmean), ("std", pstdev)):
+            for name in self.NAMES:
+                by_round = {
+                    agent: [of(tree[round_] for tree in trees) for round_ in range(self._shape.rounds)]
+                    for (agent, other), trees in self._means.items()
+                    if other == name
+                }
+                result[f"{kind}_{name}_by_round"] = by_round
+        for (agent, name), trees in self._means.items():
+            rounds = [fmean(tree[round_] for tree in trees) for round_ in range(self._shape.rounds)]
+            result[f"{agent}.mean_{name}"] = fmean(rounds)
+            result[f"{agent}.std_{name}"] = pstdev(rounds)
+        return result

@@ -1,0 +1,1 @@
+"""A spec into a finished run, and a finished run into its rollouts again."""

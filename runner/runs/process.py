@@ -1,0 +1,122 @@
+"""What surrounds a run while it is played: its log, signals, and how often garbage is looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from runner.aio import on_interrupt
+from runner.errors import Interrupted, RunError
+from runner.rollouts.engine import Engine
+
+GRACE_SECONDS = 30.0
+"""How long calls in flight may still come in after the first Ctrl-C."""
+
+
+class _QuietFile(logging.FileHandler):
+    """A log that a full disk may silence: the journal is what counts, and says so itself."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        del record
+
+
+@contextmanager
+def log_to(path: Path) -> Iterator[None]:
+    """Send what limits, retries and batches say of themselves to the run's log."""
+    logger = logging.getLogger("nip_run")
+    try:
+        handler = _QuietFile(path, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+@contextmanager
+def fewer_collections() -> Iterator[None]:
+    """Thousands of games in flight are many objects and no garbage; looking through them often costs a fifth."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
+def stopping_on_signals(engine: Engine) -> Iterator[None]:
+    """While games are played: the first SIGINT or SIGTERM stops asking, the second stops now."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel() -> None:
+        if task is not None:
+            task.cancel()
+
+    late: list[asyncio.TimerHandle] = []
+
+    def stop() -> None:
+        if engine.stopping:
+            cancel()
+        else:
+            engine.stop()
+            late.append(loop.call_later(GRACE_SECONDS, cancel))
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+    except (ValueError, RuntimeError):
+        pass  # not the main thread, as in a notebook: whoever waits there passes interrupts on
+    try:
+        with on_interrupt(stop):
+            yield
+    finally:
+        for handle in late:
+            handle.cancel()
+        for number in numbers:
+            with suppress(ValueError, RuntimeError):
+                # The loop puts the system's default in its place, not what whoever plays the games had set.
+                if loop.remove_signal_handler(number):
+                    signal.signal(number, before[number])
+
+
+@contextmanager
+def terminated_like_ctrl_c() -> Iterator[None]:
+    """While no event loop runs: SIGTERM interrupts as SIGINT does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread: signals are somebody else's there
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def interruptible(run_id: str) -> Iterator[None]:
+    """SIGINT and SIGTERM as `Interrupted`, in what a run does before and after its games too."""
+    try:
+        with terminated_like_ctrl_c():
+            yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"run {run_id} was interrupted; what was paid for is kept") from None

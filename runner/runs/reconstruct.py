@@ -1,0 +1,97 @@
+"""A run's journal into its rollouts again: free, offline, and whole for every game that was finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from runner.aio import one_after_another, run_to_end
+from runner.errors import NipRunError, RunError
+from runner.models.base import Completion, Request
+from runner.models.layers.journaled import ENDED, Recorded, completion_from_fields, ending
+from runner.results.folder import RunFolder
+from runner.results.tables import Rollout
+from runner.rollouts.engine import Engine
+from runner.rollouts.plan import Job, Plan
+from runner.spec.load import load_spec
+from runner.storage.journal import read_journal
+
+
+class _NotRecorded(NipRunError):
+    """The journal lacks an answer that a game needs: the game was not finished."""
+
+
+def saved_plan(folder: RunFolder) -> Plan:
+    """The plan of a run, from the resolved spec and the inputs saved with it.
+
+    A run that it replays may have grown since; the rollouts keep the ids that they were played under.
+    """
+    spec = load_spec(folder.spec)
+    return Plan(replace(spec, replayed=folder.manifest().get("replayed_sha256", spec.replayed)))
+
+
+class Rederiver:
+    """Plays games from one run's journal."""
+
+    def __init__(self, folder: RunFolder, plan: Plan) -> None:
+        if not folder.journal.is_file():
+            raise RunError(f"{folder.path} holds no journal")
+        self.plan = plan
+        self._asked: list[Request] = []
+        self._file = folder.journal.open("rb")
+        self._recorded = Recorded(self._read, read_journal(folder.journal))
+        self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, shape=plan.shape, branch=plan.branch)
+
+    def _read(self, offset: int) -> bytes:
+        self._file.seek(offset)
+        return self._file.readline()
+
+    async def _complete(self, request: Request) -> Completion:
+        record = self._recorded.get(request.sample)
+        if record is None:
+            raise _NotRecorded
+        self._asked.append(request)
+        if record["kind"] == ENDED:
+            raise ending(record)
+        return completion_from_fields(record)
+
+    def of_job(self, job: Job) -> list[Rollout]:
+        """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
+        return run_to_end(lambda: self._of_job(job))
+
+    def by_job(self) -> Iterator[list[Rollout]]:
+        """The rollouts of every finished game or tree, in the order of the plan."""
+        with one_after_another() as to_end:
+            for job in self.plan.jobs():
+                self._asked = []
+                rollouts = to_end(self._of_job(job))
+                if rollouts:
+                    yield rollouts
+
+    def rollouts(self) -> Iterator[Rollout]:
+        """Every finished rollout, in the order of the plan."""
+        for rollouts in self.by_job():
+            yield from rollouts
+
+    async def _of_job(self, job: Job) -> list[Rollout]:
+        try:
+            return await self._engine.play(job)
+        except _NotRecorded:
+            return []
+
+    def requests(self) -> Iterator[Request]:
+        """Every request that the journal holds the end of, of unfinished games too, in the order of the plan."""
+        with one_after_another() as to_end:
+            for job in self.plan.jobs():
+                self._asked = []
+                to_end(self._of_job(job))
+                yield from self._asked
+
+    def from_cache(self, request: Request) -> bool:
+        """Whether the run had the answer to this request from its cache."""
+        # Of a call that was shared, all answers but the first are marked so: they cost nothing either.
+        record = None if request.group in self.plan.sharing else self._recorded.get(request.sample)
+        return record is not None and bool(record.get("cache"))
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,49 @@
+"""What a run has spent, by its journal and by its file of calls in flight."""
+
+from __future__ import annotations
+
+from runner.models.layers.budget import Amount, actual
+from runner.models.layers.in_flight import Left, lost_record
+from runner.models.layers.journaled import CALL, FAILURE, LOST, completion_from_fields
+from runner.models.prices import price_of
+from runner.models.settings import ModelSettings
+from runner.results.folder import RunFolder
+from runner.rollouts.plan import Plan
+from runner.storage.journal import Journal, read_journal
+
+
+def used_models(plan: Plan) -> dict[str, ModelSettings]:
+    """The model groups that some agent plays with."""
+    experiment = plan.spec.experiment
+    return {agent.model: experiment.models[agent.model] for agent in experiment.agents.values()}
+
+
+def spending(plan: Plan, folder: RunFolder) -> Amount:
+    """What a run spent; what failed or was left in flight, and may have been billed, at its worst case."""
+    total = Amount()
+    if not folder.journal.is_file():
+        return total
+    models = used_models(plan)
+    groups = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
+    left = Left(folder.in_flight)
+    for _, record in read_journal(folder.journal):
+        left.see(record)
+        if record["kind"] in (CALL, FAILURE, LOST) and record.get("charged"):
+            total += Amount(*record["charged"])
+        elif record["kind"] == CALL and not record["cache"]:
+            settings = models[groups[record["sample"][3]]]
+            total += actual(completion_from_fields(record), settings, price_of(settings))
+    return total + left.most
+
+
+async def count_lost(folder: RunFolder, journal: Journal) -> Amount:
+    """Write what an earlier process left in flight into the journal; what that may have cost."""
+    left = Left(folder.in_flight)
+    if left.most.completions:
+        for _, record in read_journal(folder.journal):
+            left.see(record)
+    most = left.most
+    if most.completions:
+        await journal.append(lost_record(left))
+    folder.in_flight.unlink(missing_ok=True)
+    return most

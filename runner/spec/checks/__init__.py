@@ -1,0 +1,1 @@
+"""What a schema cannot say about a spec, section by section."""
