@@ -17,9 +17,10 @@ import pytest
 
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
+from runner.spec.checks.command import PLACEHOLDERS, command_problems
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
-from runner.training.backends.command import PLACEHOLDERS, command_problems, startable_problems
+from runner.training.backends.command import startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.names import LONGEST
 from tests.subprocess_server import ROOT

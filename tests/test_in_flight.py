@@ -16,7 +16,7 @@ from runner.errors import BudgetExhausted, CallError, ContextExceededError, RunE
 from runner.models.base import Choice, Completion, Sample
 from runner.models.layers.budget import Amount
 from runner.models.layers.in_flight import InFlight, Left, lost_record
-from runner.models.layers.journaled import ended_record, failure_record, to_record
+from runner.models.records import ended_record, failure_record, to_record
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.runs.spending import spending

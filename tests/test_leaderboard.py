@@ -18,7 +18,7 @@ from runner.errors import LeaderboardError, ProviderRefusal, UsageError
 from runner.results import leaderboard
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
-from runner.storage.atomic import locked
+from runner.storage.locks import locked
 from tests.server.client import serving
 from tests.server.play import environment, nip_run, played, spec_file, table
 

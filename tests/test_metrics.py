@@ -14,8 +14,8 @@ from runner.datasets.load import Datapoint
 from runner.protocols.game import Message, Round
 from runner.protocols.load import load_protocol
 from runner.results.metrics import Metrics, episode_length, interval
-from runner.results.tables import OUTCOMES, Rollout
-from runner.rollouts.plan import Job
+from runner.rollouts.job import Job
+from runner.rollouts.rollout import OUTCOMES, Rollout
 from runner.spec.load import load_spec
 from tests.server.play import spec_file
 

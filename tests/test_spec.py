@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from runner.errors import SpecError
-from runner.results.folder import RunFolder, resolved, write_inputs
+from runner.results.folder import RunFolder
+from runner.results.inputs import resolved, write_inputs
 from runner.rollouts.plan import Plan
 from runner.spec.load import Spec, load_spec, load_specs
 

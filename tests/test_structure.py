@@ -18,6 +18,12 @@ FILES = {
     for path in sorted((ROOT / "runner").rglob("*.py"))
 }
 
+ORDER = (
+    "version", "errors", "text", "hashing", "aio", "builtin", "storage", "documents", "protocols", "prompts",
+    "datasets", "models", "spec", "agents", "rollouts", "results", "finetune", "runs", "training", "api", "cli",
+)  # fmt: skip
+"""The rooms of `runner/`, each a package or a file; one may import only those before it."""
+
 HOMES = {
     "aiohttp": {"runner.models.providers.openai"},
     "datasets": {"runner.datasets.read"},
@@ -39,6 +45,7 @@ HOMES = {
         "runner.models.providers.openai_body",
         "runner.models.providers.openai_wire",
         "runner.results.folder",
+        "runner.results.inputs",
         "runner.results.tables",
         "runner.runs.session",
         "runner.storage.journal",
@@ -50,8 +57,8 @@ HOMES = {
         "runner.documents.layers",
         "runner.documents.reader",
         "runner.models.prices",
-        "runner.results.folder",
         "runner.results.leaderboard",
+        "runner.results.manifest",
     },
 }
 """Where each package of others is imported, and nowhere else."""
@@ -72,6 +79,35 @@ GRAPH = {
     module: {name for name in imported(path) if name in FILES and name not in (module, "runner")}
     for module, path in FILES.items()
 }
+
+
+def room(module: str) -> str:
+    """The room that a module stands in; that of the package's own face is the last."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "cli"
+
+
+def test_every_room_stands_in_the_order_and_nothing_else_does():
+    assert {room(module) for module in FILES} == set(ORDER)
+
+
+def test_imports_go_down_the_order():
+    rank = {name: index for index, name in enumerate(ORDER)}
+    wrong = [
+        f"{module} imports {name}"
+        for module, names in GRAPH.items()
+        for name in sorted(names)
+        if rank[room(name)] > rank[room(module)]
+    ]
+    assert wrong == []
+
+
+def test_the_longest_chain_of_rooms_has_at_most_16():
+    below = {name: {room(n) for m, ns in GRAPH.items() if room(m) == name for n in ns} - {name} for name in ORDER}
+    length: dict[str, int] = {}
+    for name in ORDER:
+        length[name] = 1 + max((length[other] for other in below[name]), default=0)
+    assert max(length.values()) <= 16
 
 
 def test_files_make_no_circle():

@@ -17,7 +17,8 @@ from runner.errors import Interrupted
 from runner.results import leaderboard
 from runner.rollouts.engine import Engine
 from runner.runs.process import interruptible, stopping_on_signals, terminated_like_ctrl_c
-from runner.storage.atomic import interruptible_queries, locked
+from runner.storage.locks import locked
+from runner.storage.queries import interruptible_queries
 from tests.games import SEVENTH, protocol_of
 from tests.processes import ended, started, until
 from tests.server.client import serving
@@ -54,7 +55,7 @@ def heard() -> Iterator[None]:
 
 QUERY = """
 import os, signal, threading, duckdb
-from runner.storage.atomic import interruptible_queries
+from runner.storage.queries import interruptible_queries
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:

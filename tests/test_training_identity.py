@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from runner.errors import RunDirectoryError, SpecError, Waiting
-from runner.results.folder import RunFolder, open_folder, write_inputs
+from runner.results.folder import RunFolder
+from runner.results.inputs import write_inputs
+from runner.results.manifest import open_folder
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from tests.server.play import nip_run

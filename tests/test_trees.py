@@ -17,9 +17,9 @@ from runner.protocols.game import Reply
 from runner.protocols.protocol import Decision, Protocol
 from runner.protocols.tree_shape import Path as Answers
 from runner.protocols.tree_shape import Shape
-from runner.results.tables import Rollout
 from runner.rollouts.engine import Engine
-from runner.rollouts.plan import Job
+from runner.rollouts.job import Job
+from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import TreeStatistics, contrasts, grow
 from tests.games import protocol_of
 

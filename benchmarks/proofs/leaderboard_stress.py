@@ -22,7 +22,7 @@ from shared import ROOT, Claims, folder, times
 from runner.errors import LeaderboardError
 from runner.results.folder import RunFolder
 from runner.results.leaderboard import FILE, LOCK, append, query, rebuild
-from runner.storage.atomic import locked
+from runner.storage.locks import locked
 from tests.server.play import environment, played, spec_file
 
 APPEND = """

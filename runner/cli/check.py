@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from runner.cli.output import load_all, print_json, print_table, shown_point
-from runner.rollouts.plan import Estimate, Plan, total
+from runner.rollouts.estimate import Estimate, estimates, total
+from runner.rollouts.plan import Plan
 from runner.spec.checks.training import tree_calls
 from runner.spec.load import Spec
 from runner.text import listed
@@ -53,8 +54,8 @@ def _what(plan: Plan) -> str:
 
 def _estimates(plan: Plan) -> list[Estimate]:
     if plan.spec.experiment.kind == "benchmark":
-        return plan.estimates()
-    return total(estimate for games in TrainingPlan(plan.spec).all_games() for estimate in games.estimates())
+        return estimates(plan)
+    return total(estimate for games in TrainingPlan(plan.spec).all_games() for estimate in estimates(games))
 
 
 def _row(estimate: Estimate) -> tuple[str, ...]:

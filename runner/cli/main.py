@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _executed(name: str, parsed: argparse.Namespace) -> int:
-    from runner.storage.atomic import interruptible_queries
+    from runner.storage.queries import interruptible_queries
 
     with interruptible_queries():
         code: int = importlib.import_module(f"runner.cli.{name.replace('-', '_')}").execute(parsed)

@@ -15,7 +15,8 @@ from runner.models.base import Completion, Request, Wanted
 from runner.models.providers.dummy import DummyModel
 from runner.models.providers.openai_body import request_body
 from runner.protocols.game import Reply, Round, play
-from runner.rollouts.plan import Job, Plan
+from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
 from runner.spec.load import Spec, load_specs
 from runner.text import clean, listed, nearest
 

@@ -36,10 +36,10 @@ from runner.errors import (
 )
 from runner.models.layers.budget import Budget
 from runner.results.folder import FAILED, INTERRUPTED, find_run
+from runner.runs.process import allow_open_files
 from runner.runs.run import RunResult, lock_run
 from runner.runs.session import ReplayOf
 from runner.spec.load import Spec
-from runner.storage.atomic import allow_open_files
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from runner.cli.output import note, print_json, print_table, with_interval
 from runner.errors import RunError, UsageError
 from runner.protocols.protocol import Decision, stance_word
 from runner.results.folder import DONE, RunFolder, find_run, is_training_run
-from runner.results.tables import Rollout
-from runner.rollouts.plan import Job, Plan
+from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Rollout
 from runner.runs.reconstruct import Rederiver, saved_plan
 from runner.storage.atomic import read_json
 from runner.text import clean, listed

@@ -15,7 +15,7 @@ import orjson
 
 from runner.errors import Place, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
-from runner.storage.atomic import duckdb_pattern
+from runner.storage.queries import duckdb_pattern
 from runner.text import listed, nearest
 
 if TYPE_CHECKING:

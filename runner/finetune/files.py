@@ -20,7 +20,7 @@ from runner.finetune.from_rollouts import rl_turns, source_of, supervised
 from runner.finetune.preferences import preferences
 from runner.hashing import derived_seed
 from runner.protocols.tree_shape import Shape
-from runner.results.tables import DECIDED, NO_DECISION, Rollout
+from runner.rollouts.rollout import DECIDED, NO_DECISION, Rollout
 from runner.rollouts.trees import grow
 from runner.spec.experiment import FineTune
 from runner.text import listed, nearest

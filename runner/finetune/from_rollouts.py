@@ -8,7 +8,7 @@ from runner.agents.agent import Position, Seat
 from runner.errors import InvalidResponseError
 from runner.finetune.examples import RlTurn, Source, Supervised
 from runner.protocols.game import Round
-from runner.results.tables import Rollout
+from runner.rollouts.rollout import Rollout
 
 
 def supervised(

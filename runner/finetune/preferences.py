@@ -9,7 +9,7 @@ from runner.agents.agent import Position, Seat
 from runner.finetune.examples import Preference, Source
 from runner.finetune.from_rollouts import learnable
 from runner.hashing import derived_seed
-from runner.results.tables import Rollout
+from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import Contrast, Node, contrasts
 
 

@@ -19,7 +19,9 @@ import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, UsageError
 from runner.results.folder import DONE, RunFolder, run_folders
-from runner.storage.atomic import duckdb_pattern, flush_folder, interruptible_queries, locked, read_json
+from runner.storage.atomic import flush_folder, read_json
+from runner.storage.locks import locked
+from runner.storage.queries import duckdb_pattern, interruptible_queries
 
 FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"

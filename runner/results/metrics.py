@@ -15,7 +15,7 @@ from statistics import NormalDist
 from typing import Any
 
 from runner.protocols.protocol import Decision, Protocol
-from runner.results.tables import NO_DECISION, OUTCOMES, TRANSPORT_FAILED, Rollout
+from runner.rollouts.rollout import NO_DECISION, OUTCOMES, TRANSPORT_FAILED, Rollout
 
 CONFIDENCE = 0.95
 PROPORTIONS = frozenset(

@@ -7,25 +7,15 @@ run goes on they stand in `.parts/` as JSON lines; sealing turns each into one P
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import orjson
 
 from runner.errors import RunError
-from runner.protocols.game import Round
-from runner.rollouts.plan import Job
+from runner.rollouts.rollout import Rollout
 from runner.storage.parquet import write_parquet
-
-DECIDED: Final = "decided"
-NO_DECISION: Final = "no_decision"
-INVALID_RESPONSE: Final = "invalid_response"
-REFUSED: Final = "refused"
-CONTEXT_EXCEEDED: Final = "context_exceeded"
-TRANSPORT_FAILED: Final = "transport_failed"
-OUTCOMES: Final = (DECIDED, NO_DECISION, INVALID_RESPONSE, REFUSED, CONTEXT_EXCEEDED, TRANSPORT_FAILED)
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "rollouts": {
@@ -44,49 +34,6 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
 }  # fmt: skip
 """The columns of each table, as the contract has them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a rollout: an answer, or why none came."""
-
-    round: int
-    agent: str
-    attempt: int
-    model: str
-    finish_reason: str | None = None
-    raw_message: str | None = None
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    latency_ms: float | None = None
-    error: str | None = None
-    paid: bool = True
-    """False for an answer that was paid for by another run; in no table, so that a replay's tables are equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """One finished game as facts: what was said, decided and asked, and how it ended.
-
-    `stance` is what all provers argued, None where they did not argue the same.
-    """
-
-    job: Job
-    rounds: Sequence[Round]
-    decision: int
-    outcome: str
-    stance: int | None
-    rewards: Mapping[str, float]
-    calls: Sequence[Call] = field(default_factory=tuple)
-    error: str | None = None
-
-    @property
-    def correct(self) -> bool | None:
-        """Whether the verdict is the label; None where transport failed, so that there was no game."""
-        if self.outcome == TRANSPORT_FAILED:
-            return None
-        return self.outcome == DECIDED and self.decision == self.job.datapoint.label
 
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
@@ -195,23 +142,3 @@ class PartFiles:
 
 def _disk_error(path: Path, error: OSError) -> RunError:
     return RunError(f"cannot write {path}: {error.strerror}; what was paid for is in the journal")
-
-
-class InOrder:
-    """Passes the rollouts of each job on in the order of the plan. Holds at most `window` jobs that came too early."""
-
-    def __init__(self, sink: Callable[[Sequence[Rollout]], None], window: int) -> None:
-        self._sink = sink
-        self._window = window
-        self._next = 0
-        self._early: dict[int, Sequence[Rollout]] = {}
-
-    def has_room(self, index: int) -> bool:
-        """Whether the job with this index may start: it is not too far ahead of the slowest."""
-        return index < self._next + self._window
-
-    def put(self, index: int, rollouts: Sequence[Rollout]) -> None:
-        self._early[index] = rollouts
-        while self._next in self._early:
-            self._sink(self._early.pop(self._next))
-            self._next += 1

@@ -26,7 +26,9 @@ from runner.models.base import Complete, Completion, Request
 from runner.protocols.game import Played, Reply, Round, Turn, episode_rewards, play
 from runner.protocols.protocol import Decision, Protocol
 from runner.protocols.tree_shape import Shape
-from runner.results.tables import (
+from runner.rollouts.job import Job
+from runner.rollouts.ordered import InOrder
+from runner.rollouts.rollout import (
     CONTEXT_EXCEEDED,
     DECIDED,
     INVALID_RESPONSE,
@@ -34,10 +36,8 @@ from runner.results.tables import (
     REFUSED,
     TRANSPORT_FAILED,
     Call,
-    InOrder,
     Rollout,
 )
-from runner.rollouts.plan import Job
 
 T = TypeVar("T")
 

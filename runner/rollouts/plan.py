@@ -6,71 +6,19 @@ edited prompt is another rollout, and a longer run has the shorter one's rollout
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from runner.agents.agent import AgentRuntime, Position, Seat
+from runner.agents.agent import AgentRuntime, Seat
 from runner.agents.whole_agent import OpenAiWholeAgent
 from runner.datasets.load import Datapoint
 from runner.documents.fields import plain
 from runner.hashing import derived_seed, tagged_hash
-from runner.models.base import estimated_prompt_tokens
-from runner.models.layers.budget import answer_limit
-from runner.models.prices import price_of
-from runner.models.settings import ModelSettings
-from runner.protocols.protocol import Protocol
 from runner.protocols.tree_shape import Shape
-from runner.spec.experiment import AgentSettings
+from runner.rollouts.identity import FREE_KEYS, FREE_MODEL_KEYS, model_content, protocol_content, seat_content
+from runner.rollouts.job import Job
 from runner.spec.load import Spec
-
-FREE_KEYS = (
-    "description",
-    "sweep",
-    "rollouts.per_datapoint",
-    "rollouts.concurrency",
-    "rollouts.most_calls",
-    "dataset.limit",
-    "fine_tune",
-    "retry.transient",
-    "budget",
-    "cache",
-    "agents.*.freeze",
-)
-"""Keys that a run may change when it goes on: they decide how much is played and how, not what a rollout is."""
-
-FREE_MODEL_KEYS = (
-    "base_url", "api_key_env", "timeout", "price", "requests_per_minute", "tokens_per_minute", "share_prompts",
-    "batch", "batch_wait", "batch_poll", "lineage",
-)  # fmt: skip
-"""Keys of every model group that a run may change: where it is served, its key, its price, our patience."""
-
-WORDS_TO_TOKENS = 1.4
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One game to play. `index` is its place in the run's tables, nothing more."""
-
-    index: int
-    rollout_id: str
-    datapoint: Datapoint
-    repeat: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What one model group will be asked, from the shortest possible games to the longest without retries."""
-
-    group: str
-    model: str
-    calls: tuple[int, int]
-    prompt_tokens: tuple[int, int]
-    completion_tokens: tuple[int, int]
-    cost_usd: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -92,7 +40,7 @@ class Plan:
                 "models": {
                     name: model_content(experiment.models[name], self.spec.replayed.get(name)) for name in groups
                 },
-                "agents": {name: _seat_content(agent) for name, agent in experiment.agents.items()},
+                "agents": {name: seat_content(agent) for name, agent in experiment.agents.items()},
                 "decision_format": plain(experiment.decision_format),
                 "retry": [plain(experiment.retry.invalid_response), plain(experiment.retry.refused)],
                 **({} if self.shape is None else {"tree": self.shape.responses}),
@@ -186,120 +134,3 @@ class Plan:
         runtime = AgentRuntime(self.spec.prompts)
         protocol = self.spec.protocol
         return {name: OpenAiWholeAgent(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}
-
-    def estimates(self) -> list[Estimate]:
-        """Calls, tokens and cost by model group, without retries.
-
-        Tokens of prompts are rough: four bytes each. Answers go from the word limit to the most a model may say.
-        """
-        shortest, longest = _played_rounds(self.spec.protocol)
-        low, high = _usage(self, shortest, most=False), _usage(self, longest, most=True)
-        rows = []
-        for group in sorted(low.keys() | high.keys()):
-            settings = self.spec.experiment.models[group]
-            a, b = low.get(group, _Counts()), high.get(group, _Counts())
-            price = price_of(settings)
-            cost = None if price is None else (price.cost(a.prompt, a.completion), price.cost(b.prompt, b.completion))
-            rows.append(
-                Estimate(
-                    group, settings.name, (a.calls, b.calls), (a.prompt, b.prompt), (a.completion, b.completion), cost
-                )
-            )
-        return rows
-
-
-def total(estimates: Iterable[Estimate]) -> list[Estimate]:
-    """The sums by model group."""
-    rows: dict[str, Estimate] = {}
-    for new in estimates:
-        old = rows.get(new.group)
-        rows[new.group] = new if old is None else _sum(old, new)
-    return list(rows.values())
-
-
-def _sum(one: Estimate, other: Estimate) -> Estimate:
-    def pair(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-        return a[0] + b[0], a[1] + b[1]
-
-    cost = None
-    if one.cost_usd is not None and other.cost_usd is not None:
-        cost = (one.cost_usd[0] + other.cost_usd[0], one.cost_usd[1] + other.cost_usd[1])
-    return replace(
-        one,
-        calls=pair(one.calls, other.calls),
-        prompt_tokens=pair(one.prompt_tokens, other.prompt_tokens),
-        completion_tokens=pair(one.completion_tokens, other.completion_tokens),
-        cost_usd=cost,
-    )
-
-
-def protocol_content(protocol: Protocol) -> dict[str, Any]:
-    """A protocol's content for hashing: its rules and the parameters in force, without names for people."""
-    file = plain(protocol.file)
-    return {**{name: file[name] for name in ("agents", "channels", "cycle")}, "parameters": plain(protocol.parameters)}
-
-
-def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, Any]:
-    """What of a model group a game depends on; not where it is served, nor its key, price or patience.
-
-    Of a run that it replays, the hash of its journal (`replayed`) and not its folder, which may be moved.
-    """
-    names = [f.name for f in fields(settings) if f.name not in (*FREE_MODEL_KEYS, "run")]
-    content = {name: plain(getattr(settings, name)) for name in names}
-    return {**content, "run": replayed} if settings.provider == "replay" else content
-
-
-def _seat_content(agent: AgentSettings) -> dict[str, Any]:
-    """What of an agent's settings a game depends on; not whether it is trained afterwards."""
-    return {name: value for name, value in plain(agent).items() if name != "freeze"}
-
-
-@dataclass
-class _Counts:
-    calls: int = 0
-    prompt: int = 0
-    completion: int = 0
-
-
-def _played_rounds(protocol: Protocol) -> tuple[int, int]:
-    """The number of rounds of the shortest and of the longest game."""
-    first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i))
-    return first + 1, protocol.max_message_rounds
-
-
-def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
-    """Tokens of all games of so many rounds, from each datapoint's rendered system message.
-
-    An answer is as long as its word limit; with `most`, as long as its model may make it.
-    """
-    protocol, seats = plan.spec.protocol, plan.seats()
-    points, repeats = plan.spec.dataset.datapoints, plan.spec.experiment.rollouts.per_datapoint
-    system: dict[str, int] = {}
-    for name, seat in seats.items():
-        first = protocol.first_active_round(name)
-        if first is not None:
-            system[name] = sum(estimated_prompt_tokens(seat.prompt(Position(first, (), p.columns))) for p in points)
-    totals: dict[str, _Counts] = {}
-    said = 0
-    for round_ in range(rounds):
-        spoken = 0
-        answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
-        for name, games in _speaking(plan, round_).items():
-            seat = seats[name]
-            words = int(seat.agent_params.max_response_words * WORDS_TO_TOKENS)
-            answer = (answer_limit(seat.model_settings) or words) if most else words
-            row = totals.setdefault(seat.shared_model_group, _Counts())
-            row.calls += games * answers
-            row.prompt += (system[name] * repeats + said * len(points) * repeats) * games * answers // plan.size
-            row.completion += answer * games * answers
-            spoken = max(spoken, words) if protocol.step(round_).draw == "one" else spoken + words
-        said += spoken
-    return totals
-
-
-def _speaking(plan: Plan, round_: int) -> Mapping[str, int]:
-    """How many games each agent speaks in, in a round that all of them reach."""
-    protocol = plan.spec.protocol
-    if protocol.step(round_).draw == "all":
-        return dict.fromkeys(protocol.can_be_active(round_), plan.size)
-    return Counter(name for job in plan.jobs() for name in protocol.speakers(round_, job.seed))

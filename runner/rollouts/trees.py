@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from runner.protocols.game import Round
 from runner.protocols.protocol import Protocol
 from runner.protocols.tree_shape import Path, Shape
-from runner.results.tables import DECIDED, NO_DECISION, Rollout
+from runner.rollouts.rollout import DECIDED, NO_DECISION, Rollout
 
 NOT_COMPARABLE = (
     "its numbers are means over the branches of trees, where a game that ends early counts less: they do not compare "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -120,3 +121,12 @@ def interruptible(run_id: str) -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         raise Interrupted(f"run {run_id} was interrupted; what was paid for is kept") from None
+
+
+def allow_open_files(more: int) -> None:
+    """Let this process keep so many more files open than it may by default, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        wanted = soft + more if hard == resource.RLIM_INFINITY else min(soft + more, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -8,11 +8,13 @@ from dataclasses import replace
 from runner.aio import one_after_another, run_to_end
 from runner.errors import NipRunError, RunError
 from runner.models.base import Completion, Request
-from runner.models.layers.journaled import ENDED, Recorded, completion_from_fields, ending
+from runner.models.layers.journaled import Recorded
+from runner.models.records import ENDED, completion_from_fields, ending
 from runner.results.folder import RunFolder
-from runner.results.tables import Rollout
 from runner.rollouts.engine import Engine
-from runner.rollouts.plan import Job, Plan
+from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Rollout
 from runner.spec.load import load_spec
 from runner.storage.journal import read_journal
 

@@ -13,14 +13,17 @@ from typing import Any
 from runner.errors import LeaderboardError, NipRunError, RunDirectoryError, UsageError
 from runner.hashing import tagged_hash
 from runner.models.layers.budget import Budget
-from runner.results.folder import DONE, Part, RunFolder, open_folder, refreshed, resolved, run_folders, write_inputs
+from runner.results.folder import DONE, RunFolder, run_folders
+from runner.results.inputs import resolved, write_inputs
+from runner.results.manifest import Part, open_folder, refreshed
 from runner.rollouts.plan import Plan
 from runner.runs.process import interruptible
 from runner.runs.session import ReplayOf, Session, Watch
 from runner.runs.spending import spending
 from runner.spec.experiment import RUN_ID_PATTERN
 from runner.spec.load import Spec
-from runner.storage.atomic import locked, read_json
+from runner.storage.atomic import read_json
+from runner.storage.locks import locked
 
 
 @dataclass(frozen=True)

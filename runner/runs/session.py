@@ -21,15 +21,20 @@ from runner.models.connect import Connection, Provider, connect
 from runner.models.layers.budget import Amount, Budget, worst_case
 from runner.models.layers.cache import Cache
 from runner.models.layers.in_flight import InFlight
-from runner.models.layers.journaled import Recorded, ThroughJournal, failure_record
+from runner.models.layers.journaled import Recorded, ThroughJournal
 from runner.models.prices import price_of
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
+from runner.models.records import failure_record
 from runner.models.settings import ModelSettings
-from runner.results.folder import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder, now
+from runner.results.folder import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder
+from runner.results.manifest import now
 from runner.results.metrics import Metrics
-from runner.results.tables import TRANSPORT_FAILED, Call, InOrder, PartFiles, Rollout
+from runner.results.tables import PartFiles
 from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
-from runner.rollouts.plan import Job, Plan
+from runner.rollouts.job import Job
+from runner.rollouts.ordered import InOrder
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import TRANSPORT_FAILED, Call, Rollout
 from runner.rollouts.trees import NOT_COMPARABLE, TreeStatistics, grow
 from runner.runs.process import fewer_collections, log_to, stopping_on_signals
 from runner.runs.spending import count_lost, spending, used_models

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from runner.models.layers.budget import Amount, actual
 from runner.models.layers.in_flight import Left, lost_record
-from runner.models.layers.journaled import CALL, FAILURE, LOST, completion_from_fields
 from runner.models.prices import price_of
+from runner.models.records import CALL, FAILURE, LOST, completion_from_fields
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
@@ -17,18 +16,18 @@ from runner.documents.fields import build, plain
 from runner.documents.layers import Layered, Override, load_layers
 from runner.errors import Place, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
-from runner.models.layers.budget import BudgetSettings, answer_limit
-from runner.models.prices import price_of
-from runner.models.settings import ModelSettings
 from runner.prompts.templates import PromptSet, load_prompts
 from runner.protocols.load import load_protocol, unplayable
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters
+from runner.spec.checks.agents import agent_problems, group_problems
+from runner.spec.checks.columns import column_problems
+from runner.spec.checks.models import budget_problems, model_problems, replay_folder
+from runner.spec.checks.sound import Sound
 from runner.spec.checks.training import training_problems, tree_problems
 from runner.spec.experiment import Experiment, experiment_schema
-from runner.text import listed, nearest, nearest_file
-
-JOURNAL = "journal.jsonl"
+from runner.storage.journal import JOURNAL
+from runner.text import nearest_file
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class _Readers:
 def _assemble(layered: Layered, readers: _Readers) -> Spec:
     """Check and read all that its own errors allow, so that one mistake does not hide the next."""
     problems = check(layered, experiment_schema())
-    sound = _Sound(layered.data, frozenset(problem.key for problem in problems))
+    sound = Sound(layered.data, frozenset(problem.key for problem in problems))
     dataset = protocol = prompts = None
     try:
         if "path" in sound.section("dataset"):
@@ -158,10 +157,10 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
     except SpecError as error:
         problems.extend(error.problems)
     if protocol is not None:
-        problems.extend(_agent_problems(layered, protocol, sound))
-    problems.extend(_group_problems(layered, sound))
-    problems.extend(_model_problems(layered, sound))
-    problems.extend(_budget_problems(layered, sound))
+        problems.extend(agent_problems(layered, protocol, sound))
+    problems.extend(group_problems(layered, sound))
+    problems.extend(model_problems(layered, sound))
+    problems.extend(budget_problems(layered, sound))
     try:
         name, place = layered.data.get("prompts"), layered.place(("prompts",))
         folder = builtin.find(name, layered.folder(("prompts",))) if isinstance(name, str) else None
@@ -172,7 +171,7 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
         elif protocol is not None and folder is not None:
             prompts = load_prompts(folder, protocol, dataset.columns if dataset else None, place)
             if dataset is not None:
-                problems.extend(_shown_problems(dataset, prompts, layered.place(("dataset", "path"))))
+                problems.extend(column_problems(dataset, prompts, layered.place(("dataset", "path"))))
     except SpecError as error:
         problems.extend(error.problems)
     if problems or dataset is None or protocol is None or prompts is None:
@@ -191,50 +190,12 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
     return Spec(experiment, protocol, prompts, dataset, replays, replayed, cache, test)
 
 
-@dataclass(frozen=True)
-class _Sound:
-    """What of the data the schema has nothing against."""
-
-    data: Mapping[str, Any]
-    broken: frozenset[str]
-
-    def section(self, *at: str) -> dict[str, Any]:
-        """A mapping's entries without those that are wrong in themselves or below."""
-        value: Any = self.data
-        for part in at:
-            value = value.get(part) if isinstance(value, dict) else None
-        prefix = ".".join(at)
-        return {
-            name: item
-            for name, item in (value.items() if isinstance(value, dict) else ())
-            if not any(key == f"{prefix}.{name}" or key.startswith(f"{prefix}.{name}.") for key in self.broken)
-        }
-
-    def mappings(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each entry of a section of mappings, such as `models`, without what is wrong in it."""
-        entries: Any = self.data.get(name)
-        for entry, value in entries.items() if isinstance(entries, dict) else ():
-            if isinstance(value, dict):
-                yield entry, self.section(name, entry)
-
-
-def _shown_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Iterator[Problem]:
-    """Values that a template would show as something no author wrote, such as `None`."""
-    used = sorted({name for names in prompts.variables.values() for name in names} & set(dataset.columns))
-    for name in used:
-        rows = [p.id for p in dataset.datapoints if not isinstance(p.columns[name], (str, int, float, list))]
-        if rows:
-            some = listed(rows[:5]) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
-            message = f"a template shows the column {name!r}, which holds no text or number in: {some}"
-            yield Problem(place, f"dataset.{name}", message)
-
-
 def _where(layered: Layered) -> Where:
     """A dotted key into the place that set it."""
     return lambda key: layered.place(tuple(key.split(".")))
 
 
-def _dataset(layered: Layered, readers: _Readers, sound: _Sound) -> Dataset:
+def _dataset(layered: Layered, readers: _Readers, sound: Sound) -> Dataset:
     settings = build(DatasetSettings, sound.section("dataset"))
     seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0
     return _read_dataset(layered, readers, settings, seed)
@@ -268,89 +229,7 @@ def _protocol(layered: Layered, section: Mapping[str, Any]) -> Protocol:
     return load_protocol(section["use"], parameters, folder=folder, where=_where(layered))
 
 
-def _agent_problems(layered: Layered, protocol: Protocol, sound: _Sound) -> Iterator[Problem]:
-    agents = layered.data.get("agents")
-    if isinstance(agents, dict):
-        missing = [name for name in protocol.agent_names if name not in agents]
-        if missing:
-            message = f"{protocol.name} has a seat that nobody fills: {listed(missing)}"
-            yield Problem(layered.place(("agents",)), "agents", message)
-        for name in agents:
-            if name not in protocol.agent_names:
-                hint = nearest(name, protocol.agent_names) or f"; its seats are {listed(protocol.agent_names)}"
-                message = f"{protocol.name} has no such agent{hint}"
-                yield Problem(layered.place(("agents", name)), f"agents.{name}", message)
-    fine_tune = sound.section("fine_tune")
-    for index, name in enumerate(fine_tune.get("agents") or ()):
-        if name not in protocol.agent_names:
-            message = f"{protocol.name} has no agent {name!r}{nearest(name, protocol.agent_names)}"
-            yield Problem(layered.place(("fine_tune", "agents", index)), "fine_tune.agents", message)
-    replaces = fine_tune.get("replace_verifier_guess_with_true_label")
-    if replaces and not fine_tune.get("ensure_last_message_is_assistant", True):
-        place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
-        yield Problem(place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true")
-
-
-def _group_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
-    models = layered.data.get("models")
-    for name, settings in sound.mappings("agents"):
-        if isinstance(models, dict) and "model" in settings and settings["model"] not in models:
-            hint = nearest(settings["model"], models) or f"; there are {listed(models)}"
-            at = ("agents", name, "model")
-            yield Problem(layered.place(at), ".".join(at), f"no model group {settings['model']!r}{hint}")
-
-
-def _model_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
-    for name, settings in sound.mappings("models"):
-        at: tuple[str, ...] = ("models", name)
-        key = ".".join(at)
-        if f"{key}.provider" in sound.broken:
-            continue
-        provider = settings.get("provider", "openai")
-        if provider == "openai" and layered.data["models"][name].get("model") is None:
-            yield Problem(layered.place(at), key, "missing key: model (the name the server knows)")
-        if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
-            place = layered.place((*at, "max_tokens"))
-            yield Problem(place, f"{key}.max_tokens", "set max_tokens or max_completion_tokens, not both")
-        more = settings.get("extra_body")
-        answers = settings.get("n") or (more.get("n") if isinstance(more, Mapping) else None) or 1
-        if settings.get("share_prompts") and answers != 1:
-            place = layered.place((*at, "share_prompts"))
-            yield Problem(place, f"{key}.share_prompts", "share_prompts sets n itself; leave n out")
-        if settings.get("share_prompts") and settings.get("batch"):
-            place = layered.place((*at, "share_prompts"))
-            yield Problem(place, f"{key}.share_prompts", "a batch asks for one answer a line; leave share_prompts out")
-        if provider == "replay":
-            if settings.get("run") is None:
-                yield Problem(layered.place(at), key, "missing key: run (the folder of the run to replay)")
-            elif not _replay_folder(layered, name).is_dir():
-                yield Problem(layered.place((*at, "run")), f"{key}.run", f"no run folder {settings['run']!r}")
-            elif not os.access(_replay_folder(layered, name) / JOURNAL, os.R_OK):
-                message = f"{settings['run']!r} has no {JOURNAL} that can be read; give the folder of a run of games"
-                yield Problem(layered.place((*at, "run")), f"{key}.run", message)
-
-
-def _budget_problems(layered: Layered, sound: _Sound) -> Iterator[Problem]:
-    """What keeps the worst case of a call from being known before it is made."""
-    budget = build(BudgetSettings, sound.section("budget"))
-    for name, data in sound.mappings("models"):
-        settings, at = build(ModelSettings, data), ("models", name)
-        if settings.provider != "openai":
-            continue
-        key = ".".join(at)
-        if budget.usd is not None and price_of(settings) is None:
-            message = f"nobody knows the price of {settings.model!r}, and there is a budget.usd; set {key}.price"
-            yield Problem(layered.place(at), key, message)
-        if (budget.usd is not None or budget.tokens is not None) and answer_limit(settings) is None:
-            message = f"with a budget, each answer needs a limit; set {key}.max_completion_tokens (or max_tokens)"
-            yield Problem(layered.place(at), key, message)
-
-
-def _replay_folder(layered: Layered, group: str) -> Path:
-    return layered.folder(("models", group, "run")) / str(layered.data["models"][group]["run"])
-
-
 def _replays(layered: Layered) -> Iterator[tuple[str, Path]]:
     for group, settings in layered.data["models"].items():
         if settings.get("provider") == "replay":
-            yield group, _replay_folder(layered, group)
+            yield group, replay_folder(layered, group)

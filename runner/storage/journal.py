@@ -28,6 +28,9 @@ import orjson
 from runner.errors import JournalError, RunDirectoryError
 from runner.hashing import canonical
 
+JOURNAL = "journal.jsonl"
+"""Its name in the folder of a run."""
+
 
 class Disk(Protocol):
     """The three calls that a disk can fail at."""

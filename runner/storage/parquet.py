@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.errors import RunError
-from runner.storage.atomic import duckdb_pattern
+from runner.storage.queries import duckdb_pattern
 
 GROUP_ROWS = 10_000
 

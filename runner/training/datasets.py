@@ -17,8 +17,8 @@ from runner.finetune.from_rollouts import source_of, supervised
 from runner.finetune.preferences import preferences
 from runner.hashing import derived_seed
 from runner.results.folder import RunFolder
-from runner.results.tables import DECIDED, NO_DECISION
-from runner.rollouts.plan import Job
+from runner.rollouts.job import Job
+from runner.rollouts.rollout import DECIDED, NO_DECISION
 from runner.rollouts.trees import grow
 from runner.runs.reconstruct import Rederiver, saved_plan
 from runner.training.plan import TrainingPlan

@@ -16,20 +16,9 @@ from runner.hashing import tagged_hash
 from runner.models.layers.budget import Amount, Budget
 from runner.models.settings import ModelSettings
 from runner.results import leaderboard
-from runner.results.folder import (
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    RUNNING,
-    Part,
-    RunFolder,
-    differing,
-    now,
-    open_folder,
-    refreshed,
-    resolved,
-    write_inputs,
-)
+from runner.results.folder import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder
+from runner.results.inputs import resolved, write_inputs
+from runner.results.manifest import Part, differing, now, open_folder, refreshed
 from runner.runs.process import interruptible, log_to, terminated_like_ctrl_c
 from runner.runs.reconstruct import saved_plan
 from runner.runs.run import RunResult, lock_run, run, run_name

@@ -21,9 +21,9 @@ from runner.protocols.load import load_protocol
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters
 from runner.protocols.tree_shape import Shape
-from runner.results.tables import Rollout
 from runner.rollouts.engine import Engine
-from runner.rollouts.plan import Job
+from runner.rollouts.job import Job
+from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import Experiment
 
 HERE = Path(__file__).resolve().parent

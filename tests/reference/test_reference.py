@@ -15,8 +15,8 @@ from runner.hashing import hash_parity
 from runner.protocols.game import Message, Round, episode_rewards
 from runner.protocols.rewards import payoff
 from runner.results.metrics import Metrics
-from runner.results.tables import DECIDED, NO_DECISION, Rollout
-from runner.rollouts.plan import Job
+from runner.rollouts.job import Job
+from runner.rollouts.rollout import DECIDED, NO_DECISION, Rollout
 from runner.spec.trainers import GuessReplacement, SelectionSettings
 from runner.training.selection import probabilities, replaced_proportion, sample_size, select, select_for
 from tests.reference.adapter import agents_of, cases, named, protocol_of, scripted_game

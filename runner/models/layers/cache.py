@@ -18,8 +18,8 @@ import orjson
 from runner.errors import RunError
 from runner.hashing import canonical, tagged_hash
 from runner.models.base import Complete, Completion, Request
-from runner.models.layers.journaled import completion_fields, completion_from_fields
 from runner.models.providers.openai_body import request_body
+from runner.models.records import completion_fields, completion_from_fields
 from runner.models.settings import ModelSettings
 
 BUSY_SECONDS = 30.0

@@ -25,7 +25,7 @@ from runner.errors import RunError
 from runner.hashing import canonical
 from runner.models.base import Sample
 from runner.models.layers.budget import Amount
-from runner.models.layers.journaled import LOST
+from runner.models.records import LOST
 
 _NAME_BYTES = 16
 _SLOT = struct.Struct("<16sqdqq")

@@ -21,10 +21,10 @@ import orjson
 from runner.errors import NipRunError, ProviderRefusal, TransientError
 from runner.hashing import tagged_hash
 from runner.models.base import Completion, Request
-from runner.models.layers.journaled import BATCH
 from runner.models.providers.openai import CLIENT_ERRORS, as_ours, make_client
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_wire import classified, read_completion
+from runner.models.records import BATCH
 from runner.models.settings import ModelSettings
 
 ENDPOINT: Final = "/v1/chat/completions"

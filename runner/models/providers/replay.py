@@ -7,8 +7,9 @@ from typing import Protocol
 
 from runner.errors import RunError
 from runner.models.base import Complete, Completion, Request
-from runner.models.layers.journaled import ENDED, Recorded, completion_from_fields, ending, messages_hash
-from runner.storage.journal import read_journal
+from runner.models.layers.journaled import Recorded
+from runner.models.records import ENDED, completion_from_fields, ending, messages_hash
+from runner.storage.journal import JOURNAL, read_journal
 
 
 class ReplayModel:
@@ -16,9 +17,9 @@ class ReplayModel:
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        path = run / "journal.jsonl"
+        path = run / JOURNAL
         if not path.is_file():
-            raise RunError(f"{run} holds no journal.jsonl to replay")
+            raise RunError(f"{run} holds no {JOURNAL} to replay")
         self._file = path.open("rb")
         self._recorded = Recorded(self._read, read_journal(path))
         self.failures = self._recorded.failures

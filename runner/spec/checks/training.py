@@ -9,10 +9,10 @@ from runner.documents.fields import changed
 from runner.errors import Place, Problem
 from runner.hashing import tagged_hash
 from runner.protocols.protocol import Protocol
+from runner.spec.checks.command import command_problems
 from runner.spec.experiment import Experiment
 from runner.spec.trainers import HYPERPARAMETERS, TrainerSettings
 from runner.text import listed, nearest
-from runner.training.backends.command import command_problems
 
 At = Callable[[str], Place]
 """A dotted key into the place that set it."""

@@ -27,39 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
+from runner.spec.checks.command import _PLACEHOLDER, command_problems
 from runner.spec.trainers import TrainerSettings
-from runner.storage.atomic import is_locked, locked
-from runner.text import clean, listed, nearest
+from runner.storage.locks import is_locked, locked
+from runner.text import clean
 from runner.training.backends import attend
 from runner.training.backends.base import FineTuneJob, JobState, Look, Note
 from runner.training.backends.names import LONGEST, wrong_with_name
 
-PLACEHOLDERS = ("dataset", "base_model", "output", "model_file", "method", "seed", "group")
 LOG_LINES = 10
 LOG_BYTES = 8192
 
 _INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|(ba|z|da)?sh|accelerate|torchrun|deepspeed")
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
-
-
-def command_problems(command: Sequence[str]) -> list[str]:
-    """Everything that is wrong with a trainer's argument list, before anything is started."""
-    used = [name for argument in command for name in _PLACEHOLDER.findall(argument)]
-    known = listed(f"{{{name}}}" for name in PLACEHOLDERS)
-    problems = [
-        f"no placeholder {{{name}}}{nearest(name, PLACEHOLDERS)} (there are {known})"
-        for name in dict.fromkeys(used)
-        if name not in PLACEHOLDERS
-    ]
-    if not command or not command[0].strip():
-        problems.append("the first argument is the program, and there is none")
-    if any("\0" in argument for argument in command):
-        problems.append("an argument has a NUL character, which no program can be given")
-    if "dataset" not in used:
-        problems.append("{dataset} is missing: the trainer is not told what to train on")
-    if "model_file" not in used and "output" not in used:
-        problems.append("{model_file} or {output} is missing: the trainer cannot say what the new model is")
-    return problems
 
 
 def startable_problems(command: Sequence[str]) -> list[str]:

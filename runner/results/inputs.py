@@ -1,0 +1,74 @@
+"""A plan into the files that a run folder needs to be played again by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from runner.datasets.load import Dataset
+from runner.documents.fields import plain
+from runner.documents.layers import dump
+from runner.errors import RunError
+from runner.prompts.templates import SUFFIX
+from runner.results.folder import RunFolder
+from runner.rollouts.plan import Plan
+from runner.storage.atomic import write_whole
+
+
+def write_inputs(plan: Plan, folder: RunFolder) -> None:
+    """Save the resolved spec and every file it needs, so that the folder can be played again by itself."""
+    inputs = folder.path / "inputs"
+    try:
+        (inputs / "prompts").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make {inputs}: {error.strerror}") from error
+    for name, source in plan.spec.prompts.sources.items():
+        write_whole(inputs / "prompts" / (name + SUFFIX), source)
+    protocol = plain(plan.spec.protocol.file)
+    write_whole(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
+    write_whole(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
+    saved = resolved(plan)
+    for group, run in plan.spec.replays.items():
+        saved["models"][group]["run"] = os.path.relpath(run, folder.path)
+    write_whole(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(saved))
+
+
+def _dataset_lines(plan: Plan) -> Iterator[bytes]:
+    """Every datapoint; where two splits are used, with its split."""
+    spec = plan.spec
+    splits: list[tuple[Dataset, dict[str, Any]]] = [(spec.dataset, {})]
+    if spec.test is not None and spec.experiment.training is not None:
+        splits = [
+            (spec.dataset, {"split": spec.experiment.dataset.split}),
+            (spec.test, {"split": spec.experiment.training.test.split}),
+        ]
+    for dataset, split in splits:
+        for point in dataset.datapoints:
+            row = {"id": point.id, "label": point.label, **point.columns, **split}
+            yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def resolved(plan: Plan) -> dict[str, Any]:
+    """The resolved spec as data: a valid spec that names the files saved with the run."""
+    data: dict[str, Any] = plain(plan.spec.experiment)
+    parameters = plain(plan.spec.protocol.parameters)
+    chosen: dict[str, Any] = {
+        "columns": {},
+        "split": None if plan.spec.test is None else data["dataset"]["split"],
+        "filter": None,
+        "balance": "none",
+        "shuffle": False,
+        "revision": None,
+    }
+    return {
+        **data,
+        "benchmark": plan.benchmark,
+        "dataset": {**data["dataset"], **chosen, "path": "inputs/dataset.jsonl"},
+        "protocol": {"use": "inputs/protocol.yaml", **parameters},
+        "prompts": "inputs/prompts",
+        "sweep": {},
+        "cache": None,
+    }

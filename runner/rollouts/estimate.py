@@ -1,0 +1,123 @@
+"""A plan into calls, tokens and cost by model group, before anything is called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from runner.agents.agent import Position
+from runner.models.base import estimated_prompt_tokens
+from runner.models.layers.budget import answer_limit
+from runner.models.prices import price_of
+from runner.protocols.protocol import Protocol
+from runner.rollouts.plan import Plan
+
+WORDS_TO_TOKENS = 1.4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one model group will be asked, from the shortest possible games to the longest without retries."""
+
+    group: str
+    model: str
+    calls: tuple[int, int]
+    prompt_tokens: tuple[int, int]
+    completion_tokens: tuple[int, int]
+    cost_usd: tuple[float, float] | None
+
+
+def estimates(plan: Plan) -> list[Estimate]:
+    """Calls, tokens and cost of a plan by model group, without retries.
+
+    Tokens of prompts are rough: four bytes each. Answers go from the word limit to the most a model may say.
+    """
+    shortest, longest = _played_rounds(plan.spec.protocol)
+    low, high = _usage(plan, shortest, most=False), _usage(plan, longest, most=True)
+    rows = []
+    for group in sorted(low.keys() | high.keys()):
+        settings = plan.spec.experiment.models[group]
+        a, b = low.get(group, _Counts()), high.get(group, _Counts())
+        price = price_of(settings)
+        cost = None if price is None else (price.cost(a.prompt, a.completion), price.cost(b.prompt, b.completion))
+        rows.append(
+            Estimate(group, settings.name, (a.calls, b.calls), (a.prompt, b.prompt), (a.completion, b.completion), cost)
+        )
+    return rows
+
+
+def total(estimates: Iterable[Estimate]) -> list[Estimate]:
+    """The sums by model group."""
+    rows: dict[str, Estimate] = {}
+    for new in estimates:
+        old = rows.get(new.group)
+        rows[new.group] = new if old is None else _sum(old, new)
+    return list(rows.values())
+
+
+def _sum(one: Estimate, other: Estimate) -> Estimate:
+    def pair(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+        return a[0] + b[0], a[1] + b[1]
+
+    cost = None
+    if one.cost_usd is not None and other.cost_usd is not None:
+        cost = (one.cost_usd[0] + other.cost_usd[0], one.cost_usd[1] + other.cost_usd[1])
+    return replace(
+        one,
+        calls=pair(one.calls, other.calls),
+        prompt_tokens=pair(one.prompt_tokens, other.prompt_tokens),
+        completion_tokens=pair(one.completion_tokens, other.completion_tokens),
+        cost_usd=cost,
+    )
+
+
+@dataclass
+class _Counts:
+    calls: int = 0
+    prompt: int = 0
+    completion: int = 0
+
+
+def _played_rounds(protocol: Protocol) -> tuple[int, int]:
+    """The number of rounds of the shortest and of the longest game."""
+    first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i))
+    return first + 1, protocol.max_message_rounds
+
+
+def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
+    """Tokens of all games of so many rounds, from each datapoint's rendered system message.
+
+    An answer is as long as its word limit; with `most`, as long as its model may make it.
+    """
+    protocol, seats = plan.spec.protocol, plan.seats()
+    points, repeats = plan.spec.dataset.datapoints, plan.spec.experiment.rollouts.per_datapoint
+    system: dict[str, int] = {}
+    for name, seat in seats.items():
+        first = protocol.first_active_round(name)
+        if first is not None:
+            system[name] = sum(estimated_prompt_tokens(seat.prompt(Position(first, (), p.columns))) for p in points)
+    totals: dict[str, _Counts] = {}
+    said = 0
+    for round_ in range(rounds):
+        spoken = 0
+        answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
+        for name, games in _speaking(plan, round_).items():
+            seat = seats[name]
+            words = int(seat.agent_params.max_response_words * WORDS_TO_TOKENS)
+            answer = (answer_limit(seat.model_settings) or words) if most else words
+            row = totals.setdefault(seat.shared_model_group, _Counts())
+            row.calls += games * answers
+            row.prompt += (system[name] * repeats + said * len(points) * repeats) * games * answers // plan.size
+            row.completion += answer * games * answers
+            spoken = max(spoken, words) if protocol.step(round_).draw == "one" else spoken + words
+        said += spoken
+    return totals
+
+
+def _speaking(plan: Plan, round_: int) -> Mapping[str, int]:
+    """How many games each agent speaks in, in a round that all of them reach."""
+    protocol = plan.spec.protocol
+    if protocol.step(round_).draw == "all":
+        return dict.fromkeys(protocol.can_be_active(round_), plan.size)
+    return Counter(name for job in plan.jobs() for name in protocol.speakers(round_, job.seed))

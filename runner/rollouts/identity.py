@@ -1,0 +1,54 @@
+"""What a game depends on, as content to hash; and the keys of a spec that a run may change when it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from runner.documents.fields import plain
+from runner.models.settings import ModelSettings
+from runner.protocols.protocol import Protocol
+from runner.spec.experiment import AgentSettings
+
+FREE_KEYS = (
+    "description",
+    "sweep",
+    "rollouts.per_datapoint",
+    "rollouts.concurrency",
+    "rollouts.most_calls",
+    "dataset.limit",
+    "fine_tune",
+    "retry.transient",
+    "budget",
+    "cache",
+    "agents.*.freeze",
+)
+"""Keys that a run may change when it goes on: they decide how much is played and how, not what a rollout is."""
+
+
+FREE_MODEL_KEYS = (
+    "base_url", "api_key_env", "timeout", "price", "requests_per_minute", "tokens_per_minute", "share_prompts",
+    "batch", "batch_wait", "batch_poll", "lineage",
+)  # fmt: skip
+"""Keys of every model group that a run may change: where it is served, its key, its price, our patience."""
+
+
+def protocol_content(protocol: Protocol) -> dict[str, Any]:
+    """A protocol's content for hashing: its rules and the parameters in force, without names for people."""
+    file = plain(protocol.file)
+    return {**{name: file[name] for name in ("agents", "channels", "cycle")}, "parameters": plain(protocol.parameters)}
+
+
+def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, Any]:
+    """What of a model group a game depends on; not where it is served, nor its key, price or patience.
+
+    Of a run that it replays, the hash of its journal (`replayed`) and not its folder, which may be moved.
+    """
+    names = [f.name for f in fields(settings) if f.name not in (*FREE_MODEL_KEYS, "run")]
+    content = {name: plain(getattr(settings, name)) for name in names}
+    return {**content, "run": replayed} if settings.provider == "replay" else content
+
+
+def seat_content(agent: AgentSettings) -> dict[str, Any]:
+    """What of an agent's settings a game depends on; not whether it is trained afterwards."""
+    return {name: value for name, value in plain(agent).items() if name != "freeze"}

@@ -1,0 +1,43 @@
+"""The agents of a spec, and who of them is trained on: names that the protocol and the models know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.documents.layers import Layered
+from runner.errors import Problem
+from runner.protocols.protocol import Protocol
+from runner.spec.checks.sound import Sound
+from runner.text import listed, nearest
+
+
+def agent_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterator[Problem]:
+    agents = layered.data.get("agents")
+    if isinstance(agents, dict):
+        missing = [name for name in protocol.agent_names if name not in agents]
+        if missing:
+            message = f"{protocol.name} has a seat that nobody fills: {listed(missing)}"
+            yield Problem(layered.place(("agents",)), "agents", message)
+        for name in agents:
+            if name not in protocol.agent_names:
+                hint = nearest(name, protocol.agent_names) or f"; its seats are {listed(protocol.agent_names)}"
+                message = f"{protocol.name} has no such agent{hint}"
+                yield Problem(layered.place(("agents", name)), f"agents.{name}", message)
+    fine_tune = sound.section("fine_tune")
+    for index, name in enumerate(fine_tune.get("agents") or ()):
+        if name not in protocol.agent_names:
+            message = f"{protocol.name} has no agent {name!r}{nearest(name, protocol.agent_names)}"
+            yield Problem(layered.place(("fine_tune", "agents", index)), "fine_tune.agents", message)
+    replaces = fine_tune.get("replace_verifier_guess_with_true_label")
+    if replaces and not fine_tune.get("ensure_last_message_is_assistant", True):
+        place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
+        yield Problem(place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true")
+
+
+def group_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
+    models = layered.data.get("models")
+    for name, settings in sound.mappings("agents"):
+        if isinstance(models, dict) and "model" in settings and settings["model"] not in models:
+            hint = nearest(settings["model"], models) or f"; there are {listed(models)}"
+            at = ("agents", name, "model")
+            yield Problem(layered.place(at), ".".join(at), f"no model group {settings['model']!r}{hint}")

@@ -1,0 +1,34 @@
+"""What of a spec the schema has nothing against: the other checks look at that alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Sound:
+    """What of the data the schema has nothing against."""
+
+    data: Mapping[str, Any]
+    broken: frozenset[str]
+
+    def section(self, *at: str) -> dict[str, Any]:
+        """A mapping's entries without those that are wrong in themselves or below."""
+        value: Any = self.data
+        for part in at:
+            value = value.get(part) if isinstance(value, dict) else None
+        prefix = ".".join(at)
+        return {
+            name: item
+            for name, item in (value.items() if isinstance(value, dict) else ())
+            if not any(key == f"{prefix}.{name}" or key.startswith(f"{prefix}.{name}.") for key in self.broken)
+        }
+
+    def mappings(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each entry of a section of mappings, such as `models`, without what is wrong in it."""
+        entries: Any = self.data.get(name)
+        for entry, value in entries.items() if isinstance(entries, dict) else ():
+            if isinstance(value, dict):
+                yield entry, self.section(name, entry)
