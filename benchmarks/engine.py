@@ -124,7 +124,7 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None
     import openai  # noqa: F401
     import scipy.special  # noqa: F401
 
-    from runner.agents.whole_agent import Position
+    from runner.agents.whole_agent import Observation
     from runner.rollouts.plan import Plan
     from runner.runs.run import run
     from runner.spec.load import load_spec
@@ -141,7 +141,7 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None
             speakers = ["verifier" if turn % 2 == 0 else "prover" for turn in range(ROUNDS)]
             chats: Any = [
                 [
-                    agents[name].prompt(Position(turn, (), p.columns, 0, p.prover_stance))
+                    agents[name].prompt(Observation(turn, (), p.columns, 0, p.prover_stance))
                     for turn, name in enumerate(speakers)
                 ]
                 for p in spec.dataset.datapoints

@@ -98,7 +98,7 @@ class _InThread:
             self._task.cancel()
 
 
-def run_to_end(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_sync(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run one coroutine to its end, as `one_after_another` does."""
     with one_after_another() as to_end:
         return to_end(start())

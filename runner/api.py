@@ -29,7 +29,7 @@ def run(
     again: bool = False,
     replay: ReplayOf | None = None,
     budget: Budget | None = None,
-    held: Collection[str] = (),
+    locked_runs: Collection[str] = (),
     watch: Watch | None = None,
     set_model: Mapping[str, str] | None = None,
 ) -> RunResult:
@@ -42,13 +42,29 @@ def run(
         if set_model:
             raise UsageError("--set-model is for training runs; this spec is a benchmark")
         return run_benchmark(
-            spec, results, run_id=run_id, again=again, replay=replay, budget=budget, held=held, watch=watch
+            spec,
+            results,
+            run_id=run_id,
+            again=again,
+            replay=replay,
+            budget=budget,
+            locked_runs=locked_runs,
+            watch=watch,
         )
     if replay is not None:
         raise UsageError("--replay is for benchmarks; replay the games of one iteration: its run is <run id>-i0")
     from runner.training.run import train
 
-    return train(spec, results, run_id=run_id, again=again, budget=budget, held=held, watch=watch, chosen=set_model)
+    return train(
+        spec,
+        results,
+        run_id=run_id,
+        again=again,
+        budget=budget,
+        locked_runs=locked_runs,
+        watch=watch,
+        manual_models=set_model,
+    )
 
 
 def id_of(spec: Spec, results: Path, *, run_id: str | None, again: bool, replay: bool) -> str:

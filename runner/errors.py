@@ -29,7 +29,7 @@ The tree:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -51,6 +51,10 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
+
+
+PlaceOf = Callable[[str], Place]
+"""A dotted key into the place that set it."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.spec.trainers import TrainerSettings
-from runner.training.backends.base import FineTuneJob, JobState, Look
+from runner.training.backends.base import FineTuneJob, JobState, JobStatus
 from runner.training.backends.connect import backend_for
 from runner.training.backends.openai import OpenAiBackend
 from tests.fine_tune_server.client import FineTuner
@@ -46,15 +46,15 @@ def backend_at(server: FineTuner, *, waits: list[float] | None = None, **trainer
 
 def begun(server: FineTuner, job: FineTuneJob, **options: Any) -> tuple[OpenAiBackend, Mapping[str, Any]]:
     backend = backend_at(server, **options)
-    return backend, backend.begin(job, [], lambda record: None)
+    return backend, backend.submit(job, [], lambda record: None)
 
 
-def to_its_end(backend: OpenAiBackend, job: FineTuneJob, handle: Mapping[str, Any]) -> list[Look]:
-    looks = [backend.look(job, handle)]
-    while looks[-1].state in (JobState.RUNNING, JobState.WAITING):
-        assert len(looks) < 50
-        looks.append(backend.look(job, handle))
-    return looks
+def to_its_end(backend: OpenAiBackend, job: FineTuneJob, handle: Mapping[str, Any]) -> list[JobStatus]:
+    statuses = [backend.poll(job, handle)]
+    while statuses[-1].state in (JobState.RUNNING, JobState.WAITING):
+        assert len(statuses) < 50
+        statuses.append(backend.poll(job, handle))
+    return statuses
 
 
 class Killed(BaseException):

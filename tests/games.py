@@ -76,7 +76,7 @@ def finished(
 
 def undecided(protocol: Protocol) -> Callable[[Turn, str], str]:
     def says(turn: Turn, name: str) -> str:
-        headers = protocol.seat(name).headers
+        headers = protocol.agent_spec(name).headers
         channels = turn.speakers[name]
         own = f"{name} in round {turn.round}"
         return own if len(channels) == 1 else "\n".join(f"{headers[c]} {own}" for c in channels)

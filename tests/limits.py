@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from runner.errors import TransientError
-from runner.models.base import Choice, Completion, Request, Sample
+from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.layers.limits import GroupLimit
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
@@ -34,7 +34,7 @@ def limit_of(most: int, time: Time | None = None, **rates: float) -> GroupLimit:
 
 
 def request(group: str = "m", index: int = 0) -> Request:
-    return Request(group, ({"role": "user", "content": "x"},), Sample(f"p{index}", 0, 0, "verifier", 0))
+    return Request(group, ({"role": "user", "content": "x"},), SampleKey(f"p{index}", 0, 0, "verifier", 0))
 
 
 async def settled() -> None:

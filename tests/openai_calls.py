@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from runner.models.base import Completion, Request, Sample
+from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
@@ -18,7 +18,7 @@ CHAT: Sequence[ChatMessage] = (
     {"role": "user", "name": "Expert_1", "content": "It is right. Ünïcode \x00 too."},
     {"role": "assistant", "content": "Why?"},
 )
-SAMPLE = Sample("p", 0, 0, "verifier", 0)
+SAMPLE = SampleKey("p", 0, 0, "verifier", 0)
 
 
 def settings(server: Loopback | None = None, **more: Any) -> ModelSettings:

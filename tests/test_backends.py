@@ -13,8 +13,8 @@ import pytest
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
 from runner.spec.trainers import TrainerSettings
-from runner.training.backends.base import FineTuneJob, JobState, Look
-from runner.training.backends.connect import backend_for, format_of, poll_seconds_of
+from runner.training.backends.base import FineTuneJob, JobState, JobStatus
+from runner.training.backends.connect import backend_for, format_of_trainer, poll_seconds_of
 from runner.training.backends.names import LONGEST, wrong_with_name
 
 
@@ -25,9 +25,9 @@ def job_in(folder: Path, **changes: Any) -> FineTuneJob:
     return replace(job, **changes)
 
 
-def looked(job: FineTuneJob, backend: str, chosen: str | None = None) -> Look:
+def status_of(job: FineTuneJob, backend: str, chosen: str | None = None) -> JobStatus:
     found = backend_for("m", TrainerSettings(backend=backend), ModelSettings(model="tiny"), chosen)
-    return found.look(job, found.begin(job, [], unexpected))
+    return found.poll(job, found.submit(job, [], unexpected))
 
 
 def unexpected(record: Mapping[str, Any]) -> None:
@@ -38,24 +38,24 @@ def unexpected(record: Mapping[str, Any]) -> None:
 
 
 def test_a_dummy_has_trained_at_once_under_a_name_that_says_from_what(tmp_path: Path) -> None:
-    look = looked(job_in(tmp_path), "dummy")
-    assert look.state is JobState.SUCCEEDED
-    assert re.fullmatch(r"tiny:dummy-[0-9a-f]{8}", look.model or "")
-    assert look == looked(job_in(tmp_path), "dummy")
+    status = status_of(job_in(tmp_path), "dummy")
+    assert status.state is JobState.SUCCEEDED
+    assert re.fullmatch(r"tiny:dummy-[0-9a-f]{8}", status.model or "")
+    assert status == status_of(job_in(tmp_path), "dummy")
 
 
 @pytest.mark.parametrize(
     "change", [{"base_model": "small"}, {"method": "dpo"}, {"dataset_sha256": "cd" * 32}, {"seed": 8}]
 )
 def test_a_dummy_s_name_depends_on_all_that_a_training_depends_on(tmp_path: Path, change: dict[str, Any]) -> None:
-    one, other = looked(job_in(tmp_path), "dummy"), looked(job_in(tmp_path, **change), "dummy")
+    one, other = status_of(job_in(tmp_path), "dummy"), status_of(job_in(tmp_path, **change), "dummy")
     assert (one.model or "").partition(":")[2] != (other.model or "").partition(":")[2]
 
 
 def test_a_chain_of_dummy_trainings_keeps_a_short_name(tmp_path: Path) -> None:
     names = ["tiny"]
     for _ in range(5):
-        names.append(looked(job_in(tmp_path, base_model=names[-1]), "dummy").model or "")
+        names.append(status_of(job_in(tmp_path, base_model=names[-1]), "dummy").model or "")
     assert len(set(names)) == 6
     assert {len(name) for name in names[1:]} == {len("tiny:dummy-") + 8}
 
@@ -65,42 +65,42 @@ def test_a_chain_of_dummy_trainings_keeps_a_short_name(tmp_path: Path) -> None:
 
 def test_files_wait_and_say_what_to_do(tmp_path: Path) -> None:
     job = job_in(tmp_path, base_model="org/tiny", method="dpo")
-    look = looked(job, "files")
-    assert (look.state, look.model) == (JobState.WAITING, None)
+    status = status_of(job, "files")
+    assert (status.state, status.model) == (JobState.WAITING, None)
     readme = (job.folder / "README.txt").read_text("utf-8")
-    for text in (look.message, readme):
+    for text in (status.message, readme):
         for part in ("org/tiny", str(job.dataset), "dpo", "--set-model m=NAME"):
             assert part in text
 
 
 def test_files_go_on_with_the_model_that_the_user_names(tmp_path: Path) -> None:
-    look = looked(job_in(tmp_path), "files", "org/tiny-better")
-    assert (look.state, look.model) == (JobState.SUCCEEDED, "org/tiny-better")
+    status = status_of(job_in(tmp_path), "files", "org/tiny-better")
+    assert (status.state, status.model) == (JobState.SUCCEEDED, "org/tiny-better")
 
 
 def test_a_name_is_for_one_job_and_not_for_the_next_iteration_s(tmp_path: Path) -> None:
     backend = backend_for("m", TrainerSettings(backend="files"), ModelSettings(), "better")
     first, second = job_in(tmp_path), job_in(tmp_path, key="run/2/m", base_model="better")
-    assert [backend.look(job, {}).state for job in (first, second, first)] == ["succeeded", "waiting", "succeeded"]
+    assert [backend.poll(job, {}).state for job in (first, second, first)] == ["succeeded", "waiting", "succeeded"]
 
 
 def test_the_command_of_the_iteration_before_run_again_names_no_new_model(tmp_path: Path) -> None:
-    look = looked(job_in(tmp_path, base_model="better"), "files", "better")
-    assert look.state is JobState.WAITING
-    assert "not the result" in look.message
+    status = status_of(job_in(tmp_path, base_model="better"), "files", "better")
+    assert status.state is JobState.WAITING
+    assert "not the result" in status.message
 
 
 def test_a_model_that_the_group_had_before_is_not_the_result_of_training(tmp_path: Path) -> None:
-    look = looked(job_in(tmp_path, had=frozenset({"first", "second"})), "files", "first")
-    assert look.state is JobState.WAITING
-    assert "first is a model that m had before" in look.message
+    status = status_of(job_in(tmp_path, had=frozenset({"first", "second"})), "files", "first")
+    assert status.state is JobState.WAITING
+    assert "first is a model that m had before" in status.message
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (LONGEST + 1), "a\u202eb", "a\tb"])
 def test_what_can_be_no_model_s_name_is_refused(tmp_path: Path, name: str) -> None:
     assert wrong_with_name(name, "tiny")
     with pytest.raises(RunError, match="--set-model m=NAME"):
-        looked(job_in(tmp_path), "files", name)
+        status_of(job_in(tmp_path), "files", name)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini-2024-07-18", "ft:tiny:org:a b:1", "/models/a/é", "x" * LONGEST])
@@ -117,7 +117,7 @@ def test_what_can_be_a_model_s_name_is_taken(name: str) -> None:
      ("command", "openai", "openai"), ("files", "trl", "trl")],
 )  # fmt: skip
 def test_the_format_is_the_trainer_s_own_unless_one_is_chosen(backend: Any, chosen: Any, format_: str) -> None:
-    assert format_of(TrainerSettings(backend=backend, format=chosen)) == format_
+    assert format_of_trainer(TrainerSettings(backend=backend, format=chosen)) == format_
 
 
 @pytest.mark.parametrize(

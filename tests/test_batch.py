@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.errors import ProviderRefusal, TransientError
-from runner.models.base import Completion, Request, Sample
+from runner.models.base import Completion, Request, SampleKey
 from runner.models.prices import price_of
 from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
@@ -242,7 +242,7 @@ def settings(provider: Provider) -> ModelSettings:
 
 def request(index: int) -> Request:
     chat = ({"role": "system", "content": "s"}, {"role": "user", "content": f"Question {index}"})
-    return Request("m", chat, Sample(f"p{index}", 0, 0, "prover", 0))
+    return Request("m", chat, SampleKey(f"p{index}", 0, 0, "prover", 0))
 
 
 def asked(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.models.base import Completion, Request, Sample
+from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai_batch import BatchModel
 from runner.models.settings import ModelSettings
 from runner.rollouts.engine import Stopped
@@ -77,7 +77,7 @@ def asked(
     async def go() -> list[Completion | BaseException]:
         model = BatchModel(settings, "m", note, earlier, before_sending=before_sending)
         chat = ({"role": "user", "content": "x"},)
-        requests = [Request("m", chat, Sample(f"p{i}", 0, 0, "prover", 0)) for i in range(3)]
+        requests = [Request("m", chat, SampleKey(f"p{i}", 0, 0, "prover", 0)) for i in range(3)]
         try:
             found = asyncio.gather(*(model.complete(request) for request in requests), return_exceptions=True)
             return await asyncio.wait_for(found, 10)

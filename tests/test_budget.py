@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.errors import BudgetExhausted, SpecError, TransientError
-from runner.models.base import Choice, Completion, Request, Sample, Usage
+from runner.models.base import Choice, Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Amount, Budget, BudgetSettings, within_budget, worst_case
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
@@ -228,7 +228,7 @@ def test_an_answer_from_the_cache_spends_nothing_of_a_budget(tmp_path: Path) -> 
 SETTINGS = ModelSettings(
     model="tiny", base_url="http://127.0.0.1:9/v1", max_completion_tokens=50, price=Price(input=1.0, output=2.0)
 )
-REQUEST = Request("m", ({"role": "user", "content": "Ünïcode"},), Sample("p", 0, 0, "verifier", 0))
+REQUEST = Request("m", ({"role": "user", "content": "Ünïcode"},), SampleKey("p", 0, 0, "verifier", 0))
 
 
 def test_what_is_billed_as_prompt_besides_the_messages_is_in_the_worst_case() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.errors import BudgetExhausted, ContextExceededError, RunError, TransientError
-from runner.models.base import Choice, Completion, Request, Sample, Usage
+from runner.models.base import Choice, Completion, Request, SampleKey, Usage
 from runner.models.layers.cache import Cache, asked_fields, differences, through_cache
 from runner.models.settings import ModelSettings
 from tests.server.client import Loopback, serving
@@ -24,7 +24,7 @@ ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5,
 
 def request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) -> Request:
     chat = ({"role": "system", "content": "s"}, {"role": "user", "content": text})
-    return Request("m", chat, Sample("p", repeat, 0, "verifier", attempt), **more)
+    return Request("m", chat, SampleKey("p", repeat, 0, "verifier", attempt), **more)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from runner.errors import TransientError
-from runner.models.base import Choice, Completion, Request, Sample
+from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.connect import connect
 from runner.models.layers.budget import Amount, Budget, BudgetSettings
 from runner.models.policy import TransientPolicy
@@ -40,7 +40,7 @@ class Flaky:
 
 
 def request(group: str) -> Request:
-    return Request(group, ({"role": "user", "content": "x"},), Sample("p", 0, 0, "verifier", 0))
+    return Request(group, ({"role": "user", "content": "x"},), SampleKey("p", 0, 0, "verifier", 0))
 
 
 def test_groups_that_are_asked_call_by_call_over_a_network_have_a_limit_and_no_others() -> None:

@@ -16,7 +16,7 @@ from runner.finetune.examples import Preference, Source
 from runner.finetune.files import DatasetFiles, in_validation
 from runner.finetune.formats import FORMATS
 from runner.rollouts.plan import Plan
-from runner.runs.reconstruct import Rederiver, saved_plan
+from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.load import load_spec
 from tests.server.client import serving
 from tests.server.play import nip_run, only_run, played, spec_file, table
@@ -110,7 +110,7 @@ def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: 
     with serving(faults={"bad_decision": 0.1, "length": 0.1}) as server:
         path = spec_file(tmp_path, server.base_url, fine_tune={"formats": ["verl"]})
         folder = played(path, tmp_path / "results").folder
-    rederiver = Rederiver(folder, saved_plan(folder))
+    rederiver = Reconstructor(folder, saved_plan(folder))
     asked = {}
     for request in rederiver.requests():
         sample = request.sample

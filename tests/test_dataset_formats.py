@@ -13,7 +13,7 @@ import pytest
 
 from runner.errors import RunError
 from runner.finetune.chats import alternating
-from runner.finetune.dedup import Digests, Seen
+from runner.finetune.dedup import DedupIndex, ScopedDedup
 from runner.finetune.example_file import ExampleFile, trace_of
 from runner.finetune.examples import Example, Preference, RlTurn, Source, Supervised
 from runner.finetune.formats import FORMATS, Format
@@ -298,9 +298,9 @@ def test_a_line_is_written_once_but_prompts_of_rl_come_again(tmp_path: Path) -> 
 
 
 def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: Path) -> None:
-    digests = Digests(tmp_path / ".seen")
+    digests = DedupIndex(tmp_path / ".seen")
     train, validation = (
-        ExampleFile(tmp_path / name, FORMATS["trl", "sft"], seen=Seen(digests, "m"), repeats=True)
+        ExampleFile(tmp_path / name, FORMATS["trl", "sft"], seen=ScopedDedup(digests, "m"), repeats=True)
         for name in ("m.train", "m.validation")
     )
     assert [train.add(Supervised(CHAT), SOURCE) for _ in range(3)] == [None] * 3
@@ -311,10 +311,10 @@ def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: 
 
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
 def test_what_stands_in_one_split_is_refused_in_the_other(tmp_path: Path, format_: Format) -> None:
-    digests = Digests(tmp_path / ".seen")
-    train = ExampleFile(tmp_path / "m.train", format_, seen=Seen(digests, "m"))
-    validation = ExampleFile(tmp_path / "m.validation", format_, seen=Seen(digests, "m"))
-    other = ExampleFile(tmp_path / "n.train", format_, seen=Seen(digests, "n"))
+    digests = DedupIndex(tmp_path / ".seen")
+    train = ExampleFile(tmp_path / "m.train", format_, seen=ScopedDedup(digests, "m"))
+    validation = ExampleFile(tmp_path / "m.validation", format_, seen=ScopedDedup(digests, "m"))
+    other = ExampleFile(tmp_path / "n.train", format_, seen=ScopedDedup(digests, "n"))
     example = example_with(format_, "hello")
     assert train.add(example, SOURCE) is None
     assert validation.add(example, SOURCE) == "already in m.train"

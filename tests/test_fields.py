@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from runner.documents.check import check
-from runner.documents.fields import build, key, path_keys, plain, schema
+from runner.documents.fields import from_plain, option, path_keys, schema, to_plain
 from runner.documents.layers import Layered
 from runner.errors import Place
 from runner.protocols.load import protocol_editor_schema, protocol_schema
@@ -93,21 +93,21 @@ class Leaf:
     More about it.
     """
 
-    size: float = key("How big.", default=1.0, minimum=0)
-    kind: Literal["green", "red"] = key("Which.", default="green")
+    size: float = option("How big.", default=1.0, minimum=0)
+    kind: Literal["green", "red"] = option("Which.", default="green")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
     """A tree."""
 
-    name: str = key("Its name.", example="oak", minLength=1)
-    file: str | None = key("Its picture.", default=None, example="oak.png", path=True)
-    leaves: tuple[Leaf, ...] = key("Its leaves.", default=(), example=[{"size": 2.0}])
-    by_name: dict[str, Leaf] = key("Leaves with names.", factory=dict, example={"a": {}})
-    top: Leaf | None = key("The top.", default=None, example={})
-    rows: tuple[str | tuple[str, ...], ...] = key("Rows.", default=(), example=["a", ["b", "c"]])
-    anything: Any = key("Anything.", default=None, example=1)
+    name: str = option("Its name.", example="oak", minLength=1)
+    file: str | None = option("Its picture.", default=None, example="oak.png", path=True)
+    leaves: tuple[Leaf, ...] = option("Its leaves.", default=(), example=[{"size": 2.0}])
+    by_name: dict[str, Leaf] = option("Leaves with names.", factory=dict, example={"a": {}})
+    top: Leaf | None = option("The top.", default=None, example={})
+    rows: tuple[str | tuple[str, ...], ...] = option("Rows.", default=(), example=["a", ["b", "c"]])
+    anything: Any = option("Anything.", default=None, example=1)
 
 
 TREE = schema(Tree, "tree")
@@ -146,20 +146,20 @@ DATA = {
 
 
 def test_what_is_built_is_frozen_and_comes_back_as_it_was():
-    tree = build(Tree, DATA)
+    tree = from_plain(Tree, DATA)
     assert tree.leaves[0] == Leaf(size=2.0, kind="red")
     assert tree.by_name["a"].size == 3.0
     assert tree.rows == ("a", ("b", "c"))
-    assert plain(tree) == DATA
-    assert build(Tree, plain(tree)) == tree
+    assert to_plain(tree) == DATA
+    assert from_plain(Tree, to_plain(tree)) == tree
     with pytest.raises(AttributeError):
         tree.name = "elm"  # type: ignore[misc]
 
 
 def test_defaults_are_written_out_and_whole_numbers_become_numbers():
-    tree = build(Tree, {"name": "oak", "top": {"size": 2}})
+    tree = from_plain(Tree, {"name": "oak", "top": {"size": 2}})
     assert isinstance(tree.top.size, float)
-    assert plain(tree) == {
+    assert to_plain(tree) == {
         "name": "oak", "file": None, "leaves": [], "by_name": {}, "top": {"size": 2.0, "kind": "green"}, "rows": [],
         "anything": None,
     }  # fmt: skip
@@ -168,9 +168,9 @@ def test_defaults_are_written_out_and_whole_numbers_become_numbers():
 def test_a_whole_experiment_comes_back_as_it_was():
     required = {f.name: CHECKED["experiment"]["properties"][f.name]["examples"][0] for f in fields(Experiment)}
     data = {name: value for name, value in required.items() if value is not None}
-    experiment = build(Experiment, data)
-    assert build(Experiment, plain(experiment)) == experiment
-    assert not list(Draft202012Validator(CHECKED["experiment"]).iter_errors(plain(experiment)))
+    experiment = from_plain(Experiment, data)
+    assert from_plain(Experiment, to_plain(experiment)) == experiment
+    assert not list(Draft202012Validator(CHECKED["experiment"]).iter_errors(to_plain(experiment)))
 
 
 def complaints(data: dict[str, Any]) -> list[str]:

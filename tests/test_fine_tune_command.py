@@ -19,7 +19,7 @@ from runner.errors import RunError
 from runner.models.settings import ModelSettings
 from runner.spec.checks.command import PLACEHOLDERS, command_problems
 from runner.spec.trainers import TrainerSettings
-from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
+from runner.training.backends.base import Backend, FineTuneJob, JobState, JobStatus
 from runner.training.backends.command import startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.names import LONGEST
@@ -50,17 +50,17 @@ def job_in(folder: Path) -> FineTuneJob:
     return FineTuneJob("run/1/m", "m", "sft", "org/tiny", dataset, "ab" * 32, folder / "job", 7, "my run")
 
 
-def ended(backend: Backend, job: FineTuneJob, handle: Mapping[str, Any]) -> Look:
+def ended(backend: Backend, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
     deadline = time.monotonic() + 30
-    while (look := backend.look(job, handle)).state is JobState.RUNNING:
+    while (status := backend.poll(job, handle)).state is JobState.RUNNING:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return look
+    return status
 
 
-def trained(folder: Path, command: tuple[str, ...]) -> Look:
+def trained(folder: Path, command: tuple[str, ...]) -> JobStatus:
     backend, job = backend_of(command), job_in(folder)
-    return ended(backend, job, backend.begin(job, [], lambda record: None))
+    return ended(backend, job, backend.submit(job, [], lambda record: None))
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -82,8 +82,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_trainer_names_the_new_model_in_a_file(tmp_path: Path) -> None:
-    look = trained(tmp_path, trainer(f"print('3 epochs')\nsys.stderr.write('loss 0.1')\n{GOOD}"))
-    assert (look.state, look.model) == (JobState.SUCCEEDED, "org/better")
+    status = trained(tmp_path, trainer(f"print('3 epochs')\nsys.stderr.write('loss 0.1')\n{GOOD}"))
+    assert (status.state, status.model) == (JobState.SUCCEEDED, "org/better")
     assert sorted((tmp_path / "job" / "trainer.log").read_text().split()) == ["0.1", "3", "epochs", "loss"]
 
 
@@ -93,7 +93,7 @@ def test_every_placeholder_is_filled_in_once_and_nothing_else_is(tmp_path: Path)
     job = job_in(tmp_path)
     odd = FineTuneJob(**{**vars(job), "base_model": "{seed}", "group": "a b"})
     backend = backend_of(trainer(shown, *arguments))
-    ended(backend, odd, backend.begin(odd, [], lambda record: None))
+    ended(backend, odd, backend.submit(odd, [], lambda record: None))
     folder = tmp_path / "job"
     assert (folder / "trainer.log").read_text().split("\n")[:-1] == [
         f"--dataset={job.dataset}", "--base_model={seed}", f"--output={folder / 'output'}",
@@ -104,8 +104,8 @@ def test_every_placeholder_is_filled_in_once_and_nothing_else_is(tmp_path: Path)
 
 def test_a_trainer_that_is_told_an_output_folder_alone_makes_a_model_there(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "import sys; open(sys.argv[2] + '/weights', 'w')", "{dataset}", "{output}")
-    look = trained(tmp_path, command)
-    assert look.model == str(tmp_path / "job" / "output")
+    status = trained(tmp_path, command)
+    assert status.model == str(tmp_path / "job" / "output")
     idle = (sys.executable, "-c", "", "{dataset}", "{output}")
     (tmp_path / "other").mkdir()
     assert "wrote nothing into" in trained(tmp_path / "other", idle).message
@@ -115,7 +115,7 @@ def test_paths_are_whole_though_the_results_are_named_by_a_relative_one(tmp_path
     job = job_in(tmp_path)
     job = FineTuneJob(**{**vars(job), "dataset": Path("m.sft.jsonl"), "folder": Path("job")})
     backend = backend_of(trainer(f"os.chdir('/')\nopen(dataset)\nos.listdir(output)\n{GOOD}"))
-    assert ended(backend, job, backend.begin(job, [], lambda record: None)).model == "org/better"
+    assert ended(backend, job, backend.submit(job, [], lambda record: None)).model == "org/better"
 
 
 def test_a_trainer_has_our_environment_and_nothing_on_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,24 +150,24 @@ def test_no_file_of_the_working_directory_gets_in_the_way(tmp_path: Path) -> Non
     ],
 )
 def test_a_trainer_that_fails_says_how_and_shows_the_end_of_its_log(tmp_path: Path, code: str, said: str) -> None:
-    look = trained(tmp_path, trainer(code))
-    assert (look.state, look.model) == (JobState.FAILED, None)
-    assert said in look.message
-    assert str(tmp_path / "job" / "trainer.log") in look.message
-    assert "\x1b" not in look.message
+    status = trained(tmp_path, trainer(code))
+    assert (status.state, status.model) == (JobState.FAILED, None)
+    assert said in status.message
+    assert str(tmp_path / "job" / "trainer.log") in status.message
+    assert "\x1b" not in status.message
     if "GPU" in code:
-        assert look.message.endswith("\n  no GPU \\x1b[31mhere")
+        assert status.message.endswith("\n  no GPU \\x1b[31mhere")
 
 
 def test_of_a_long_log_the_last_lines_are_shown(tmp_path: Path) -> None:
-    look = trained(tmp_path, trainer("for i in range(99999): print('step', i, end='\\r')\nsys.exit(1)"))
-    assert look.message.split("\n")[1:] == [f"  step {i}" for i in range(99989, 99999)]
+    status = trained(tmp_path, trainer("for i in range(99999): print('step', i, end='\\r')\nsys.exit(1)"))
+    assert status.message.split("\n")[1:] == [f"  step {i}" for i in range(99989, 99999)]
 
 
 def test_a_program_that_is_not_there_is_an_error_before_anything_is_noted(tmp_path: Path) -> None:
     backend = backend_of(("no-such-trainer", "{dataset}", "{model_file}"))
     with pytest.raises(RunError, match="no-such-trainer"):
-        backend.begin(job_in(tmp_path), [], unexpected)
+        backend.submit(job_in(tmp_path), [], unexpected)
 
 
 def unexpected(record: Mapping[str, Any]) -> None:
@@ -177,9 +177,9 @@ def unexpected(record: Mapping[str, Any]) -> None:
 def test_a_program_that_the_system_cannot_run_has_failed(tmp_path: Path) -> None:
     (tmp_path / "train").write_bytes(b"\x7fELF nonsense")
     (tmp_path / "train").chmod(0o755)
-    look = trained(tmp_path, ("./train", "{dataset}", "{model_file}"))
-    assert look.state is JobState.FAILED
-    assert "cannot start ./train" in look.message
+    status = trained(tmp_path, ("./train", "{dataset}", "{model_file}"))
+    assert status.state is JobState.FAILED
+    assert "cannot start ./train" in status.message
 
 
 # Once
@@ -187,43 +187,43 @@ def test_a_program_that_the_system_cannot_run_has_failed(tmp_path: Path) -> None
 
 def test_begun_again_and_again_a_trainer_is_started_once(tmp_path: Path) -> None:
     job, known = job_in(tmp_path), list[Mapping[str, Any]]()
-    handle = backend_of(trainer(WAITS)).begin(job, known, known.append)
+    handle = backend_of(trainer(WAITS)).submit(job, known, known.append)
     for left in (known, []):
         for _ in range(3):
-            assert backend_of(trainer(WAITS)).begin(job, left, unexpected) == handle
-    assert backend_of(trainer(WAITS)).look(job, handle).state is JobState.RUNNING
+            assert backend_of(trainer(WAITS)).submit(job, left, unexpected) == handle
+    assert backend_of(trainer(WAITS)).poll(job, handle).state is JobState.RUNNING
     (tmp_path / "go").touch()
     assert ended(backend_of(trainer(WAITS)), job, handle).model == "org/better"
-    assert backend_of(trainer(WAITS)).begin(job, known, unexpected) == handle
+    assert backend_of(trainer(WAITS)).submit(job, known, unexpected) == handle
     assert (tmp_path / "starts").read_text() == "x"
 
 
 def test_a_trainer_that_is_going_on_says_so_with_its_process(tmp_path: Path) -> None:
     job = job_in(tmp_path)
     backend = backend_of(trainer("print(os.getpid(), flush=True)\n" + WAITS))
-    handle = backend.begin(job, [], lambda record: None)
+    handle = backend.submit(job, [], lambda record: None)
     until((tmp_path / "starts").exists)
     pid = (tmp_path / "job" / "trainer.log").read_text().strip()
-    assert f"(process {pid})" in backend.look(job, handle).message
+    assert f"(process {pid})" in backend.poll(job, handle).message
 
 
 def test_a_trainer_that_failed_is_not_started_again_for_the_same_job(tmp_path: Path) -> None:
     job, known, command = job_in(tmp_path), list[Mapping[str, Any]](), trainer("sys.exit(5)")
-    handle = backend_of(command).begin(job, known, known.append)
+    handle = backend_of(command).submit(job, known, known.append)
     assert ended(backend_of(command), job, handle).state is JobState.FAILED
-    assert backend_of(command).begin(job, known, unexpected) == handle
-    assert "exit code 5" in backend_of(command).look(job, handle).message
+    assert backend_of(command).submit(job, known, unexpected) == handle
+    assert "exit code 5" in backend_of(command).poll(job, handle).message
 
 
 def test_a_job_in_the_place_of_one_that_failed_is_a_fresh_attempt_that_keeps_the_log(tmp_path: Path) -> None:
     command = trainer(f"print('here')\nif not os.path.exists('go'): sys.exit(5)\n{GOOD}")
     job, backend = job_in(tmp_path), backend_of(command)
     for attempt in (1, 2):
-        handle = backend.begin(job, [], lambda record: None)
+        handle = backend.submit(job, [], lambda record: None)
         assert handle["attempt"] == attempt
         assert ended(backend, job, handle).state is JobState.FAILED
     (tmp_path / "go").touch()
-    handle = backend.begin(job, [], lambda record: None)
+    handle = backend.submit(job, [], lambda record: None)
     assert handle == {"attempt": 3, "after": "attempt 2 failed: exit code 5"}
     assert ended(backend, job, handle).model == "org/better"
     for name in ("trainer.log", "trainer.1.log", "trainer.2.log"):
@@ -233,17 +233,17 @@ def test_a_job_in_the_place_of_one_that_failed_is_a_fresh_attempt_that_keeps_the
 def test_a_job_that_is_begun_anew_counts_the_attempts_of_those_before(tmp_path: Path) -> None:
     job, backend = job_in(tmp_path), backend_of(trainer("sys.exit(5)"))
     for attempt in (1, 2, 3):
-        look = ended(backend, job, backend.begin(job, [], lambda record: None))
+        status = ended(backend, job, backend.submit(job, [], lambda record: None))
         log = tmp_path / "job" / "trainer.log"
-        assert look.message == f"attempt {attempt} of the trainer of m failed: exit code 5 (log: {log})"
+        assert status.message == f"attempt {attempt} of the trainer of m failed: exit code 5 (log: {log})"
 
 
 def test_the_name_that_a_failed_attempt_wrote_is_not_the_next_one_s(tmp_path: Path) -> None:
     command = trainer(f"if not os.path.exists('go'):\n    {GOOD}\n    sys.exit(5)")
     job, backend = job_in(tmp_path), backend_of(command)
-    ended(backend, job, backend.begin(job, [], lambda record: None))
+    ended(backend, job, backend.submit(job, [], lambda record: None))
     (tmp_path / "go").touch()
-    handle = backend.begin(job, [], lambda record: None)
+    handle = backend.submit(job, [], lambda record: None)
     assert handle["attempt"] == 2
     assert ended(backend, job, handle).state is JobState.FAILED
 
@@ -286,8 +286,8 @@ def test_the_trainer_outlives_a_killed_run_and_is_found_by_the_next(tmp_path: Pa
     assert process.stdout.readline() == "begun\n"
     killed(process)
     backend = backend_of(command)
-    handle = backend.begin(job, [{"attempt": 1, "after": ""}], unexpected)
-    assert backend.look(job, handle).state is JobState.RUNNING
+    handle = backend.submit(job, [{"attempt": 1, "after": ""}], unexpected)
+    assert backend.poll(job, handle).state is JobState.RUNNING
     (tmp_path / "go").touch()
     assert ended(backend, job, handle).model == "org/better"
     assert (tmp_path / "starts").read_text() == "x"
@@ -303,7 +303,7 @@ def test_a_trainer_that_ended_while_nobody_looked_is_not_started_again(tmp_path:
     (tmp_path / "go").touch()
     until((tmp_path / "job" / "exit.json").exists)
     backend = backend_of(command)
-    assert backend.look(job, backend.begin(job, [{"attempt": 1}], unexpected)).model == "org/better"
+    assert backend.poll(job, backend.submit(job, [{"attempt": 1}], unexpected)).model == "org/better"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -317,7 +317,7 @@ def test_killed_at_any_moment_of_starting_two_trainers_never_run_at_once(tmp_pat
         killed(process)
     known: list[Mapping[str, Any]] = [{"attempt": 1, "after": ""}]
     backend = backend_of(command)
-    handle = backend.begin(job, known, known.append)
+    handle = backend.submit(job, known, known.append)
     until((tmp_path / "starts").exists)
     (tmp_path / "go").touch()
     assert ended(backend, job, handle).model == "org/better"
@@ -326,19 +326,19 @@ def test_killed_at_any_moment_of_starting_two_trainers_never_run_at_once(tmp_pat
 
 def test_a_trainer_that_was_cut_off_with_the_machine_is_started_again_which_is_said(tmp_path: Path) -> None:
     job, known, backend = job_in(tmp_path), list[Mapping[str, Any]](), backend_of(trainer(WAITS))
-    handle = backend.begin(job, known, known.append)
+    handle = backend.submit(job, known, known.append)
     until((tmp_path / "starts").exists)
     pid = json.loads((tmp_path / "job" / "trainer.lock").read_bytes())["pid"]
     attending = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(attending, signal.SIGKILL)
     time.sleep(0.1)
-    assert backend.look(job, handle).state is JobState.RUNNING, "the trainer itself is still there"
+    assert backend.poll(job, handle).state is JobState.RUNNING, "the trainer itself is still there"
     os.killpg(pid, signal.SIGKILL)
-    look = ended(backend, job, handle)
-    assert look.state is JobState.FAILED
-    assert "cut off" in look.message
-    handle = backend.begin(job, known, known.append)
-    assert "attempt 1 left no result" in backend.look(job, handle).message
+    status = ended(backend, job, handle)
+    assert status.state is JobState.FAILED
+    assert "cut off" in status.message
+    handle = backend.submit(job, known, known.append)
+    assert "attempt 1 left no result" in backend.poll(job, handle).message
     (tmp_path / "go").touch()
     assert ended(backend, job, handle).model == "org/better"
     assert (tmp_path / "starts").read_text() == "xx"

@@ -84,13 +84,13 @@ def test_a_run_without_a_sayable_name_asks_for_no_suffix(server: FineTuner, tmp_
 def test_a_job_runs_through_its_states_and_gives_the_new_model(server: FineTuner, tmp_path: Path) -> None:
     server.change(script={"looks": 3})
     job = job_in(tmp_path)
-    looks = to_its_end(*_with_job(begun(server, job), job))
-    assert [look.facts["status"] for look in looks] == ["validating_files", "queued", "running", "succeeded"]
-    assert [look.state for look in looks] == [JobState.RUNNING] * 3 + [JobState.SUCCEEDED]
-    assert (looks[-1].model or "").startswith("ft:tiny:my-run:1x")
-    assert looks[-1].facts["trained_tokens"] > 0
-    assert looks[-1].facts["job"] == "ftjob-0"
-    assert "validated" in looks[0].message
+    statuses = to_its_end(*_with_job(begun(server, job), job))
+    assert [status.facts["status"] for status in statuses] == ["validating_files", "queued", "running", "succeeded"]
+    assert [status.state for status in statuses] == [JobState.RUNNING] * 3 + [JobState.SUCCEEDED]
+    assert (statuses[-1].model or "").startswith("ft:tiny:my-run:1x")
+    assert statuses[-1].facts["trained_tokens"] > 0
+    assert statuses[-1].facts["job"] == "ftjob-0"
+    assert "validated" in statuses[0].message
 
 
 def _with_job(
@@ -102,36 +102,36 @@ def _with_job(
 def test_a_paused_job_runs_and_says_that_it_is_paused(server: FineTuner, tmp_path: Path) -> None:
     server.change(script={"through": ["paused", "paused", "running"], "looks": 3})
     job = job_in(tmp_path)
-    looks = to_its_end(*_with_job(begun(server, job), job))
-    assert ["paused" in look.message for look in looks] == [True, True, False, False]
-    assert looks[0].state is JobState.RUNNING
-    assert looks[-1].state is JobState.SUCCEEDED
+    statuses = to_its_end(*_with_job(begun(server, job), job))
+    assert ["paused" in status.message for status in statuses] == [True, True, False, False]
+    assert statuses[0].state is JobState.RUNNING
+    assert statuses[-1].state is JobState.SUCCEEDED
 
 
 def test_a_state_that_nobody_knows_is_shown_and_awaited(server: FineTuner, tmp_path: Path) -> None:
     server.change(script={"through": ["pondering\x1b[2J"]})
     job = job_in(tmp_path)
-    looks = to_its_end(*_with_job(begun(server, job), job))
-    assert looks[0].message == "ftjob-0: pondering\\x1b[2J"
-    assert looks[-1].state is JobState.SUCCEEDED
+    statuses = to_its_end(*_with_job(begun(server, job), job))
+    assert statuses[0].message == "ftjob-0: pondering\\x1b[2J"
+    assert statuses[-1].state is JobState.SUCCEEDED
 
 
 def test_a_failed_job_says_why_in_the_provider_s_words(server: FineTuner, tmp_path: Path) -> None:
     error = {"code": "exceeded_quota", "message": "Too \x1b[31mmuch", "param": "training_file"}
     server.change(script={"end": "failed", "error": error})
     job = job_in(tmp_path)
-    look = to_its_end(*_with_job(begun(server, job), job))[-1]
-    assert look.state is JobState.FAILED
+    status = to_its_end(*_with_job(begun(server, job), job))[-1]
+    assert status.state is JobState.FAILED
     for part in ("ftjob-0", "exceeded_quota", "Too \\x1b[31mmuch", "training_file"):
-        assert part in look.message
+        assert part in status.message
 
 
 def test_a_file_that_the_provider_finds_wrong_fails_its_job(server: FineTuner, tmp_path: Path) -> None:
     job = job_in(tmp_path)
     job.dataset.write_text(json.dumps(EXAMPLE) + "\n")
-    look = to_its_end(*_with_job(begun(server, job), job))[-1]
-    assert look.state is JobState.FAILED
-    assert "1 examples are fewer than 10" in look.message
+    status = to_its_end(*_with_job(begun(server, job), job))[-1]
+    assert status.state is JobState.FAILED
+    assert "1 examples are fewer than 10" in status.message
 
 
 def test_a_job_that_failed_without_a_word_says_so(server: FineTuner, tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_a_cancelled_job_has_ended(server: FineTuner, tmp_path: Path) -> None:
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
     server.set_job("ftjob-0", status="cancelled")
-    look = backend.look(job, handle)
-    assert look.state is JobState.CANCELLED
-    assert "ftjob-0" in look.message
+    status = backend.poll(job, handle)
+    assert status.state is JobState.CANCELLED
+    assert "ftjob-0" in status.message
 
 
 @pytest.mark.parametrize("model", ["", "a\x1b[2Jb", "x" * 3000])
@@ -155,7 +155,7 @@ def test_a_job_that_succeeds_without_a_usable_name_is_an_error(server: FineTuner
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
     with pytest.raises(RunError, match=r"ftjob-0(.|\n)*training\.trainers\.m\.backend=files(.|\n)*--set-model m=NAME"):
-        backend.look(job, handle)
+        backend.poll(job, handle)
 
 
 def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_by_the_next_run(
@@ -164,35 +164,35 @@ def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_by_the_ne
     server.change(script={"through": ["validating_files"], "end": None})
     job = job_in(tmp_path)
     backend, handle = begun(server, job, validating_minutes=0.0005)
-    assert backend.look(job, handle).state is JobState.RUNNING
+    assert backend.poll(job, handle).state is JobState.RUNNING
     time.sleep(0.05)
     with pytest.raises(RunError, match=r"ftjob-0.*Running the same command again"):
-        backend.look(job, handle)
+        backend.poll(job, handle)
     again = backend_at(server, validating_minutes=0.0005)
-    assert again.look(job, again.begin(job, [handle], unexpected)).state is JobState.RUNNING
+    assert again.poll(job, again.submit(job, [handle], unexpected)).state is JobState.RUNNING
     server.set_job("ftjob-0", status="succeeded")
     time.sleep(0.05)
-    assert again.look(job, handle).state is JobState.SUCCEEDED
+    assert again.poll(job, handle).state is JobState.SUCCEEDED
 
 
 def test_looks_that_fail_are_taken_again(server: FineTuner, tmp_path: Path) -> None:
-    server.change(looks=["error", "drop", "html", "empty", "list"])
+    server.change(statuses=["error", "drop", "html", "empty", "list"])
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
-    assert backend.look(job, handle).state is JobState.RUNNING
+    assert backend.poll(job, handle).state is JobState.RUNNING
 
 
 def test_a_server_that_stays_away_is_an_error_with_a_next_step(server: FineTuner, tmp_path: Path) -> None:
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
-    server.change(looks=["error"] * 6)
+    server.change(statuses=["error"] * 6)
     with pytest.raises(RunError, match=r"ftjob-0, after 6 attempts.*\n.*same command again"):
-        backend.look(job, handle)
+        backend.poll(job, handle)
 
 
 def test_a_job_that_the_provider_does_not_know_is_an_error(server: FineTuner, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"ftjob-9(.|\n)*another key"):
-        backend_at(server).look(job_in(tmp_path), {"job": "ftjob-9"})
+        backend_at(server).poll(job_in(tmp_path), {"job": "ftjob-9"})
 
 
 # One job
@@ -222,7 +222,7 @@ def test_a_lost_answer_leaves_one_job(
     _others(server, tmp_path)
     server.change(echoes_metadata=echoes, pages=pages, **faults)
     notes: list[Mapping[str, Any]] = []
-    handle = backend_at(server, model={"timeout": 0.7}).begin(job_in(tmp_path), [], notes.append)
+    handle = backend_at(server, model={"timeout": 0.7}).submit(job_in(tmp_path), [], notes.append)
     jobs = server.jobs()
     assert len(jobs) == 6
     assert handle == {"job": jobs[-1]["id"]}
@@ -241,11 +241,11 @@ def test_after_any_of_its_notes_a_job_is_taken_up(server: FineTuner, tmp_path: P
     server.change(echoes_metadata=echoes)
     _others(server, tmp_path)
     job, notes = job_in(tmp_path), list[Mapping[str, Any]]()
-    handle = backend_at(server).begin(job, [], notes.append)
+    handle = backend_at(server).submit(job, [], notes.append)
     assert len(notes) == 2
     known = notes[:left]
     for _ in range(3):
-        again = backend_at(server).begin(job, known, known.append)
+        again = backend_at(server).submit(job, known, known.append)
         # With not even its file noted nobody can know the job: that is a process killed before it asked for one.
         assert (again == handle) is (left > 0)
     assert len(server.jobs()) == (6 if left else 7)
@@ -268,9 +268,9 @@ def test_killed_at_any_moment_of_beginning_leaves_one_job(server: FineTuner, tmp
         server.change(creates=["after_drop"])
     backend = backend_at(server) if moment != "create" else _with_sleep(server, killed)
     with pytest.raises(Killed):
-        backend.begin(job, known, note)
-    handle = backend_at(server).begin(job, known, known.append)
-    assert backend_at(server).begin(job, known, unexpected) == handle
+        backend.submit(job, known, note)
+    handle = backend_at(server).submit(job, known, known.append)
+    assert backend_at(server).submit(job, known, unexpected) == handle
     assert [made["id"] for made in server.jobs()][5:] == [handle["job"]]
 
 
@@ -282,7 +282,7 @@ def _with_sleep(server: FineTuner, sleep: Any) -> Any:
 def test_a_job_on_the_same_file_that_belongs_to_another_is_not_taken(server: FineTuner, tmp_path: Path) -> None:
     """Some servers give the same id to equal files."""
     _, handle = begun(server, job_in(tmp_path, key="another"))
-    mine = backend_at(server).begin(job_in(tmp_path), [{"file": "file-0"}], lambda record: None)
+    mine = backend_at(server).submit(job_in(tmp_path), [{"file": "file-0"}], lambda record: None)
     assert mine != handle
     assert len(server.jobs()) == 2
 
@@ -295,15 +295,15 @@ def test_a_job_that_ended_badly_is_found_and_one_in_its_place_is_another(
     server.change(scripts=[{"looks": 0, "end": end}], echoes_metadata=echoes)
     job, known = job_in(tmp_path), list[Mapping[str, Any]]()
     backend = backend_at(server)
-    first = backend.begin(job, known, known.append)
-    assert backend.look(job, first).state == end
-    assert backend_at(server).begin(job, known, unexpected) == first
+    first = backend.submit(job, known, known.append)
+    assert backend.poll(job, first).state == end
+    assert backend_at(server).submit(job, known, unexpected) == first
     server.change(creates=["after_drop"])
     anew, later = replace(job, key="run/1/m/1", ended=tuple(known)), list[Mapping[str, Any]]()
-    second = backend_at(server).begin(anew, later, later.append)
+    second = backend_at(server).submit(anew, later, later.append)
     assert second != first
     for left in (1, 2):
-        assert backend_at(server).begin(anew, later[:left], lambda record: None) == second
+        assert backend_at(server).submit(anew, later[:left], lambda record: None) == second
     assert len(server.jobs()) == 2
 
 
@@ -311,12 +311,12 @@ def test_a_job_that_succeeded_is_never_begun_anew(server: FineTuner, tmp_path: P
     server.change(script={"looks": 0})
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
-    assert backend.look(job, handle).state is JobState.SUCCEEDED
-    assert backend.begin(job, [handle], unexpected) == handle
+    assert backend.poll(job, handle).state is JobState.SUCCEEDED
+    assert backend.submit(job, [handle], unexpected) == handle
 
 
 def test_a_file_that_the_provider_has_thrown_away_is_uploaded_again(server: FineTuner, tmp_path: Path) -> None:
     known: list[Mapping[str, Any]] = [{"file": "file-gone"}]
-    handle = backend_at(server).begin(job_in(tmp_path), known, known.append)
+    handle = backend_at(server).submit(job_in(tmp_path), known, known.append)
     assert known[1:] == [{"file": "file-0"}, {"job": "ftjob-0", "file": "file-0"}]
-    assert backend_at(server).begin(job_in(tmp_path), known, unexpected) == handle
+    assert backend_at(server).submit(job_in(tmp_path), known, unexpected) == handle

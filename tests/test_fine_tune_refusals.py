@@ -24,7 +24,7 @@ def server() -> Iterator[FineTuner]:
 
 def refused(server: FineTuner, folder: Path, waits: Sequence[float] | None = None, **options: Any) -> NipRunError:
     with pytest.raises(NipRunError) as raised:
-        backend_at(server, waits=waits, **options).begin(job_in(folder), [], lambda record: None)
+        backend_at(server, waits=waits, **options).submit(job_in(folder), [], lambda record: None)
     assert server.jobs() == []
     return raised.value
 
@@ -74,8 +74,8 @@ def test_after_a_limit_per_day_the_same_command_creates_the_job(server: FineTune
     server.change(creates=["daily"])
     known: list[Mapping[str, Any]] = []
     with pytest.raises(RunError):
-        backend_at(server).begin(job_in(tmp_path), known, known.append)
-    backend_at(server).begin(job_in(tmp_path), known, known.append)
+        backend_at(server).submit(job_in(tmp_path), known, known.append)
+    backend_at(server).submit(job_in(tmp_path), known, known.append)
     assert len(server.jobs()) == len(server.files()) == 1
 
 
@@ -116,7 +116,7 @@ def test_attempts_are_bounded(server: FineTuner, tmp_path: Path) -> None:
 def test_a_dataset_that_is_not_there_is_an_error_before_any_call(server: FineTuner, tmp_path: Path) -> None:
     job = job_in(tmp_path, dataset=tmp_path / "gone.jsonl")
     with pytest.raises(RunError, match=r"gone\.jsonl"):
-        backend_at(server).begin(job, [], unexpected)
+        backend_at(server).submit(job, [], unexpected)
     assert server.log() == []
 
 
@@ -133,8 +133,8 @@ def test_no_other_server_gets_a_key_unless_the_spec_names_it(
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "x-mine: secret")
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
-    backend.look(job, handle)
-    backend.begin(job, [{"file": "file-0"}], lambda record: None)
+    backend.poll(job, handle)
+    backend.submit(job, [{"file": "file-0"}], lambda record: None)
     assert len(server.log()) >= 4
     assert "secret" not in json.dumps(server.log())
 

@@ -26,11 +26,11 @@ def trained(server: FineTuner, folder: Path, base_model: str, *, examples: int =
     model = ModelSettings(model=base_model, base_url=server.base_url, timeout=5.0)
     backend = backend_for("m", TrainerSettings(backend="openai"), model)
     job = FineTuneJob(key, "m", "sft", base_model, dataset, "ab" * 32, folder / "job", 7, "tiny")
-    handle = backend.begin(job, [], lambda record: None)
-    while (look := backend.look(job, handle)).state is JobState.RUNNING:
+    handle = backend.submit(job, [], lambda record: None)
+    while (status := backend.poll(job, handle)).state is JobState.RUNNING:
         pass
-    assert look.model is not None
-    return look.model
+    assert status.model is not None
+    return status.model
 
 
 def test_a_verifier_is_right_more_often_the_more_it_was_trained(tmp_path: Path) -> None:

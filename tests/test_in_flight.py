@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from runner.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
-from runner.models.base import Choice, Completion, Sample
+from runner.models.base import Choice, Completion, SampleKey
 from runner.models.layers.budget import Amount
-from runner.models.layers.in_flight import InFlight, Left, lost_record
+from runner.models.layers.in_flight import AbandonedCalls, InFlight, lost_record
 from runner.models.records import ended_record, failure_record, to_record
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
@@ -257,15 +257,15 @@ def test_a_call_that_could_not_be_counted_is_not_sent(tmp_path: Path) -> None:
 MOST = Amount(0.25, 100, 1)
 
 
-def sample(index: int) -> Sample:
-    return Sample(f"p{index}", 0, 0, "verifier", 0)
+def sample(index: int) -> SampleKey:
+    return SampleKey(f"p{index}", 0, 0, "verifier", 0)
 
 
 def answer(index: int) -> dict[str, Any]:
     return to_record(sample(index), Completion((Choice("x", "stop"),), "tiny"), "p", "m")
 
 
-def left_after(folder: Path, records: Iterable[dict[str, Any]]) -> Left:
+def left_after(folder: Path, records: Iterable[dict[str, Any]]) -> AbandonedCalls:
     """What is left in flight by the file and these records of the journal."""
     path = folder / "journal.jsonl"
 
@@ -276,7 +276,7 @@ def left_after(folder: Path, records: Iterable[dict[str, Any]]) -> Left:
         await journal.close()
 
     asyncio.run(write())
-    left = Left(folder / "in_flight")
+    left = AbandonedCalls(folder / "in_flight")
     for _, record in read_journal(path):
         left.see(record)
     return left
@@ -295,7 +295,7 @@ def test_what_is_in_flight_can_be_read_at_every_moment(tmp_path: Path, in_flight
         for done in [other for other in open_ if rng.random() < 0.1]:
             in_flight.refused(sample(done))
             open_.discard(done)
-        left = Left(tmp_path / "in_flight").most
+        left = AbandonedCalls(tmp_path / "in_flight").most
         assert (left.completions, left.tokens) == (len(open_), 100 * len(open_))
     assert (tmp_path / "in_flight").stat().st_size < 3_000  # free slots are used again
 
@@ -344,7 +344,7 @@ def test_a_kill_between_the_record_of_what_was_lost_and_the_removal_of_the_file_
     """The journal may be shorter than it was when the calls were sent: what was on its way to it is lost too."""
     for index in range(3):
         in_flight.sent(sample(index), MOST, 7)
-    lost = lost_record(Left(tmp_path / "in_flight"))
+    lost = lost_record(AbandonedCalls(tmp_path / "in_flight"))
     assert lost["charged"] == [0.75, 300, 3]
     assert left_after(tmp_path, [answer(8), lost]).most == Amount()
     other = InFlight(tmp_path / "other")
@@ -359,9 +359,9 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_fl
     data = (tmp_path / "in_flight").read_bytes()
     for length in range(len(data)):
         (tmp_path / "in_flight").write_bytes(data[:length])
-        assert Left(tmp_path / "in_flight").most.completions <= 3
+        assert AbandonedCalls(tmp_path / "in_flight").most.completions <= 3
     (tmp_path / "in_flight").unlink()
-    assert Left(tmp_path / "in_flight").most == Amount()
+    assert AbandonedCalls(tmp_path / "in_flight").most == Amount()
 
 
 def test_the_file_goes_with_the_last_call_and_stays_with_one_that_is_left(tmp_path: Path) -> None:

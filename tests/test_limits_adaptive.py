@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ContextExceededError, TransientError
-from runner.models.layers.limits import COOL_DOWN_SECONDS, SHRINK, GroupLimit
+from runner.models.layers.limits import BACKOFF_COOLDOWN_SECONDS, SHRINK, GroupLimit
 from tests.batch_server.client import providing
 from tests.limits import TOO_MANY, Time, full_round, limit_of, settled
 from tests.server.client import serving
@@ -66,7 +66,7 @@ def test_it_shrinks_once_in_a_cool_down_however_many_429_come() -> None:
         limit = limit_of(100, time)
         await full_round(limit, TOO_MANY)
         first = limit.limit
-        time.now += COOL_DOWN_SECONDS - 0.1
+        time.now += BACKOFF_COOLDOWN_SECONDS - 0.1
         await full_round(limit, TOO_MANY)
         second = limit.limit
         time.now += 0.2
@@ -105,7 +105,7 @@ def test_a_server_that_refuses_a_call_now_and_then_is_not_asked_for_less_and_les
     limit = limit_of(64, time)
     assert after(limit, share, 300) == 64
     for _ in range(20):
-        time.now += COOL_DOWN_SECONDS
+        time.now += BACKOFF_COOLDOWN_SECONDS
         assert after(limit, share, 100) >= 64 * SHRINK
 
 
@@ -114,7 +114,7 @@ def test_a_server_that_refuses_every_third_call_is_asked_for_less_in_each_cool_d
     limit = limit_of(64, time)
     found = [after(limit, 1 / 3, 100)]
     for _ in range(5):
-        time.now += COOL_DOWN_SECONDS
+        time.now += BACKOFF_COOLDOWN_SECONDS
         found.append(after(limit, 1 / 3, 100))
     assert found == sorted(found, reverse=True)
     assert found[-1] < found[0] / 2
@@ -138,7 +138,7 @@ def test_after_a_429_it_grows_by_one_a_round_trip(together: bool) -> None:
         time = Time()
         limit = limit_of(100, time)
         await full_round(limit, TOO_MANY)
-        time.now += COOL_DOWN_SECONDS + 1
+        time.now += BACKOFF_COOLDOWN_SECONDS + 1
         return await rounds_under_load(limit, 10, together=together)
 
     counts = asyncio.run(go())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import TransientError
-from runner.models.layers.limits import COOL_DOWN_SECONDS, GroupLimit
+from runner.models.layers.limits import BACKOFF_COOLDOWN_SECONDS, GroupLimit
 from tests.batch_server.client import providing
 from tests.server.play import played, spec_file
 
@@ -41,7 +41,7 @@ class Group:
         """One 429, and the time after which the limit may move again."""
         asyncio.run(self.limit.enter())
         self.limit.failed(TOO_MANY)
-        self.now += COOL_DOWN_SECONDS + 1
+        self.now += BACKOFF_COOLDOWN_SECONDS + 1
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -13,13 +13,13 @@ import pytest
 
 from runner.errors import TransientError
 from runner.models.base import Completion, Request
-from runner.models.layers.limits import Gate, GroupLimit, within_limits
+from runner.models.layers.limits import FairSemaphore, GroupLimit, within_limits
 from tests.limits import ANSWER, TOO_MANY, Time, full_round, limit_of, request, settled
 
 # Places
 
 
-def within(limit: GroupLimit, gate: Gate, ask: Callable[[Request], Awaitable[Completion]]) -> Any:
+def within(limit: GroupLimit, gate: FairSemaphore, ask: Callable[[Request], Awaitable[Completion]]) -> Any:
     return within_limits(ask, gate, {"m": limit}, lambda _: 10)
 
 
@@ -27,7 +27,7 @@ def within(limit: GroupLimit, gate: Gate, ask: Callable[[Request], Awaitable[Com
 def test_never_more_in_flight_than_the_limit_whatever_fails_or_is_given_up(most: int, gate_size: int) -> None:
     async def go() -> None:
         rng, time = random.Random(5), Time()
-        limit, gate = limit_of(most, time), Gate(gate_size)
+        limit, gate = limit_of(most, time), FairSemaphore(gate_size)
         open_ = highest = 0
 
         async def ask(_: Request) -> Completion:
@@ -99,7 +99,7 @@ def test_a_call_that_is_given_up_during_the_server_s_wait_gives_its_place_back()
 
 def test_the_gate_lets_groups_in_by_turns() -> None:
     async def go() -> list[str]:
-        gate, order = Gate(2), []
+        gate, order = FairSemaphore(2), []
         await gate.enter("slow")
         await gate.enter("slow")
 
@@ -124,7 +124,7 @@ def test_the_gate_lets_groups_in_by_turns() -> None:
 
 def test_the_gate_keeps_the_order_within_a_group() -> None:
     async def go() -> list[int]:
-        gate, order = Gate(1), []
+        gate, order = FairSemaphore(1), []
         await gate.enter("m")
 
         async def one(index: int) -> None:
@@ -143,7 +143,7 @@ def test_the_gate_keeps_the_order_within_a_group() -> None:
 
 def test_a_place_that_was_given_to_a_call_that_was_given_up_goes_on() -> None:
     async def go() -> None:
-        gate = Gate(1)
+        gate = FairSemaphore(1)
         await gate.enter("m")
         first, second = asyncio.create_task(gate.enter("m")), asyncio.create_task(gate.enter("m"))
         await settled()
@@ -160,7 +160,7 @@ def test_a_slow_group_does_not_starve_a_quick_one(tmp_path: Path) -> None:
     """Prover slow, verifier quick: no game waits for another's prover when it is the verifier's turn."""
 
     async def go() -> dict[str, int]:
-        gate, done = Gate(4), Counter[str]()
+        gate, done = FairSemaphore(4), Counter[str]()
         limits = {"slow": limit_of(64), "quick": limit_of(64)}
 
         async def ask(asked: Request) -> Completion:

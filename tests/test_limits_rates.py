@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.models.base import Choice, Completion, Request, Usage
-from runner.models.layers.limits import Bucket, Gate, within_limits
+from runner.models.layers.limits import FairSemaphore, LeakyBucket, within_limits
 from tests.batch_server.client import providing
 from tests.limits import Time, limit_of, request
 from tests.server.play import played, spec_file
@@ -18,7 +18,7 @@ from tests.server.play import played, spec_file
 # Rates
 
 
-def spent(bucket: Bucket, time: Time, amounts: Iterator[float] | list[float]) -> float:
+def spent(bucket: LeakyBucket, time: Time, amounts: Iterator[float] | list[float]) -> float:
     """Seconds until all amounts were used, each after its wait."""
     begun = time.now
     for amount in amounts:
@@ -28,14 +28,14 @@ def spent(bucket: Bucket, time: Time, amounts: Iterator[float] | list[float]) ->
 
 def test_a_bucket_lets_a_burst_pass_and_then_its_rate() -> None:
     time = Time()
-    bucket = Bucket(600.0, time.clock)
+    bucket = LeakyBucket(600.0, time.clock)
     assert spent(bucket, time, [1] * 60) == 0
     assert spent(bucket, time, [1] * 600) == pytest.approx(60, abs=0.5)
 
 
 def test_a_bucket_never_lets_more_pass_in_a_minute_than_its_rate_and_a_burst() -> None:
     rng, time = random.Random(4), Time()
-    bucket = Bucket(1000.0, time.clock)
+    bucket = LeakyBucket(1000.0, time.clock)
     used: list[tuple[float, float]] = []
     for _ in range(400):
         amount = rng.uniform(1, 80)
@@ -48,14 +48,14 @@ def test_a_bucket_never_lets_more_pass_in_a_minute_than_its_rate_and_a_burst() -
 
 def test_what_is_more_than_a_burst_passes_alone_and_is_paid_off_afterwards() -> None:
     time = Time()
-    bucket = Bucket(60.0, time.clock)
+    bucket = LeakyBucket(60.0, time.clock)
     assert bucket.wait_for(30) == 0
     assert bucket.wait_for(1) == pytest.approx(25, abs=1.1)
 
 
 def test_calls_that_wait_together_wait_one_after_another() -> None:
     time = Time()
-    bucket = Bucket(60.0, time.clock)
+    bucket = LeakyBucket(60.0, time.clock)
     waits = [bucket.wait_for(1) for _ in range(20)]
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(14)
@@ -80,7 +80,7 @@ def test_calls_that_waited_for_a_place_when_a_rate_was_learnt_are_held_to_it() -
     async def go() -> float:
         time = Time()
         limit = limit_of(1, time)
-        complete = within_limits(answered, Gate(1), {"m": limit}, lambda _: 100)
+        complete = within_limits(answered, FairSemaphore(1), {"m": limit}, lambda _: 100)
         await limit.enter()
         waiting = [asyncio.create_task(complete(request(index=i))) for i in range(120)]
         await asyncio.sleep(0)
@@ -132,7 +132,7 @@ def test_tokens_that_a_call_did_not_use_are_given_back() -> None:
         async def ask(_: Request) -> Completion:
             return Completion((Choice("x", "stop"),), "tiny", Usage(90, 10))
 
-        complete = within_limits(ask, Gate(1), {"m": limit}, lambda _: 400)
+        complete = within_limits(ask, FairSemaphore(1), {"m": limit}, lambda _: 400)
         begun = time.now
         for index in range(120):
             await complete(request(index=index))

@@ -8,7 +8,7 @@ import pytest
 
 from runner.errors import SpecError
 from runner.spec.load import load_specs
-from runner.text import nearest_file
+from runner.text import did_you_mean_file
 from tests.server.play import nip_run, spec_file
 
 SPECS = ("nip.yaml", "debate.yaml", "quickstart.yaml", "merlin_arthur.yaml")
@@ -24,12 +24,12 @@ SPECS = ("nip.yaml", "debate.yaml", "quickstart.yaml", "merlin_arthur.yaml")
     ],
 )
 def test_a_misspelt_file_gets_the_one_that_was_meant(name: str, meant: str) -> None:
-    assert nearest_file(name, SPECS) == f"; did you mean {meant!r}?"
+    assert did_you_mean_file(name, SPECS) == f"; did you mean {meant!r}?"
 
 
 @pytest.mark.parametrize("name", ["gone.yaml", "mine.yaml", "x.yaml", ".yaml", "yaml"])
 def test_a_file_that_is_like_no_other_but_in_its_suffix_gets_no_name(name: str) -> None:
-    assert nearest_file(name, SPECS) == ""
+    assert did_you_mean_file(name, SPECS) == ""
 
 
 def test_a_spec_that_is_not_there_is_not_taken_for_a_built_in_one(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from runner.errors import CallError, ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
-from runner.models.providers.openai import as_ours
+from runner.models.providers.openai import map_client_error
 from runner.models.providers.openai_wire import duration, retry_after
 from tests.openai_calls import answered, ask, settings
 from tests.server.client import serving
@@ -189,7 +189,9 @@ def test_every_exception_that_the_client_exports_is_mapped() -> None:
         "BadRequestError", "AuthenticationError", "PermissionDeniedError", "NotFoundError", "UnprocessableEntityError",
     }  # fmt: skip
     for name, kind in exported.items():
-        mapped = as_ours(_raised(kind, statuses.get(name, 500)), settings(base_url="http://127.0.0.1/v1"), "small")
+        mapped = map_client_error(
+            _raised(kind, statuses.get(name, 500)), settings(base_url="http://127.0.0.1/v1"), "small"
+        )
         assert type(mapped) is (ProviderRefusal if name in refused else TransientError), name
 
 

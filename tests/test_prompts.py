@@ -326,7 +326,7 @@ def test_a_shipped_verifier_prompt_has_the_wire_format(name):
         assert "Decision: accept" in text
         assert "Decision: reject" in text
         if not template.endswith(LAST_ROUND):
-            for header in protocol.seat("verifier").headers.values():
+            for header in protocol.agent_spec("verifier").headers.values():
                 assert f"\n{header}" in text
 
 

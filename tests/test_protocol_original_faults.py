@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from runner.agents.whole_agent import AgentRuntime, OpenAiWholeAgent, Position
-from runner.documents.fields import build
+from runner.agents.whole_agent import AgentRuntime, Observation, OpenAiWholeAgent
+from runner.documents.fields import from_plain
 from runner.errors import SpecError
 from runner.models.base import Choice, Completion, Request
 from runner.prompts.chat import chat_messages
@@ -78,7 +78,7 @@ def test_a_header_with_a_letter_that_grows_is_found(tmp_path):
 
 
 def _agent(protocol: Protocol, name: str, attempts: int) -> OpenAiWholeAgent:
-    experiment = build(
+    experiment = from_plain(
         Experiment,
         {
             "name": "t",
@@ -103,7 +103,7 @@ def test_an_empty_message_fills_only_the_channels_in_which_the_agent_speaks(tmp_
         return Completion((Choice(f"nonsense {len(calls)}", "stop"),), "scripted")
 
     agent = _agent(protocol, "verifier", attempts=3)
-    reply = asyncio.run(agent.respond(Position(0, (), {}), nonsense))
+    reply = asyncio.run(agent.respond(Observation(0, (), {}), nonsense))
     assert reply == Reply("nonsense 3", {"one": "", "two": ""}, Decision.NONE, retry_count=3)
     assert len(calls) == 3
 

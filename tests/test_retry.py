@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.errors import ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
-from runner.models.base import Choice, Completion, Request, Sample
+from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.layers.retry import own_wait, with_retries
 from runner.models.policy import TransientPolicy
 from runner.models.providers.openai_wire import retry_after
@@ -19,7 +19,7 @@ from tests.processes import ended_or_killed, started_silent
 from tests.server.client import serving
 from tests.server.play import journal_records, played, spec_file
 
-REQUEST = Request("m", ({"role": "user", "content": "x"},), Sample("p", 0, 0, "verifier", 0))
+REQUEST = Request("m", ({"role": "user", "content": "x"},), SampleKey("p", 0, 0, "verifier", 0))
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from runner.errors import BudgetExhausted, RefusedError, SpecError
-from runner.models.base import Choice, Completion, Request, Sample
-from runner.models.layers.journaled import Recorded, ThroughJournal
+from runner.models.base import Choice, Completion, Request, SampleKey
+from runner.models.layers.journaled import JournaledCompleter, JournalIndex
 from runner.spec.load import load_spec
 from runner.storage.journal import Journal, read_journal
 from tests.batch_server.client import Provider, providing
@@ -131,7 +131,7 @@ def test_where_all_answers_together_do_not_fit_the_budget_one_is_asked_for(tmp_p
 
 def test_a_sample_that_was_refused_is_not_asked_for_again_by_its_siblings(tmp_path: Path) -> None:
     """Else the journal would hold an answer that the game never had, and a replay would tell another story."""
-    family = [Sample("p0", repeat, 0, "verifier", 0) for repeat in range(3)]
+    family = [SampleKey("p0", repeat, 0, "verifier", 0) for repeat in range(3)]
     asked: list[int] = []
 
     async def refusing_once(request: Request) -> Completion:
@@ -142,8 +142,8 @@ def test_a_sample_that_was_refused_is_not_asked_for_again_by_its_siblings(tmp_pa
 
     async def all_three() -> list[Any]:
         journal = Journal(tmp_path / "journal.jsonl")
-        through = ThroughJournal(
-            refusing_once, journal, Recorded(journal.read, ()), {"m": "parameters"}, sharing=frozenset({"m"})
+        through = JournaledCompleter(
+            refusing_once, journal, JournalIndex(journal.read, ()), {"m": "parameters"}, sharing=frozenset({"m"})
         )
         requests = (Request("m", (), own, siblings=tuple(s for s in family if s != own)) for own in family)
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from runner.errors import SpecError
 from runner.results.folder import RunFolder
-from runner.results.inputs import resolved, write_inputs
+from runner.results.inputs import resolved_spec, write_inputs
 from runner.rollouts.plan import Plan
 from runner.spec.load import Spec, load_spec, load_specs
 
@@ -325,7 +325,7 @@ def test_the_resolved_spec_is_a_valid_spec_with_the_same_rollouts(spec, override
     assert [job.seed for job in Plan(again).jobs()] == [job.seed for job in Plan(first).jobs()]
     assert again.experiment.description == first.experiment.description
     assert again.experiment.models == first.experiment.models
-    assert resolved(Plan(again)) == resolved(Plan(first))
+    assert resolved_spec(Plan(again)) == resolved_spec(Plan(first))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -16,7 +16,7 @@ import pytest
 from runner.errors import Interrupted
 from runner.results import leaderboard
 from runner.rollouts.engine import Engine
-from runner.runs.process import interruptible, stopping_on_signals, terminated_like_ctrl_c
+from runner.runs.process import interruptible, sigterm_as_keyboard_interrupt, stopping_on_signals
 from runner.storage.locks import locked
 from runner.storage.queries import interruptible_queries
 from tests.games import SEVENTH, protocol_of
@@ -37,7 +37,7 @@ def test_after_games_a_signal_is_again_for_whom_it_was_before(tmp_path: Any) -> 
         assert engine.stopping
 
     before = signal.getsignal(signal.SIGTERM)
-    with terminated_like_ctrl_c():
+    with sigterm_as_keyboard_interrupt():
         ours = signal.getsignal(signal.SIGTERM)
         assert ours is not before
         asyncio.run(play())

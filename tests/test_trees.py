@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from runner.agents.agent import Position, Seat
+from runner.agents.agent import Agent, Observation
 from runner.datasets.load import Datapoint
 from runner.errors import ContextExceededError, RefusedError
 from runner.protocols.game import Reply
 from runner.protocols.protocol import Decision, Protocol
 from runner.protocols.tree_shape import Path as Answers
-from runner.protocols.tree_shape import Shape
+from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
-from runner.rollouts.trees import TreeStatistics, contrasts, grow
+from runner.rollouts.trees import TreeStatistics, build_tree, contrasts
 from tests.games import protocol_of
 
 PAUSED = """\
@@ -43,25 +43,25 @@ class Scripted:
     """An agent that is refused at some nodes; the verifier accepts by its first answer and rejects by others."""
 
     name: str
-    shape: Shape
+    shape: TreeShape
     refused: Sequence[Answers]
 
-    async def respond(self, position: Position, complete: Any) -> Reply:
+    async def respond(self, observation: Observation, complete: Any) -> Reply:
         del complete
-        path = self.shape.path(position.repeat)[: position.round + 1]
+        path = self.shape.path(observation.repeat)[: observation.round + 1]
         if path in self.refused:
-            raise (RefusedError if position.round else ContextExceededError)(f"refused at {path}")
+            raise (RefusedError if observation.round else ContextExceededError)(f"refused at {path}")
         text = f"{self.name} {path}"
         if self.name == "prover":
             return Reply(text, {"main": text})
         return Reply(text, None, Decision.REJECT if path[-1] else Decision.ACCEPT)
 
 
-def tree_of(folder: Path, *refused: Answers) -> tuple[Protocol, Shape, list[Rollout]]:
+def tree_of(folder: Path, *refused: Answers) -> tuple[Protocol, TreeShape, list[Rollout]]:
     """The branches of a tree of two answers a step, on a datapoint that is to be accepted."""
     protocol = protocol_of(folder, PAUSED)
-    shape = Shape(2, 3)
-    agents = {name: cast("Seat", Scripted(name, shape, refused)) for name in protocol.agent_names}
+    shape = TreeShape(2, 3)
+    agents = {name: cast("Agent", Scripted(name, shape, refused)) for name in protocol.agent_names}
 
     async def unasked(_: Any) -> Any:
         raise AssertionError
@@ -75,7 +75,7 @@ def tree_of(folder: Path, *refused: Answers) -> tuple[Protocol, Shape, list[Roll
 
 def test_a_silent_round_has_one_answer_and_divides_nothing(tmp_path: Path) -> None:
     protocol, shape, branches = tree_of(tmp_path)
-    root = grow(branches, shape)
+    root = build_tree(branches, shape)
     assert root is not None
     assert [shape.path(leaf.job.repeat) for leaf in root.leaves] == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]
     assert [node.path for node in root.nodes()] == [
@@ -98,7 +98,7 @@ def test_a_branch_that_fails_is_left_out_and_its_siblings_are_not(
 ) -> None:
     protocol, shape, branches = tree_of(tmp_path, *refused)
     assert sum(branch.error is not None for branch in branches) == len(refused)
-    root = grow(branches, shape)
+    root = build_tree(branches, shape)
     assert root is not None
     assert [shape.path(leaf.job.repeat) for leaf in root.leaves] == left
     both = {path[:2] for path in left if (*path[:2], 0) in left and (*path[:2], 1) in left}
@@ -114,4 +114,4 @@ def test_a_branch_that_fails_is_left_out_and_its_siblings_are_not(
 def test_a_tree_of_which_nothing_came_to_an_end_gives_nothing(tmp_path: Path) -> None:
     _, shape, branches = tree_of(tmp_path, (0,), (1,))
     assert [branch.outcome for branch in branches] == ["context_exceeded", "context_exceeded"]
-    assert grow(branches, shape) is None
+    assert build_tree(branches, shape) is None

@@ -14,7 +14,7 @@ from runner.errors import (
     RunError,
     UnknownFinishReasonError,
 )
-from runner.models.base import Choice, Complete, Request, Sample, Wanted
+from runner.models.base import Choice, Complete, Request, ResponseHint, SampleKey
 from runner.models.policy import Retry
 from runner.prompts.chat import ChatMessage, chat_messages
 from runner.prompts.supervised import supervised_example
@@ -34,7 +34,7 @@ class AgentRuntime:
 
 
 @dataclass(frozen=True)
-class Position:
+class Observation:
     """Where in which game an agent speaks: the datapoint, the rollout's seed, the rounds so far."""
 
     round: int
@@ -46,7 +46,7 @@ class Position:
     repeat: int = 0
 
 
-class Seat:
+class Agent:
     """Composes prompt, model and parser for one agent of one spec."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Seat:
         self.agent_params: AgentSettings = hyper_params.agents[agent_name]
         self.shared_model_group = self.agent_params.model
         self.model_settings = hyper_params.models[self.shared_model_group]
-        self.agent_spec = protocol_handler.seat(agent_name)
+        self.agent_spec = protocol_handler.agent_spec(agent_name)
 
     @property
     def is_verifier(self) -> bool:
@@ -98,35 +98,37 @@ class Seat:
             reject=format_.reject,
         )
 
-    def prompt(self, position: Position) -> list[ChatMessage]:
+    def prompt(self, observation: Observation) -> list[ChatMessage]:
         """The chat messages that its model gets at this position."""
-        return self._chat(position, position.round)
+        return self._chat(observation, observation.round)
 
-    def _chat(self, position: Position, system_round: int) -> list[ChatMessage]:
+    def _chat(self, observation: Observation, system_round: int) -> list[ChatMessage]:
         """The chat at a position, with the system message of a round."""
         prompts = self.settings.prompts
-        columns, stance = position.columns, position.prover_stance
+        columns, stance = observation.columns, observation.prover_stance
         last_round = None
-        if self.agent_spec.last_round_message and position.round == self.max_message_rounds - 1:
-            last_round = prompts.render(self.agent_name + LAST_ROUND, self._variables(columns, stance, position.round))
+        if self.agent_spec.last_round_message and observation.round == self.max_message_rounds - 1:
+            last_round = prompts.render(
+                self.agent_name + LAST_ROUND, self._variables(columns, stance, observation.round)
+            )
         return chat_messages(
             self.protocol_handler,
             self.agent_name,
-            position.rounds,
-            round_=position.round,
+            observation.rounds,
+            round_=observation.round,
             system=prompts.render(self.agent_name, self._variables(columns, stance, system_round)),
             last_round=last_round,
-            seed=position.seed,
+            seed=observation.seed,
         )
 
-    def _wanted(self, position: Position, channels: Sequence[str]) -> Wanted:
+    def _wanted(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
         headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
-        if not (self.is_verifier and protocol.step(position.round).may_decide):
-            return Wanted(headers)
+        if not (self.is_verifier and protocol.step(observation.round).may_decide):
+            return ResponseHint(headers)
         format_ = self.hyper_params.decision_format
-        must = protocol.questions_left(position.round + 1) == 0
-        return Wanted(headers, format_.accept, format_.reject, must)
+        must = protocol.questions_left(observation.round + 1) == 0
+        return ResponseHint(headers, format_.accept, format_.reject, must)
 
     # What it says
 
@@ -135,7 +137,7 @@ class Seat:
         return parse_answer(self.protocol_handler, self.agent_name, round_, text, self.hyper_params.decision_format)
 
     async def respond(
-        self, position: Position, complete: Complete, messages: Sequence[ChatMessage] | None = None
+        self, observation: Observation, complete: Complete, messages: Sequence[ChatMessage] | None = None
     ) -> Reply:
         """Ask until an answer can be used, by the spec's retry policy for answers.
 
@@ -145,19 +147,19 @@ class Seat:
             GenerationError: the last answer allowed was bad, of a kind that has no substitute.
             CallError, ProviderRefusal: no answer came; see `runner.models`.
         """
-        messages = self.prompt(position) if messages is None else messages
-        channels = self.protocol_handler.can_be_active(position.round)[self.agent_name]
-        wanted = self._wanted(position, channels)
+        messages = self.prompt(observation) if messages is None else messages
+        channels = self.protocol_handler.can_be_active(observation.round)[self.agent_name]
+        wanted = self._wanted(observation, channels)
         retry = self.hyper_params.retry
         bad = 0
         calls = 0
         while True:
-            sample = Sample(position.datapoint, position.repeat, position.round, self.agent_name, calls)
-            completion = await complete(Request(self.shared_model_group, messages, sample, position.seed, wanted))
+            sample = SampleKey(observation.datapoint, observation.repeat, observation.round, self.agent_name, calls)
+            completion = await complete(Request(self.shared_model_group, messages, sample, observation.seed, wanted))
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
                 try:
-                    parsed = self.parse(_usable_text(choice), position.round)
+                    parsed = self.parse(_usable_text(choice), observation.round)
                 except GenerationError as error:
                     bad += 1
                     if bad >= _allowed(error, retry):
@@ -183,7 +185,7 @@ class Seat:
 
     def fine_tune_example(
         self,
-        position: Position,
+        observation: Observation,
         label: int | None,
         *,
         ensure_last_message_is_assistant: bool = True,
@@ -203,19 +205,19 @@ class Seat:
             format_ = self.hyper_params.decision_format
             verdict = format_.accept if label else format_.reject
         return supervised_example(
-            self.final_prompt(position),
+            self.final_prompt(observation),
             self.agent_name,
             true_verdict=verdict,
             ensure_last_message_is_assistant=ensure_last_message_is_assistant,
         )
 
-    def final_prompt(self, position: Position) -> list[ChatMessage]:
+    def final_prompt(self, observation: Observation) -> list[ChatMessage]:
         """The whole chat of a finished game, as it is trained on.
 
         The system message is that of the agent's first turn: an example of many turns has one, and it must
         not count down questions that the first turn still had.
         """
-        return self._chat(position, self.protocol_handler.first_active_round(self.agent_name) or 0)
+        return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
 
 
 def _usable_text(choice: Choice) -> str:

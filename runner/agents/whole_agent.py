@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from runner.agents.agent import AgentRuntime, Position, Seat
-from runner.aio import run_to_end
-from runner.documents.fields import build, plain
+from runner.agents.agent import Agent, AgentRuntime, Observation
+from runner.aio import run_sync
+from runner.documents.fields import from_plain, to_plain
 from runner.models.base import Complete
-from runner.models.settings import Trained
+from runner.models.settings import FineTuneStep
 from runner.prompts.chat import ChatMessage
 from runner.prompts.templates import FORBIDDEN
 from runner.protocols.game import Reply
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from runner.agents.arrays import NestedArrayDict
     from runner.models.connect import Connection
 
-__all__ = ["AgentRuntime", "OpenAiWholeAgent", "Position"]
+__all__ = ["AgentRuntime", "Observation", "OpenAiWholeAgent"]
 
 PROMPT_FIELDS = ("role", "name", "content")
 
 
-class OpenAiWholeAgent(Seat):
+class OpenAiWholeAgent(Agent):
     """One seat of a protocol, played by one model over the whole chat.
 
     The runner plays with it through `respond`; `forward` is the same on arrays of any batch shape.
@@ -130,23 +130,25 @@ class OpenAiWholeAgent(Seat):
         """
         shape = data.batch_size
         flat = data.reshape(math.prod(shape))
-        positions = [self._position(flat, index) for index in range(flat.batch_size[0])]
-        chats = [self.prompt(position) if self._speaks_at(position) else [] for position in positions]
-        replies = run_to_end(lambda: self._respond_all(positions, chats))
+        positions = [self._observation(flat, index) for index in range(flat.batch_size[0])]
+        chats = [self.prompt(observation) if self._speaks_at(observation) else [] for observation in positions]
+        replies = run_sync(lambda: self._respond_all(positions, chats))
         return self._out_arrays(positions, chats, replies).reshape(*shape)
 
-    def _speaks_at(self, position: Position) -> bool:
-        return self.agent_name in self.protocol_handler.speakers(position.round, position.seed)
+    def _speaks_at(self, observation: Observation) -> bool:
+        return self.agent_name in self.protocol_handler.speakers(observation.round, observation.seed)
 
     async def _respond_all(
-        self, positions: Sequence[Position], chats: Sequence[Sequence[ChatMessage]]
+        self, positions: Sequence[Observation], chats: Sequence[Sequence[ChatMessage]]
     ) -> list[Reply | None]:
         connection = self._connected()
 
-        async def one(position: Position, chat: Sequence[ChatMessage]) -> Reply | None:
-            return await self.respond(position, connection.complete, chat) if chat else None
+        async def one(observation: Observation, chat: Sequence[ChatMessage]) -> Reply | None:
+            return await self.respond(observation, connection.complete, chat) if chat else None
 
-        tasks = [asyncio.create_task(one(position, chat)) for position, chat in zip(positions, chats, strict=True)]
+        tasks = [
+            asyncio.create_task(one(observation, chat)) for observation, chat in zip(positions, chats, strict=True)
+        ]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
@@ -164,7 +166,7 @@ class OpenAiWholeAgent(Seat):
         group = {self.shared_model_group: self.model_settings}
         return connect(group, self.hyper_params.retry.transient)
 
-    def _position(self, flat: NestedArrayDict, index: int, round_: int | None = None) -> Position:
+    def _observation(self, flat: NestedArrayDict, index: int, round_: int | None = None) -> Observation:
         from runner.agents.arrays import NestedArrayDict, rounds_from_arrays
 
         # Columns are whatever else the caller gives; a label among them never reaches a template.
@@ -176,7 +178,7 @@ class OpenAiWholeAgent(Seat):
             if name not in known and name not in FORBIDDEN and not isinstance(flat[name], NestedArrayDict)
         }
         rounds = rounds_from_arrays(self.protocol_handler, *(flat[name][index] for name in histories))
-        return Position(
+        return Observation(
             round=int(flat["round"][index]) if round_ is None else round_,
             rounds=rounds,
             columns=columns,
@@ -187,7 +189,7 @@ class OpenAiWholeAgent(Seat):
 
     def _out_arrays(
         self,
-        positions: Sequence[Position],
+        positions: Sequence[Observation],
         chats: Sequence[Sequence[ChatMessage]],
         replies: Sequence[Reply | None],
     ) -> NestedArrayDict:
@@ -204,12 +206,12 @@ class OpenAiWholeAgent(Seat):
         decision = np.full((size,), int(Decision.NONE), dtype=np.int64)
         retries = np.zeros((size, len(names)), dtype=np.int64)
         limits = np.zeros((size, len(names)), dtype=bool)
-        for index, (position, reply, chat) in enumerate(zip(positions, replies, chats, strict=True)):
+        for index, (observation, reply, chat) in enumerate(zip(positions, replies, chats, strict=True)):
             if reply is None:
                 continue
             raw[index] = reply.raw
             decision[index] = reply.decision
-            for channel in self.protocol_handler.can_be_active(position.round)[self.agent_name]:
+            for channel in self.protocol_handler.can_be_active(observation.round)[self.agent_name]:
                 column = names.index(channel)
                 retries[index, column] = reply.retry_count
                 limits[index, column] = reply.token_limit
@@ -244,7 +246,7 @@ class OpenAiWholeAgent(Seat):
         for index in range(flat.batch_size[0]):
             label = _scalar(flat["y"][index]) if "y" in flat else None
             example = self.fine_tune_example(
-                self._final_position(flat, index),
+                self._final_observation(flat, index),
                 label,
                 ensure_last_message_is_assistant=ensure_last_message_is_assistant,
                 replace_verifier_guess_with_true_label=replace_verifier_guess_with_true_label and self.is_verifier,
@@ -253,12 +255,12 @@ class OpenAiWholeAgent(Seat):
                 examples.append({"messages": example})
         return examples
 
-    def _final_position(self, flat: NestedArrayDict, index: int) -> Position:
+    def _final_observation(self, flat: NestedArrayDict, index: int) -> Observation:
         """A finished game's position: the round stays within the game's last."""
         from runner.agents.arrays import is_missing
 
         played = sum(any(not is_missing(text) for text in row) for row in flat["raw_message_history"][index])
-        return self._position(flat, index, round_=min(played, self.max_message_rounds - 1))
+        return self._observation(flat, index, round_=min(played, self.max_message_rounds - 1))
 
     # State
 
@@ -267,7 +269,7 @@ class OpenAiWholeAgent(Seat):
         return {
             "model_name": self.model_name,
             "base_model_name": self.base_model_name,
-            "lineage": plain(self.model_settings.lineage),
+            "lineage": to_plain(self.model_settings.lineage),
         }
 
     def set_state(self, checkpoint: Mapping[str, Any]) -> None:
@@ -280,7 +282,7 @@ class OpenAiWholeAgent(Seat):
             self.model_settings,
             model=checkpoint["model_name"],
             base_model=checkpoint.get("base_model_name", self.base_model_name),
-            lineage=tuple(build(Trained, step) for step in checkpoint.get("lineage", ())),
+            lineage=tuple(from_plain(FineTuneStep, step) for step in checkpoint.get("lineage", ())),
         )
         self._client = self.settings.complete
 

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from runner.cli.output import load_all, print_json, print_table, shown_point
-from runner.rollouts.estimate import Estimate, estimates, total
+from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.spec.checks.training import tree_calls
 from runner.spec.load import Spec
-from runner.text import listed
+from runner.text import comma_join
 from runner.training.plan import TrainingPlan
 
 
@@ -47,18 +47,18 @@ def _what(plan: Plan) -> str:
         )
     if training is None:
         return f"Run {plan.run_id} plays {played}"
-    groups = "; ".join(f"{group} on the games of {listed(agents)}" for group, agents in training.trained.items())
+    groups = "; ".join(f"{group} on the games of {comma_join(agents)}" for group, agents in training.trained.items())
     many, method = training.training.iterations, training.training.method
     return f"Run {training.run_id} trains by {method}: {groups}.\nEach of {many} iterations plays {played}"
 
 
-def _estimates(plan: Plan) -> list[Estimate]:
+def _estimates(plan: Plan) -> list[CostEstimate]:
     if plan.spec.experiment.kind == "benchmark":
         return estimates(plan)
-    return total(estimate for games in TrainingPlan(plan.spec).all_games() for estimate in estimates(games))
+    return total_cost(estimate for games in TrainingPlan(plan.spec).all_games() for estimate in estimates(games))
 
 
-def _row(estimate: Estimate) -> tuple[str, ...]:
+def _row(estimate: CostEstimate) -> tuple[str, ...]:
     low_high = [
         f"{low:,} to {high:,}" for low, high in (estimate.calls, estimate.prompt_tokens, estimate.completion_tokens)
     ]

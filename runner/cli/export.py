@@ -13,9 +13,9 @@ from runner.errors import UsageError
 from runner.finetune.files import FineTuneFiles, Trees, format_of
 from runner.finetune.formats import FORMATS, Format
 from runner.results.folder import RunFolder, find_run, is_training_run
-from runner.runs.reconstruct import Rederiver, saved_plan
+from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.experiment import FineTune
-from runner.text import listed
+from runner.text import comma_join
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
     shape = plan.shape if format_.method == "dpo" else None
     trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
     files = FineTuneFiles(target, settings, plan.agents(), folder.run_id, trees)
-    _show(target, _written(files, Rederiver(folder, plan)), as_json=args.json)
+    _show(target, _written(files, Reconstructor(folder, plan)), as_json=args.json)
     return 0
 
 
@@ -60,7 +60,7 @@ def _refuse_training_run(folder: RunFolder, name: str) -> NoReturn:
     example = f": nip-run export {parts[0]} --format {name}" if parts else ""
     raise UsageError(
         f"{folder.run_id} is a training run; what it trained on is in {folder.path / 'iterations'}. Its games are in "
-        f"runs of their own ({listed(parts) or 'none yet'}), each exported by itself{example}"
+        f"runs of their own ({comma_join(parts) or 'none yet'}), each exported by itself{example}"
     )
 
 
@@ -73,11 +73,11 @@ def _format(name: str, method: str | None, *, trees: bool) -> Format:
     if method is None:
         return format_of(name, trees=trees)
     if (name, method) not in FORMATS:
-        raise UsageError(f"{name} has no {method}; it has {listed(m for n, m in FORMATS if n == name)}")
+        raise UsageError(f"{name} has no {method}; it has {comma_join(m for n, m in FORMATS if n == name)}")
     return FORMATS[name, method]
 
 
-def _written(files: FineTuneFiles, rederiver: Rederiver) -> list[dict[str, Any]]:
+def _written(files: FineTuneFiles, rederiver: Reconstructor) -> list[dict[str, Any]]:
     try:
         for rollouts in rederiver.by_job():
             files.add(rollouts)

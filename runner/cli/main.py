@@ -127,7 +127,7 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:
     from runner.errors import BudgetExhausted, Interrupted, NipRunError, ProviderRefusal, SpecError, UsageError
-    from runner.text import clean
+    from runner.text import escape_controls
 
     if parsed.verbose > 1:
         traceback.print_exception(error)
@@ -143,7 +143,7 @@ def _reported(error: Exception, parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json.dumps({"ok": False, "exit_code": code, "errors": lines}))
     for line in lines:
-        print(clean(line), file=sys.stderr)
+        print(escape_controls(line), file=sys.stderr)
     if isinstance(error, SpecError) and len(lines) > 1:
         print(f"{len(lines)} problems; nothing was called, nothing was written", file=sys.stderr)
     return code

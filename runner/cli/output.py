@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import UsageError
-from runner.text import clean
+from runner.text import escape_controls
 
 if TYPE_CHECKING:
     from runner.spec.load import Spec
@@ -70,7 +70,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
-        table.add_column(Text(clean(column)), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(escape_controls(column)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell(value)) for value in row))
     terminal = sys.stdout.isatty()
@@ -91,7 +91,7 @@ def cell(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.4g}"
-    return clean(str(value))
+    return escape_controls(str(value))
 
 
 def with_interval(value: float | None, low: float | None, high: float | None) -> str:
@@ -114,4 +114,4 @@ def shown_point(point: Mapping[str, Any]) -> str:
 
 def note(text: str) -> None:
     """A line for a person, on stderr."""
-    print(clean(text), file=sys.stderr)
+    print(escape_controls(text), file=sys.stderr)

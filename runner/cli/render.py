@@ -8,36 +8,41 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.agents.agent import Position, Seat
+from runner.agents.agent import Agent, Observation
 from runner.cli.output import note, split_words
 from runner.errors import UsageError
-from runner.models.base import Completion, Request, Wanted
+from runner.models.base import Completion, Request, ResponseHint
 from runner.models.providers.dummy import DummyModel
 from runner.models.providers.openai_body import request_body
 from runner.protocols.game import Reply, Round, play
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.spec.load import Spec, load_specs
-from runner.text import clean, listed, nearest
+from runner.text import comma_join, did_you_mean, escape_controls
 
 
 def execute(args: argparse.Namespace) -> int:
     names, overrides = split_words(args.words)
     if len(names) != 2:
-        raise UsageError(f"a spec and an agent belong here: nip-run render SPEC AGENT (found {listed(names)})")
+        raise UsageError(f"a spec and an agent belong here: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
     spec = load_specs(path, overrides)[0]
     if agent_name not in spec.protocol.agent_names:
-        hint = nearest(agent_name, spec.protocol.agent_names) or f"; there are {listed(spec.protocol.agent_names)}"
+        hint = (
+            did_you_mean(agent_name, spec.protocol.agent_names)
+            or f"; there are {comma_join(spec.protocol.agent_names)}"
+        )
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
     plan = Plan(spec)
     job = _job(plan, args.datapoint)
     round_ = _round(spec, agent_name, args.round, job)
     agents = plan.seats()
     rounds = asyncio.run(_filled(spec, agents, job, round_))
-    position = Position(round_, rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance, job.datapoint.id)
+    observation = Observation(
+        round_, rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance, job.datapoint.id
+    )
     agent = agents[agent_name]
-    body = json.loads(request_body(agent.model_settings, agent.prompt(position)))
+    body = json.loads(request_body(agent.model_settings, agent.prompt(observation)))
     if args.json:
         print(json.dumps(body, indent=2))
         return 0
@@ -48,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
             print(f"{name}: {json.dumps(value)}")
     for message in body["messages"]:
         sender = f" ({message['name']})" if "name" in message else ""
-        print(f"\n--- {message['role']}{sender} ---\n{clean(message['content'])}")
+        print(f"\n--- {message['role']}{sender} ---\n{escape_controls(message['content'])}")
     return 0
 
 
@@ -57,7 +62,9 @@ def _job(plan: Plan, datapoint: str | None) -> Job:
         if datapoint is None or job.datapoint.id == datapoint:
             return job
     known = [point.id for point in plan.spec.dataset.datapoints]
-    raise UsageError(f"no datapoint {datapoint!r}{nearest(str(datapoint), known) or f'; the first is {known[0]!r}'}")
+    raise UsageError(
+        f"no datapoint {datapoint!r}{did_you_mean(str(datapoint), known) or f'; the first is {known[0]!r}'}"
+    )
 
 
 def _round(spec: Spec, agent: str, asked: int | None, job: Job) -> int:
@@ -68,21 +75,21 @@ def _round(spec: Spec, agent: str, asked: int | None, job: Job) -> int:
     if asked is None:
         return rounds[0]
     if asked not in rounds:
-        raise UsageError(f"{agent} speaks in the rounds {listed(map(str, rounds))} of this rollout, not in {asked}")
+        raise UsageError(f"{agent} speaks in the rounds {comma_join(map(str, rounds))} of this rollout, not in {asked}")
     return asked
 
 
-async def _filled(spec: Spec, agents: dict[str, Seat], job: Job, until: int) -> Sequence[Round]:
+async def _filled(spec: Spec, agents: dict[str, Agent], job: Job, until: int) -> Sequence[Round]:
     """Rounds up to `until`, with dummy answers that never decide."""
 
     async def undecided(request: Request) -> Completion:
-        return await DummyModel().complete(replace(request, wanted=Wanted(request.wanted.headers)))
+        return await DummyModel().complete(replace(request, wanted=ResponseHint(request.wanted.headers)))
 
     point = job.datapoint
     game = play(spec.protocol, seed=job.seed, label=point.label, prover_stance=point.prover_stance)
     turn = next(game)
     while turn.round < until:
-        position = Position(turn.round, turn.rounds, point.columns, job.seed, point.prover_stance, point.id)
-        replies: dict[str, Reply] = {name: await agents[name].respond(position, undecided) for name in turn.speakers}
+        observation = Observation(turn.round, turn.rounds, point.columns, job.seed, point.prover_stance, point.id)
+        replies: dict[str, Reply] = {name: await agents[name].respond(observation, undecided) for name in turn.speakers}
         turn = game.send(replies)
     return turn.rounds

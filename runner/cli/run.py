@@ -68,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     results: list[RunResult] = []
     waiting_points: list[_WaitingPoint] = []
     with ExitStack() as locks:
-        budgets, held = _shared_budgets(args, specs, locks)
+        budgets, locked_runs = _shared_budgets(args, specs, locks)
         for path, spec in specs:
             try:
                 with watching(spec.experiment.name, quiet=args.quiet) as watch:
@@ -79,7 +79,7 @@ def execute(args: argparse.Namespace) -> int:
                         again=args.again,
                         replay=replay,
                         budget=budgets.get(path),
-                        held=held,
+                        locked_runs=locked_runs,
                         watch=watch,
                         set_model=_chosen(args.set_model),
                     )
@@ -129,7 +129,7 @@ def _shared_budgets(
     any of them. A second process that comes to one of them is told who has it, before it has asked for anything.
     """
     budgets: dict[str, Budget] = {}
-    held: set[str] = set()
+    locked_runs: set[str] = set()
     counted: set[tuple[str, str]] = set()
     allow_open_files(len(specs))
     for path, spec in specs:
@@ -138,14 +138,14 @@ def _shared_budgets(
             continue
         budget = budgets.setdefault(path, Budget(settings))
         name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=args.replay is not None)
-        if name not in held:
+        if name not in locked_runs:
             locks.enter_context(lock_run(args.results, name))
-            held.add(name)
+            locked_runs.add(name)
         amount = spent(spec, args.results, name)
         if (path, name) not in counted:
             budget.add_spent(amount)
             counted.add((path, name))
-    return budgets, held
+    return budgets, locked_runs
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:

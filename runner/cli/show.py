@@ -16,9 +16,9 @@ from runner.results.folder import DONE, RunFolder, find_run, is_training_run
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.reconstruct import Rederiver, saved_plan
+from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.storage.atomic import read_json
-from runner.text import clean, listed
+from runner.text import comma_join, escape_controls
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -83,7 +83,7 @@ def _rollout_of_part(folder: RunFolder, wanted: str) -> tuple[RunFolder, Rollout
             return part, _rollout(part, saved_plan(part), wanted)
     raise UsageError(
         f"no rollout {wanted!r} in training run {folder.run_id}; its games are those of runs "
-        f"{listed(part.run_id for part in parts) or 'that are still to come'}"
+        f"{comma_join(part.run_id for part in parts) or 'that are still to come'}"
     )
 
 
@@ -94,7 +94,7 @@ def _rollout(folder: RunFolder, plan: Plan, wanted: str) -> Rollout:
         return job.rollout_id.startswith(wanted) or job.datapoint.id == wanted
 
     jobs = [job for job in plan.jobs() if plan.shape is not None or meant(job)]
-    rederiver = Rederiver(folder, plan)
+    rederiver = Reconstructor(folder, plan)
     try:
         for job in jobs:
             for rollout in rederiver.of_job(job):
@@ -136,13 +136,13 @@ def _as_json(rollout: Rollout) -> dict[str, Any]:
 
 def _print_transcript(rollout: Rollout) -> None:
     job = rollout.job
-    print(f"rollout {job.rollout_id}  datapoint {clean(job.datapoint.id)}  repeat {job.repeat}")
+    print(f"rollout {job.rollout_id}  datapoint {escape_controls(job.datapoint.id)}  repeat {job.repeat}")
     for name, value in job.datapoint.columns.items():
         text = value if isinstance(value, str) else json.dumps(value, default=str)
         print(
-            f"\n{clean(name)}:\n{_indented(text)}"
+            f"\n{escape_controls(name)}:\n{_indented(text)}"
             if "\n" in text or len(text) > 80
-            else f"{clean(name)}: {clean(text)}"
+            else f"{escape_controls(name)}: {escape_controls(text)}"
         )
     for index, played in enumerate(rollout.rounds):
         for agent, raw in played.raw.items():
@@ -152,8 +152,8 @@ def _print_transcript(rollout: Rollout) -> None:
     print(f"\noutcome: {rollout.outcome}, verdict: {verdict}, label: {stance_word(job.datapoint.label)}")
     print("rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in rollout.rewards.items()))
     if rollout.error:
-        print(f"error: {clean(rollout.error)}")
+        print(f"error: {escape_controls(rollout.error)}")
 
 
 def _indented(text: str) -> str:
-    return "\n".join("  " + line for line in clean(text).split("\n"))
+    return "\n".join("  " + line for line in escape_controls(text).split("\n"))

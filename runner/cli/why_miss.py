@@ -10,7 +10,7 @@ from runner.errors import UsageError
 from runner.models.base import Request
 from runner.models.layers.cache import Cache, asked_fields, differences
 from runner.results.folder import find_run
-from runner.runs.reconstruct import Rederiver, saved_plan
+from runner.runs.reconstruct import Reconstructor, saved_plan
 
 SHOWN_CHARACTERS = 60
 
@@ -26,7 +26,7 @@ def execute(args: argparse.Namespace) -> int:
         )
     own = used_path is not None and used_path.is_file() and path.samefile(used_path)
     plan = saved_plan(folder)
-    rederiver = Rederiver(folder, plan)
+    rederiver = Reconstructor(folder, plan)
     cache = Cache(path, folder.run_id)
     models = plan.spec.experiment.models
     explained: list[dict[str, Any]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from runner.datasets.read import Table, Unreadable, canonical_problem, quoted, read_hub, read_table, renamed
 from runner.datasets.settings import DatasetSettings
-from runner.errors import Place, Problem, SpecError
+from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.hashing import derived_seed, hash_parity, tagged_hash
-from runner.text import listed, nearest
+from runner.text import comma_join, did_you_mean
 
 if TYPE_CHECKING:
     import duckdb
@@ -59,11 +59,7 @@ class Dataset:
         return tagged_hash("dataset", [point.content_hash for point in self.datapoints])
 
 
-Where = Callable[[str], Place]
-"""A key such as `dataset.split`, into the place that set it."""
-
-
-def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where: Where) -> Dataset:
+def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
     """Read, map, filter, order and cut a dataset. `path` is the file that `settings.path` was found to be.
 
     Raises:
@@ -92,11 +88,11 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     return Dataset(chosen, columns, table.sha256)
 
 
-def _refused(where: Where, message: str, key: str) -> SpecError:
+def _refused(where: PlaceOf, message: str, key: str) -> SpecError:
     return SpecError([Problem(where(key), key, message)])
 
 
-def _read(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path: Path | None, where: Where) -> Table:
+def _read(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path: Path | None, where: PlaceOf) -> Table:
     """The file's rows under our names, with an id and a label."""
     if settings.path.startswith(HUB):
         try:
@@ -113,10 +109,10 @@ def _read(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path
         raise _refused(where, "the file has no rows", "dataset.path")
     doubled = [theirs for theirs, count in Counter(settings.columns.values()).items() if count > 1]
     if doubled:
-        raise _refused(where, f"one column under two names: {listed(doubled)}", "dataset.columns")
+        raise _refused(where, f"one column under two names: {comma_join(doubled)}", "dataset.columns")
     for ours, theirs in settings.columns.items():
         if theirs not in table.columns:
-            message = f"the file has no column {theirs!r}{nearest(theirs, table.columns)}"
+            message = f"the file has no column {theirs!r}{did_you_mean(theirs, table.columns)}"
             raise _refused(where, message, f"dataset.columns.{ours}")
     there = table.columns
     table = renamed(table, settings.columns)
@@ -124,7 +120,7 @@ def _read(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path
         Problem(
             where("dataset.columns"),
             "dataset",
-            f"the file has no column {needed!r}{nearest(needed, there) or '; it has ' + listed(there)}; "
+            f"the file has no column {needed!r}{did_you_mean(needed, there) or '; it has ' + comma_join(there)}; "
             f"map it with dataset.columns.{needed}=...",
         )
         for needed in ("id", "label")
@@ -136,7 +132,7 @@ def _read(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path
 
 
 def _selected(
-    connection: duckdb.DuckDBPyConnection, table: Table, settings: DatasetSettings, where: Where
+    connection: duckdb.DuckDBPyConnection, table: Table, settings: DatasetSettings, where: PlaceOf
 ) -> list[dict[str, Any]]:
     """The rows of the split that pass the filter, each with its number in the file."""
     rows = [{**row, _NUMBER: number} for number, row in enumerate(table.rows, 1)]
@@ -153,11 +149,13 @@ def _selected(
     found = [row for row in rows if row["split"] == settings.split]
     if not found:
         splits = sorted({str(row["split"]) for row in rows})
-        raise _refused(where, f"no row has this split; the file has {listed(splits)}", "dataset.split")
+        raise _refused(where, f"no row has this split; the file has {comma_join(splits)}", "dataset.split")
     return found
 
 
-def _filtered(connection: duckdb.DuckDBPyConnection, table: Table, settings: DatasetSettings, where: Where) -> set[int]:
+def _filtered(
+    connection: duckdb.DuckDBPyConnection, table: Table, settings: DatasetSettings, where: PlaceOf
+) -> set[int]:
     """The numbers of the rows that pass the filter, which is a SQL condition on our names."""
     import duckdb
 
@@ -184,7 +182,7 @@ def _filtered(connection: duckdb.DuckDBPyConnection, table: Table, settings: Dat
 
 def _row_problems(rows: list[dict[str, Any]], columns: Sequence[str], place: Place) -> Iterator[Problem]:
     def some(what: Sequence[Any]) -> str:
-        return listed(what[:_SHOWN]) + (f" and {len(what) - _SHOWN} more" if len(what) > _SHOWN else "")
+        return comma_join(what[:_SHOWN]) + (f" and {len(what) - _SHOWN} more" if len(what) > _SHOWN else "")
 
     missing = [row[_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
     if missing:

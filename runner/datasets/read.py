@@ -16,7 +16,7 @@ import orjson
 from runner.errors import Place, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
 from runner.storage.queries import duckdb_pattern
-from runner.text import listed, nearest
+from runner.text import comma_join, did_you_mean
 
 if TYPE_CHECKING:
     import duckdb
@@ -66,9 +66,13 @@ def read_table(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
         return _read_csv(connection, path)
     if suffix in PARQUET:
         return _read_parquet(connection, path)
-    known = listed((*JSON, *CSV, *PARQUET))
+    known = comma_join((*JSON, *CSV, *PARQUET))
     raise SpecError(
-        [Problem(Place(str(path)), "dataset.path", f"a dataset's name ends in one of {known}{nearest(suffix, JSON)}")]
+        [
+            Problem(
+                Place(str(path)), "dataset.path", f"a dataset's name ends in one of {known}{did_you_mean(suffix, JSON)}"
+            )
+        ]
     )
 
 

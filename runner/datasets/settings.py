@@ -6,30 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.documents.fields import key
+from runner.documents.fields import option
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSettings:
     """Which datapoints are played."""
 
-    path: str = key(
+    path: str = option(
         "A .jsonl, .csv or .parquet file, or `hf://org/name` on the Hugging Face Hub (needs `nip-run[hf]`).",
         example="data/code_validation.jsonl",
         path=True,
     )
-    columns: Mapping[str, str] = key(
+    columns: Mapping[str, str] = option(
         "Renames columns: our name to the file's. Every dataset needs `id` and `label` (0 or 1).",
         factory=dict,
         example={"id": "task_id", "label": "is_correct"},
     )
-    split: str | None = key(
+    split: str | None = option(
         "Only rows whose `split` column has this value; on the Hub, the dataset's split.", default=None, example="test"
     )
-    filter: str | None = key("A SQL condition on the columns.", default=None, example="difficulty = 'hard'")
-    balance: Literal["none", "label"] = key(
+    filter: str | None = option("A SQL condition on the columns.", default=None, example="difficulty = 'hard'")
+    balance: Literal["none", "label"] = option(
         "`label`: as many datapoints of one label as of the other, the first of each.", default="none"
     )
-    shuffle: bool = key("Order the datapoints by the spec's seed; otherwise as the file has them.", default=False)
-    limit: int | None = key("At most this many datapoints, after all the rest.", default=None, example=40, minimum=1)
-    revision: str | None = key("For the Hub: the commit to read.", default=None, example="4f2c1d0")
+    shuffle: bool = option("Order the datapoints by the spec's seed; otherwise as the file has them.", default=False)
+    limit: int | None = option("At most this many datapoints, after all the rest.", default=None, example=40, minimum=1)
+    revision: str | None = option("For the Hub: the commit to read.", default=None, example="4f2c1d0")

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from runner.documents.layers import Layered
 from runner.errors import Problem
-from runner.text import listed, nearest
+from runner.text import comma_join, did_you_mean
 
 _NAMES = {
     "string": "text",
@@ -51,7 +51,7 @@ def _problems(error: ValidationError, layered: Layered, validator: Draft202012Va
                 yield Problem(
                     layered.place((*at, name)),
                     ".".join(map(str, (*at, name))),
-                    f"unknown key{nearest(name, known) or '; known are ' + listed(known)}",
+                    f"unknown key{did_you_mean(name, known) or '; known are ' + comma_join(known)}",
                 )
         return
     if "propertyNames" in error.absolute_schema_path:
@@ -107,10 +107,10 @@ def _message(error: ValidationError) -> str:
             return _expected(_kinds(error), value)
         case "required":
             missing = [name for name in rule if name not in value]
-            return f"missing key{'s' if len(missing) > 1 else ''}: {listed(missing)}"
+            return f"missing key{'s' if len(missing) > 1 else ''}: {comma_join(missing)}"
         case "enum":
             known = [str(item) for item in rule if item is not None]
-            return f"{_shown(value)} is none of {listed(known)}{nearest(str(value), known)}"
+            return f"{_shown(value)} is none of {comma_join(known)}{did_you_mean(str(value), known)}"
         case "minimum" | "exclusiveMinimum":
             return f"{_shown(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
         case "maximum" | "exclusiveMaximum":

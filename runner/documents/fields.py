@@ -22,7 +22,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SCALARS: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
-def key(
+def option(
     doc: str,
     *,
     default: Any = MISSING,
@@ -85,11 +85,11 @@ def _field_schema(field: Field[Any], hint: Any, definitions: dict[str, Any]) -> 
     result = {"description": field.metadata["doc"], **_type_schema(hint, definitions)}
     result.update(field.metadata["constraints"])
     if field.default is not MISSING:
-        result["default"] = plain(field.default)
+        result["default"] = to_plain(field.default)
     elif field.default_factory is not MISSING:
-        result["default"] = plain(field.default_factory())
+        result["default"] = to_plain(field.default_factory())
     example = field.metadata["example"]
-    result["examples"] = [result["default"] if example is MISSING else plain(example)]
+    result["examples"] = [result["default"] if example is MISSING else to_plain(example)]
     return result
 
 
@@ -131,7 +131,7 @@ def _bare_type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     raise TypeError(f"no JSON Schema for {hint!r}")
 
 
-def build(cls: type[T], data: Mapping[str, Any]) -> T:
+def from_plain(cls: type[T], data: Mapping[str, Any]) -> T:
     """A frozen `cls` from data that its schema has accepted."""
     hints = _types(cast("type", cls))
     return cls(**{name: _value(hints[name], value) for name, value in data.items()})
@@ -148,7 +148,7 @@ def _value(hint: Any, value: Any) -> Any:
         return tuple(_value(get_args(hint)[0], item) for item in value)
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            return build(hint, value)
+            return from_plain(hint, value)
         if get_args(hint):
             return {name: _value(get_args(hint)[1], item) for name, item in value.items()}
     if origin in (Union, types.UnionType) and isinstance(value, list):
@@ -156,14 +156,14 @@ def _value(hint: Any, value: Any) -> Any:
     return value
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A built value back as the data a document would hold, with every default written out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
+        return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     return value
 
 

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.documents.reader import Document, KeyPath, parse, read
 from runner.errors import Place, Problem
-from runner.text import nearest
+from runner.text import did_you_mean
 
 EXTENDS = "extends"
 MAX_EXTENDS = 16
@@ -171,7 +171,7 @@ def _apply_override(override: Override, layered: Layered) -> None:
         return refuse(".".join(at[:-1]), f"{parent!r} is no mapping; {name!r} cannot be set in it")
     if sign == "~":
         if at[-1] not in parent:
-            return refuse(name, f"there is no such key to delete{nearest(at[-1], parent)}")
+            return refuse(name, f"there is no such key to delete{did_you_mean(at[-1], parent)}")
         del parent[at[-1]]
         return None
     if sign == "+" and at[-1] in parent:

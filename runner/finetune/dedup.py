@@ -15,7 +15,7 @@ def digest(line: bytes) -> bytes:
     return hashlib.sha256(line).digest()[:16]
 
 
-class Digests:
+class DedupIndex:
     """The digests of the lines of many files, until `close`."""
 
     def __init__(self, path: Path) -> None:
@@ -50,10 +50,10 @@ class Digests:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ScopedDedup:
     """The lines of some files that may share none: the splits of one dataset."""
 
-    digests: Digests
+    digests: DedupIndex
     scope: str
 
     def holder(self, key: bytes, file: str) -> str | None:

@@ -17,11 +17,11 @@ from typing import IO, Any
 import orjson
 
 from runner.errors import RunError
-from runner.finetune.dedup import Digests, Seen, digest
+from runner.finetune.dedup import DedupIndex, ScopedDedup, digest
 from runner.finetune.examples import Example, Source
 from runner.finetune.formats import Format
 from runner.hashing import file_hash
-from runner.storage.atomic import flush_folder
+from runner.storage.atomic import fsync_dir
 from runner.storage.parquet import write_parquet
 
 
@@ -107,7 +107,7 @@ class ExampleFile:
         format: Format,  # noqa: A002 - the field's word
         *,
         min_examples: int = 1,
-        seen: Seen | None = None,
+        seen: ScopedDedup | None = None,
         repeats: bool = False,
     ) -> None:
         self.target, self.format = target, format
@@ -123,7 +123,7 @@ class ExampleFile:
             self._trace = _Lines(trace_of(target))
         except OSError as error:
             raise self._cannot(error) from error
-        self._seen = seen or Seen(Digests(target.with_name(target.name + ".seen")), "")
+        self._seen = seen or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
         self._sees_alone = seen is None
 
     def _cannot(self, error: OSError) -> RunError:
@@ -201,7 +201,7 @@ class ExampleFile:
             write_parquet([self._lines.beside], self.format.columns, self.target)
             self._lines.discard()
             sha256 = file_hash(self.target)
-        flush_folder(self.target.parent)
+        fsync_dir(self.target.parent)
         return sha256
 
     def discard(self) -> None:

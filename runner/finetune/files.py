@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.agents.agent import Seat
+from runner.agents.agent import Agent
 from runner.errors import UsageError
-from runner.finetune.dedup import Digests, Seen
+from runner.finetune.dedup import DedupIndex, ScopedDedup
 from runner.finetune.example_file import ExampleFile, line_of, remove_dataset
 from runner.finetune.examples import Example, RlTurn, Source
 from runner.finetune.formats import FORMATS, Format
 from runner.finetune.from_rollouts import rl_turns, source_of, supervised
 from runner.finetune.preferences import preferences
 from runner.hashing import derived_seed
-from runner.protocols.tree_shape import Shape
+from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.rollout import DECIDED, NO_DECISION, Rollout
-from runner.rollouts.trees import grow
+from runner.rollouts.trees import build_tree
 from runner.spec.experiment import FineTune
-from runner.text import listed, nearest
+from runner.text import comma_join, did_you_mean
 
 OF_ROLLOUTS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if f.method in ("sft", "rl")}
 """What a finished game gives each consumer, by the consumer's name."""
@@ -34,7 +34,7 @@ def format_of(name: str, *, trees: bool) -> Format:
     return FORMATS.get((name, "dpo"), OF_ROLLOUTS[name]) if trees else OF_ROLLOUTS[name]
 
 
-def chosen_agents(agents: Mapping[str, Seat], names: Sequence[str] | None) -> dict[str, Seat]:
+def chosen_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> dict[str, Agent]:
     """The agents of these names; all where there are none.
 
     Raises:
@@ -42,9 +42,8 @@ def chosen_agents(agents: Mapping[str, Seat], names: Sequence[str] | None) -> di
     """
     unknown = [name for name in names or () if name not in agents]
     if unknown:
-        raise UsageError(
-            f"no agent {listed(map(repr, unknown))}{nearest(unknown[0], agents)}; there are {listed(agents)}"
-        )
+        hint = did_you_mean(unknown[0], agents)
+        raise UsageError(f"no agent {comma_join(map(repr, unknown))}{hint}; there are {comma_join(agents)}")
     return {name: agent for name, agent in agents.items() if names is None or name in names}
 
 
@@ -90,7 +89,7 @@ class DatasetFiles:
         self,
         folder: Path,
         formats: Sequence[Format],
-        agents: Mapping[str, Seat],
+        agents: Mapping[str, Agent],
         *,
         min_examples: int = 1,
         validation_share: float = 0.0,
@@ -99,7 +98,7 @@ class DatasetFiles:
         self._groups = {name: agent.shared_model_group for name, agent in agents.items()}
         self._min_examples, self._share = min_examples, validation_share
         self._files: dict[tuple[str, str], _Splits] = {}
-        self._digests = Digests(folder / ".seen")
+        self._digests = DedupIndex(folder / ".seen")
         try:
             for format_ in formats:
                 for owner in (*map(_agent_file, self._groups), *dict.fromkeys(self._groups.values())):
@@ -109,7 +108,7 @@ class DatasetFiles:
             raise
 
     def _opened(self, format_: Format, owner: str) -> _Splits:
-        seen = Seen(self._digests, owner + format_.suffix)
+        seen = ScopedDedup(self._digests, owner + format_.suffix)
         train = ExampleFile(
             self._folder / (owner + format_.suffix), format_, min_examples=self._min_examples, seen=seen
         )
@@ -165,7 +164,7 @@ def _agent_file(agent: str) -> str:
 class Trees:
     """What pairs of answers are drawn from: trees of this shape, by the run's seed."""
 
-    shape: Shape
+    shape: TreeShape
     seed: int
 
 
@@ -176,7 +175,7 @@ class FineTuneFiles:
     """
 
     def __init__(
-        self, folder: Path, settings: FineTune, agents: Mapping[str, Seat], run_id: str, trees: Trees | None = None
+        self, folder: Path, settings: FineTune, agents: Mapping[str, Agent], run_id: str, trees: Trees | None = None
     ) -> None:
         self._settings, self._run_id, self._trees = settings, run_id, trees
         self._agents = chosen_agents(agents, settings.agents)
@@ -193,7 +192,7 @@ class FineTuneFiles:
         """Add each agent's examples of one game or tree."""
         for rollout in rollouts:
             self._add_game(rollout)
-        root = grow(rollouts, self._trees.shape) if self._trees is not None else None
+        root = build_tree(rollouts, self._trees.shape) if self._trees is not None else None
         if root is not None and self._trees is not None:
             for agent, pair, source in preferences(root, self._agents, self._trees.seed, self._run_id):
                 for format_ in self._formats:
@@ -212,7 +211,7 @@ class FineTuneFiles:
                 for example, source in found.get(format_.method, ()):
                     self._files.add(name, format_, example, source)
 
-    def _examples(self, seat: Seat, rollout: Rollout) -> dict[str, list[tuple[Example, Source]]]:
+    def _examples(self, seat: Agent, rollout: Rollout) -> dict[str, list[tuple[Example, Source]]]:
         """What one agent's part of a game gives each method that some format asks for."""
         settings, run_id = self._settings, self._run_id
         methods = {format_.method for format_ in self._formats}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from runner.agents.agent import Position, Seat
+from runner.agents.agent import Agent, Observation
 from runner.errors import InvalidResponseError
 from runner.finetune.examples import RlTurn, Source, Supervised
 from runner.protocols.game import Round
@@ -12,7 +12,7 @@ from runner.rollouts.rollout import Rollout
 
 
 def supervised(
-    seat: Seat,
+    seat: Agent,
     rollout: Rollout,
     *,
     ensure_last_message_is_assistant: bool = True,
@@ -22,7 +22,7 @@ def supervised(
     point = rollout.job.datapoint
     replaces = replace_verifier_guess_with_true_label and seat.is_verifier
     messages = seat.fine_tune_example(
-        _position(rollout, min(len(rollout.rounds), seat.max_message_rounds - 1), rollout.rounds),
+        _observation(rollout, min(len(rollout.rounds), seat.max_message_rounds - 1), rollout.rounds),
         point.label,
         ensure_last_message_is_assistant=ensure_last_message_is_assistant,
         replace_verifier_guess_with_true_label=replaces,
@@ -31,16 +31,16 @@ def supervised(
         return None
     own = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     turns = _turns(seat, rollout.rounds)
-    unlearnable = {index for index, round_ in zip(own, turns, strict=True) if not learnable(seat, rollout, round_)}
+    unlearnable = {index for index, round_ in zip(own, turns, strict=True) if not trainable(seat, rollout, round_)}
     return Supervised(messages, frozenset(unlearnable - {own[-1]} if replaces else unlearnable))
 
 
-def rl_turns(seat: Seat, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
+def rl_turns(seat: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     """Each turn of the agent, with exactly the chat that its model was asked with."""
     name, job, experiment = seat.agent_name, rollout.job, seat.hyper_params
     for round_ in _turns(seat, rollout.rounds):
         yield RlTurn(
-            prompt=seat.prompt(_position(rollout, round_, rollout.rounds[:round_])),
+            prompt=seat.prompt(_observation(rollout, round_, rollout.rounds[:round_])),
             response=rollout.rounds[round_].raw[name],
             reward=rollout.rewards[name],
             ground_truth=job.datapoint.label,
@@ -54,7 +54,7 @@ def rl_turns(seat: Seat, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
         )
 
 
-def source_of(seat: Seat, rollout: Rollout, run_id: str, round_: int | None = None) -> Source:
+def source_of(seat: Agent, rollout: Rollout, run_id: str, round_: int | None = None) -> Source:
     """Where an example of this agent comes from; without a round, its last turn."""
     turns = _turns(seat, rollout.rounds)
     last = turns[-1] if turns else 0
@@ -63,7 +63,7 @@ def source_of(seat: Seat, rollout: Rollout, run_id: str, round_: int | None = No
     return Source(run_id, job.rollout_id, name, at, rollout.rewards[name], job.datapoint.id)
 
 
-def learnable(seat: Seat, rollout: Rollout, round_: int) -> bool:
+def trainable(seat: Agent, rollout: Rollout, round_: int) -> bool:
     """Whether a turn is whole and can be parsed: the game went on with an empty message where it could not."""
     played = rollout.rounds[round_]
     if played.token_limits.get(seat.agent_name):
@@ -75,11 +75,11 @@ def learnable(seat: Seat, rollout: Rollout, round_: int) -> bool:
     return True
 
 
-def _turns(seat: Seat, rounds: Sequence[Round]) -> list[int]:
+def _turns(seat: Agent, rounds: Sequence[Round]) -> list[int]:
     return [index for index, played in enumerate(rounds) if seat.agent_name in played.raw]
 
 
-def _position(rollout: Rollout, round_: int, rounds: Sequence[Round]) -> Position:
+def _observation(rollout: Rollout, round_: int, rounds: Sequence[Round]) -> Observation:
     job = rollout.job
     point = job.datapoint
-    return Position(round_, rounds, point.columns, job.seed, point.prover_stance, point.id, job.repeat)
+    return Observation(round_, rounds, point.columns, job.seed, point.prover_stance, point.id, job.repeat)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 
-from runner.agents.agent import Position, Seat
+from runner.agents.agent import Agent, Observation
 from runner.finetune.examples import Preference, Source
-from runner.finetune.from_rollouts import learnable
+from runner.finetune.from_rollouts import trainable
 from runner.hashing import derived_seed
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import Contrast, Node, contrasts
 
 
 def preferences(
-    root: Node, seats: Mapping[str, Seat], seed: int, run_id: str
+    root: Node, seats: Mapping[str, Agent], seed: int, run_id: str
 ) -> Iterator[tuple[str, Preference, Source]]:
     """One pair for each step that an agent answered both well and badly, with the agent's name.
 
@@ -29,10 +29,10 @@ def preferences(
             yield contrast.agent, *_pair(contrast, *drawn, seat, run_id)
 
 
-def _drawn(contrast: Contrast, seat: Seat, seed: int) -> tuple[Node, Node] | None:
+def _drawn(contrast: Contrast, seat: Agent, seed: int) -> tuple[Node, Node] | None:
     """A good and a bad answer, of different texts where there are such."""
     agent = contrast.agent
-    good = [node for node in contrast.positive if learnable(seat, node.leaves[0], len(node.path) - 1)]
+    good = [node for node in contrast.positive if trainable(seat, node.leaves[0], len(node.path) - 1)]
     pairs = [(yes, no) for yes in good for no in contrast.negative]
     if not pairs:
         return None
@@ -42,7 +42,7 @@ def _drawn(contrast: Contrast, seat: Seat, seed: int) -> tuple[Node, Node] | Non
     return random.Random(chance).choice(different or pairs)
 
 
-def _pair(contrast: Contrast, yes: Node, no: Node, seat: Seat, run_id: str) -> tuple[Preference, Source]:
+def _pair(contrast: Contrast, yes: Node, no: Node, seat: Agent, run_id: str) -> tuple[Preference, Source]:
     agent, node = contrast.agent, contrast.node
     branch = node.leaves[0]
     source = Source(
@@ -58,9 +58,9 @@ def _pair(contrast: Contrast, yes: Node, no: Node, seat: Seat, run_id: str) -> t
     return Preference(prompt, yes.rounds[-1].raw[agent], no.rounds[-1].raw[agent]), source
 
 
-def _asked(branch: Rollout, node: Node) -> Position:
+def _asked(branch: Rollout, node: Node) -> Observation:
     """Where the step that follows a node was asked."""
     job = branch.job
     point = job.datapoint
     rounds = branch.rounds[: len(node.path)]
-    return Position(len(node.path), rounds, point.columns, job.seed, point.prover_stance, point.id, job.repeat)
+    return Observation(len(node.path), rounds, point.columns, job.seed, point.prover_stance, point.id, job.repeat)

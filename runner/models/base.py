@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from runner.prompts.chat import ChatMessage
 
 
-class Sample(NamedTuple):
+class SampleKey(NamedTuple):
     """Which answer of which game a request is for; no two requests of a run share one."""
 
     datapoint: str
@@ -20,7 +20,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ResponseHint:
     """What the protocol expects of an answer. Only `dummy` reads it: a real model has its prompt."""
 
     headers: tuple[str, ...] = ()
@@ -35,10 +35,10 @@ class Request:
 
     group: str
     messages: Sequence[ChatMessage]
-    sample: Sample
+    sample: SampleKey
     seed: int = 0
-    wanted: Wanted = Wanted()
-    siblings: tuple[Sample, ...] = ()
+    wanted: ResponseHint = ResponseHint()
+    siblings: tuple[SampleKey, ...] = ()
     """Other samples that will ask exactly this: their answers may be asked for in the same call."""
     n: int = 1
     """How many answers are asked for, where more than one sample's are."""

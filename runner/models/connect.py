@@ -14,7 +14,7 @@ from typing import Protocol
 from runner.models.base import Complete, Completion, Request
 from runner.models.layers.budget import Budget, within_budget, worst_case
 from runner.models.layers.cache import Cache, through_cache
-from runner.models.layers.limits import Gate, GroupLimit, Sleep, within_limits
+from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep, within_limits
 from runner.models.layers.retry import Failed, ignored, with_retries
 from runner.models.policy import TransientPolicy
 from runner.models.prices import price_of
@@ -82,7 +82,7 @@ def connect(
     def most_tokens(request: Request) -> int:
         return worst_case(request, groups[request.group], None).tokens
 
-    complete = within_limits(ask, Gate(concurrency), limits, most_tokens)
+    complete = within_limits(ask, FairSemaphore(concurrency), limits, most_tokens)
     if budget is not None:
         prices = {group: price_of(settings) for group, settings in groups.items()}
         complete = within_budget(complete, budget, groups, prices)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.documents.fields import key
+from runner.documents.fields import option
 
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidResponsePolicy:
     """What to do about an answer that cannot be parsed or lacks a channel."""
 
-    attempts: int = key("How many answers are asked for in all.", default=3, minimum=1)
-    then: Literal["empty_message", "abort_rollout", "fail_run"] = key(
+    attempts: int = option("How many answers are asked for in all.", default=3, minimum=1)
+    then: Literal["empty_message", "abort_rollout", "fail_run"] = option(
         "After the last: go on with an empty message (the original's way), end the rollout with the outcome "
         "`invalid_response`, or stop the run.",
         default="empty_message",
@@ -24,7 +24,7 @@ class InvalidResponsePolicy:
 class RefusedPolicy:
     """What to do about a refusal or a content filter."""
 
-    attempts: int = key(
+    attempts: int = option(
         "How many answers are asked for in all; 1: a refusal is the rollout's outcome.", default=1, minimum=1
     )
 
@@ -33,14 +33,16 @@ class RefusedPolicy:
 class TransientPolicy:
     """What to do about rate limits, time-outs, lost connections and 5xx."""
 
-    attempts: int = key("How many calls in all.", default=8, minimum=1)
-    total_seconds: float = key("No new attempt after this long.", default=900.0, exclusiveMinimum=0)
-    first_wait: float = key("Seconds before the second attempt, where the server says nothing.", default=0.5, minimum=0)
-    factor: float = key("Each wait is this much longer than the one before.", default=2.0, minimum=1)
-    max_wait: float = key(
+    attempts: int = option("How many calls in all.", default=8, minimum=1)
+    total_seconds: float = option("No new attempt after this long.", default=900.0, exclusiveMinimum=0)
+    first_wait: float = option(
+        "Seconds before the second attempt, where the server says nothing.", default=0.5, minimum=0
+    )
+    factor: float = option("Each wait is this much longer than the one before.", default=2.0, minimum=1)
+    max_wait: float = option(
         "No own wait is longer, in seconds; what the server asks for may be.", default=30.0, minimum=0
     )
-    jitter: float = key(
+    jitter: float = option(
         "Up to this share of a wait is taken off at random, so that calls do not come in step.",
         default=0.5,
         minimum=0,
@@ -52,8 +54,8 @@ class TransientPolicy:
 class Retry:
     """One retry layer, by class of failure. A fatal failure (key, billing, unknown model) always stops the run."""
 
-    invalid_response: InvalidResponsePolicy = key(
+    invalid_response: InvalidResponsePolicy = option(
         "Answers that do not follow the wire format.", factory=InvalidResponsePolicy
     )
-    refused: RefusedPolicy = key("Refusals.", factory=RefusedPolicy)
-    transient: TransientPolicy = key("Failures of transport.", factory=TransientPolicy)
+    refused: RefusedPolicy = option("Refusals.", factory=RefusedPolicy)
+    transient: TransientPolicy = option("Failures of transport.", factory=TransientPolicy)

@@ -13,7 +13,7 @@ from runner.errors import (
     TransientError,
 )
 from runner.hashing import canonical
-from runner.models.base import Choice, Completion, Sample, Usage
+from runner.models.base import Choice, Completion, SampleKey, Usage
 from runner.models.layers.budget import Amount
 from runner.prompts.chat import ChatMessage
 
@@ -26,7 +26,7 @@ FAILURE = "failure"
 BATCH = "batch"
 
 
-ENDED = "ended"
+GAME_ENDING_FAILURE = "ended"
 
 
 LOST = "lost"
@@ -63,7 +63,7 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
 
 
 def to_record(
-    sample: Sample, completion: Completion, parameters: str, messages: str, most: Amount | None = None
+    sample: SampleKey, completion: Completion, parameters: str, messages: str, most: Amount | None = None
 ) -> dict[str, Any]:
     """A completion as its journal record, with the hashes of what was asked.
 
@@ -86,10 +86,10 @@ _ENDINGS: Mapping[str, type[CallError]] = {
 """The failures of a call that end its game, by the names that the journal has them under."""
 
 
-def ended_record(sample: Sample, error: CallError, parameters: str, messages: str) -> dict[str, Any]:
+def ended_record(sample: SampleKey, error: CallError, parameters: str, messages: str) -> dict[str, Any]:
     """What ended a game in the place of an answer, as its journal record."""
     return {
-        "kind": ENDED,
+        "kind": GAME_ENDING_FAILURE,
         "sample": list(sample),
         "asked": [parameters, messages],
         "error": type(error).__name__,
@@ -97,12 +97,12 @@ def ended_record(sample: Sample, error: CallError, parameters: str, messages: st
     }
 
 
-def ending(record: Mapping[str, Any]) -> CallError:
+def call_error_from(record: Mapping[str, Any]) -> CallError:
     """The failure that a journal record holds."""
     return _ENDINGS[record["error"]](record["message"])
 
 
-def failure_record(sample: Sample, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
+def failure_record(sample: SampleKey, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
     """A failed attempt as its journal record; `charged` is what a budget counts for it."""
     return {
         "kind": FAILURE,

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runner.documents.fields import key
+from runner.documents.fields import option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
     """US dollars for a million tokens."""
 
-    input: float = key("Prompt tokens.", example=0.15, minimum=0)
-    output: float = key("Answer tokens, reasoning included.", example=0.6, minimum=0)
-    cached_input: float | None = key(
+    input: float = option("Prompt tokens.", example=0.15, minimum=0)
+    output: float = option("Answer tokens, reasoning included.", example=0.6, minimum=0)
+    cached_input: float | None = option(
         "Prompt tokens that the server had cached; null: as `input`.", default=None, example=0.075, minimum=0
     )
 
@@ -27,39 +27,39 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class FineTuneStep:
     """One fine-tuning that a model has gone through."""
 
-    model: str = key("The model that came out.", example="ft:gpt-4o-mini:nip:1")
-    from_model: str = key("The model that went in.", example="gpt-4o-mini-2024-07-18")
-    run_id: str = key("The training run.", example="nip-ei-0123456789")
-    iteration: int = key("Its iteration, from 0.", example=0, minimum=0)
-    method: Literal["sft", "dpo"] = key("Supervised, or by preferences.", example="sft")
-    dataset_sha256: str = key("The SHA-256 of the dataset file.", example="e3b0c442")
-    job: str | None = key("The trainer's own name of the job.", default=None, example="ftjob-abc")
+    model: str = option("The model that came out.", example="ft:gpt-4o-mini:nip:1")
+    from_model: str = option("The model that went in.", example="gpt-4o-mini-2024-07-18")
+    run_id: str = option("The training run.", example="nip-ei-0123456789")
+    iteration: int = option("Its iteration, from 0.", example=0, minimum=0)
+    method: Literal["sft", "dpo"] = option("Supervised, or by preferences.", example="sft")
+    dataset_sha256: str = option("The SHA-256 of the dataset file.", example="e3b0c442")
+    job: str | None = option("The trainer's own name of the job.", default=None, example="ftjob-abc")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """A model group. Of the sampling parameters only those that are set are sent."""
 
-    provider: Literal["openai", "dummy", "replay"] = key(
+    provider: Literal["openai", "dummy", "replay"] = option(
         "`openai`: any server that speaks its wire format. `dummy`: no network, well-formed answers from the "
         "rollout's seed. `replay`: the answers of an earlier run.",
         default="openai",
     )
-    model: str | None = key(
+    model: str | None = option(
         "The model's name, as the server knows it. `openai` needs one.",
         default=None,
         example="gpt-4o-mini-2024-07-18",
         minLength=1,
     )
-    base_model: str | None = key(
+    base_model: str | None = option(
         "The model it was fine-tuned from, for the tables; null: itself.",
         default=None,
         example="gpt-4o-mini-2024-07-18",
     )
-    lineage: tuple[Trained, ...] = key(
+    lineage: tuple[FineTuneStep, ...] = option(
         "How it came to be, the oldest first; training runs write this down.",
         default=(),
         example=[
@@ -73,66 +73,66 @@ class ModelSettings:
             }
         ],
     )
-    base_url: str | None = key(
+    base_url: str | None = option(
         "The server; null: OpenAI's.", default=None, example="http://127.0.0.1:8000/v1", pattern="^https?://[^@\\s]+$"
     )
-    api_key_env: str | None = key(
+    api_key_env: str | None = option(
         "The environment variable that holds the key. null: OPENAI_API_KEY for OpenAI itself, and no key for any "
         "other server, so that a `base_url` never gets OpenAI's.",
         default=None,
         example="MY_SERVER_KEY",
         pattern="^[A-Za-z_][A-Za-z0-9_]*$",
     )
-    system_role: Literal["system", "developer"] = key(
+    system_role: Literal["system", "developer"] = option(
         "The role of system messages; OpenAI's reasoning models want `developer`.", default="system"
     )
-    send_name: bool = key("Send each message's `name`; some servers refuse it.", default=True)
-    temperature: float | None = key("Sampling temperature.", default=None, example=1.0, minimum=0)
-    top_p: float | None = key("Nucleus sampling.", default=None, example=0.95, minimum=0, maximum=1)
-    max_completion_tokens: int | None = key(
+    send_name: bool = option("Send each message's `name`; some servers refuse it.", default=True)
+    temperature: float | None = option("Sampling temperature.", default=None, example=1.0, minimum=0)
+    top_p: float | None = option("Nucleus sampling.", default=None, example=0.95, minimum=0, maximum=1)
+    max_completion_tokens: int | None = option(
         "The limit of an answer, reasoning included, for OpenAI.", default=None, example=400, minimum=1
     )
-    max_tokens: int | None = key(
+    max_tokens: int | None = option(
         "The limit of an answer, for servers that lack the newer name.", default=None, example=400, minimum=1
     )
-    n: int | None = key(
+    n: int | None = option(
         "Answers asked for in one call; the first valid one is used.", default=None, example=1, minimum=1, maximum=128
     )
-    seed: int | None = key("The server's sampling seed (deprecated by OpenAI; no promise).", default=None, example=0)
-    stop: tuple[str, ...] | None = key(
+    seed: int | None = option("The server's sampling seed (deprecated by OpenAI; no promise).", default=None, example=0)
+    stop: tuple[str, ...] | None = option(
         "Texts that end an answer, at most 4.", default=None, example=["</answer>"], maxItems=4
     )
-    reasoning_effort: str | None = key(
+    reasoning_effort: str | None = option(
         "For reasoning models: low, medium, high and others.", default=None, example="low"
     )
-    extra_body: Mapping[str, Any] | None = key(
+    extra_body: Mapping[str, Any] | None = option(
         "Anything else for the request's body.",
         default=None,
         example={"chat_template_kwargs": {"enable_thinking": False}},
     )
-    requests_per_minute: int | None = key(
+    requests_per_minute: int | None = option(
         "The server's limit; null: as its headers say.", default=None, example=500, minimum=1
     )
-    tokens_per_minute: int | None = key(
+    tokens_per_minute: int | None = option(
         "The server's limit, prompts and answers together; null: as its headers say.",
         default=None,
         example=200_000,
         minimum=1,
     )
-    share_prompts: bool | None = key(
+    share_prompts: bool | None = option(
         "Ask once for the answers of all samples of the same request (`n`), so that the prompt is paid once. "
         "A server that refuses `n` is asked one by one. null: for the answers to one step of a tree alone.",
         default=None,
         example=True,
     )
-    batch: bool = key("Ask through the provider's Batch API: half the price, up to 24 hours a step.", default=False)
-    batch_wait: float = key(
+    batch: bool = option("Ask through the provider's Batch API: half the price, up to 24 hours a step.", default=False)
+    batch_wait: float = option(
         "For `batch`: send what has gathered after this many seconds without another call.", default=5.0, minimum=0
     )
-    batch_poll: float = key("For `batch`: seconds between two looks at a batch.", default=30.0, exclusiveMinimum=0)
-    timeout: float = key("Seconds until a call without an answer is given up.", default=600.0, exclusiveMinimum=0)
-    run: str | None = key("For `replay`: the run's folder.", default=None, example="../results/runs/my-run")
-    price: Price | None = key(
+    batch_poll: float = option("For `batch`: seconds between two looks at a batch.", default=30.0, exclusiveMinimum=0)
+    timeout: float = option("Seconds until a call without an answer is given up.", default=600.0, exclusiveMinimum=0)
+    run: str | None = option("For `replay`: the run's folder.", default=None, example="../results/runs/my-run")
+    price: Price | None = option(
         "What it costs, by batch if it is asked by batch; null: as in the price list that comes with nip-run.",
         default=None,
         example={"input": 0.15, "output": 0.6},

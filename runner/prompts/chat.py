@@ -39,7 +39,7 @@ def chat_messages(
     """
     chat: list[ChatMessage] = [{"role": "system", "content": system}]
     last = protocol.max_message_rounds - 1
-    warned = last_round is None or round_ != last or not protocol.seat(agent).last_round_message
+    warned = last_round is None or round_ != last or not protocol.agent_spec(agent).last_round_message
     order = {name: i for i, name in enumerate(protocol.channel_order(agent, seed))}
     visible = protocol.visible_channels(agent)
     for index, played in enumerate(rounds):
@@ -52,7 +52,7 @@ def chat_messages(
         if len(others) > 1:
             others.sort(key=lambda message: order[message.channel])
         for message in others:
-            seat = protocol.seat(message.agent)
+            seat = protocol.agent_spec(message.agent)
             if seat.anonymous:
                 chat.append({"role": "user", "content": message.text})
             else:

@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from runner.errors import Place, Problem, RunError, SpecError
 from runner.protocols.protocol import Protocol
-from runner.text import listed, nearest, nearest_file
+from runner.text import comma_join, did_you_mean, did_you_mean_file
 
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
@@ -148,7 +148,7 @@ _environment = _Sandbox()
 def template_names(protocol: Protocol) -> list[str]:
     """The templates a protocol needs."""
     names = list(protocol.agent_names)
-    names.extend(name + LAST_ROUND for name in protocol.agent_names if protocol.seat(name).last_round_message)
+    names.extend(name + LAST_ROUND for name in protocol.agent_names if protocol.agent_spec(name).last_round_message)
     return names
 
 
@@ -169,7 +169,7 @@ def load_prompts(folder: Path, protocol: Protocol, columns: Iterable[str] | None
             source = _read(path)
         except OSError as error:
             there = sorted(p.name for p in folder.glob("*" + SUFFIX))
-            hint = nearest_file(path.name, there) or f"; there are {listed(there) or 'none'}"
+            hint = did_you_mean_file(path.name, there) or f"; there are {comma_join(there) or 'none'}"
             problems.append(Problem(place, "prompts", f"no template {str(path)!r} ({error.strerror}){hint}"))
             continue
         except ValueError as error:
@@ -223,7 +223,7 @@ def _template_problems(source: str, path: Path, columns: Iterable[str] | None) -
             message = "both a column of the dataset and a variable of the runner; rename the column (dataset.columns)"
             yield Problem(place, name, message)
         elif columns is not None and name not in known and not refused:
-            message = f"no such variable, and the dataset has no such column{nearest(name, known)}"
+            message = f"no such variable, and the dataset has no such column{did_you_mean(name, known)}"
             yield Problem(place, name, message)
 
 
@@ -255,9 +255,9 @@ def _forbidden(tree: nodes.Template) -> Iterable[tuple[int, str]]:
         elif isinstance(node, nodes.Filter) and any(pair.key == "attribute" for pair in node.kwargs):
             yield node.lineno, "a filter's attribute is not allowed in a template"
         elif isinstance(node, nodes.Filter) and node.name not in _FILTERS:
-            yield node.lineno, f"no filter {node.name!r}; allowed are {listed(_FILTERS)}"
+            yield node.lineno, f"no filter {node.name!r}; allowed are {comma_join(_FILTERS)}"
         elif isinstance(node, nodes.Test) and node.name not in _TESTS:
-            yield node.lineno, f"no test {node.name!r}; allowed are {listed(_TESTS)}"
+            yield node.lineno, f"no test {node.name!r}; allowed are {comma_join(_TESTS)}"
         elif isinstance(node, nodes.For) and (node.recursive or _loops_above(node, tree) >= MAX_LOOPS):
             yield node.lineno, "a loop inside a loop, or a recursive one, is not allowed in a template"
 
@@ -309,13 +309,13 @@ def prompt_variables(
     return {
         **{name: value for name, value in columns.items() if name not in FORBIDDEN},
         "agent": agent,
-        "agent_name": protocol.seat(agent).human_name,
+        "agent_name": protocol.agent_spec(agent).human_name,
         "stance": _stance(protocol, agent, prover_stance),
         "max_response_words": max_response_words,
         "max_message_rounds": protocol.max_message_rounds,
         "max_verifier_questions": protocol.max_verifier_questions,
         "questions_left": max(protocol.questions_left(round_) - 1, 0),
-        "headers": list(protocol.seat(agent).headers.values()),
+        "headers": list(protocol.agent_spec(agent).headers.values()),
         "accept": accept,
         "reject": reject,
     }

@@ -9,12 +9,12 @@ from typing import Any
 
 from runner import builtin
 from runner.documents.check import check
-from runner.documents.fields import build, for_editors, schema
+from runner.documents.fields import for_editors, from_plain, schema
 from runner.documents.layers import Layered, load_layers
-from runner.errors import Place, Problem, SpecError
+from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters, ProtocolFile
-from runner.text import listed, nearest
+from runner.text import comma_join, did_you_mean
 
 
 def protocol_schema() -> dict[str, Any]:
@@ -53,7 +53,7 @@ def load_protocol(
     parameters: Mapping[str, Any] | None = None,
     *,
     folder: Path = Path(),
-    where: Callable[[str], Place] = lambda _: Place("protocol"),
+    where: PlaceOf = lambda _: Place("protocol"),
 ) -> Protocol:
     """Load a protocol by its built-in name or its file's path; `where` gives the place of a key such as `protocol.use`.
 
@@ -63,7 +63,7 @@ def load_protocol(
     path = find_protocol(name, folder)
     if path is None:
         known = builtin_names()
-        hint = nearest(name, known) or f"; built-in ones are {listed(known)}"
+        hint = did_you_mean(name, known) or f"; built-in ones are {comma_join(known)}"
         raise SpecError(
             [Problem(where("protocol.use"), "protocol.use", f"no protocol {name!r}{hint}; or give a .yaml file")]
         )
@@ -71,7 +71,7 @@ def load_protocol(
     problems = layered.problems or check(layered, protocol_schema())
     if problems:
         raise SpecError(problems)
-    file = build(ProtocolFile, layered.data)
+    file = from_plain(ProtocolFile, layered.data)
     problems = list(_static_problems(file, layered))
     given = dict(parameters or {})
     problems.extend(_parameter_problems(file, given, where))
@@ -83,11 +83,13 @@ def load_protocol(
 def _static_problems(file: ProtocolFile, layered: Layered) -> Iterator[Problem]:
     verifiers = [name for name, seat in file.agents.items() if seat.role == "verifier"]
     if len(verifiers) != 1:
-        yield _at(layered, "agents")(f"exactly one agent must be the verifier; here {listed(verifiers) or 'none'} is")
+        yield _at(layered, "agents")(
+            f"exactly one agent must be the verifier; here {comma_join(verifiers) or 'none'} is"
+        )
     for name, channel in file.channels.items():
         for index, member in enumerate(channel.members):
             if member not in file.agents:
-                message = f"no agent {member!r}{nearest(member, file.agents)}"
+                message = f"no agent {member!r}{did_you_mean(member, file.agents)}"
                 yield _at(layered, "channels", name, "members", index)(message)
     for index, step in enumerate(file.cycle):
         for speaker, channels in step.speak.items():
@@ -97,7 +99,7 @@ def _static_problems(file: ProtocolFile, layered: Layered) -> Iterator[Problem]:
     known = [field.name for field in fields(Parameters)]
     for index, name in enumerate(file.fixed):
         if name not in known:
-            yield _at(layered, "fixed", index)(f"no parameter {name!r}{nearest(name, known)}")
+            yield _at(layered, "fixed", index)(f"no parameter {name!r}{did_you_mean(name, known)}")
 
 
 def _at(layered: Layered, *at: str | int) -> Callable[[str], Problem]:
@@ -109,13 +111,13 @@ def _speaker_problems(
 ) -> Iterator[Problem]:
     problem = _at(layered, "cycle", index, "speak", speaker)
     if speaker not in file.agents:
-        yield problem(f"no agent {speaker!r}{nearest(speaker, file.agents)}")
+        yield problem(f"no agent {speaker!r}{did_you_mean(speaker, file.agents)}")
         return
     if not channels:
         yield problem("a speaker needs at least one channel")
     for channel in channels:
         if channel not in file.channels:
-            yield problem(f"no channel {channel!r}{nearest(channel, file.channels)}")
+            yield problem(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
         elif speaker not in file.channels[channel].members:
             yield problem(f"{speaker} speaks in {channel!r}, where it is no member")
         if len(channels) > 1 and not file.agents[speaker].headers.get(channel):
@@ -134,18 +136,16 @@ def _seat_problems(file: ProtocolFile, layered: Layered, name: str) -> Iterator[
         yield headers("one header stands in another, so that an answer could not be cut at them")
     for channel in seat.headers:
         if channel not in file.channels:
-            yield headers(f"no channel {channel!r}{nearest(channel, file.channels)}")
+            yield headers(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
     named = [c for entry in seat.channel_order or () for c in ([entry] if isinstance(entry, str) else entry)]
     for channel in named:
         if channel not in file.channels:
-            yield order(f"no channel {channel!r}{nearest(channel, file.channels)}")
+            yield order(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
     if len(set(named)) < len(named):
         yield order("a channel is named twice")
 
 
-def _parameter_problems(
-    file: ProtocolFile, given: Mapping[str, Any], where: Callable[[str], Place]
-) -> Iterator[Problem]:
+def _parameter_problems(file: ProtocolFile, given: Mapping[str, Any], where: PlaceOf) -> Iterator[Problem]:
     known = [field.name for field in fields(Parameters) if field.name not in file.fixed]
     for name, value in given.items():
         key = f"protocol.{name}"
@@ -153,10 +153,10 @@ def _parameter_problems(
             fixed = getattr(file.parameters, name)
             yield Problem(where(key), key, f"{file.name} fixes {name} at {fixed!r}; leave it out")
         elif name not in file.fixed and name not in known:
-            yield Problem(where(key), key, f"no such parameter{nearest(name, known)}")
+            yield Problem(where(key), key, f"no such parameter{did_you_mean(name, known)}")
 
 
-def unplayable(protocol: Protocol, where: Callable[[str], Place]) -> Iterator[Problem]:
+def unplayable(protocol: Protocol, where: PlaceOf) -> Iterator[Problem]:
     """What makes a game pointless: no round in which a decision would count."""
     low, high = protocol.min_message_rounds, protocol.max_message_rounds
     if low > high:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from runner.documents.fields import key
+from runner.documents.fields import option
 from runner.errors import AgentNotActiveInChannelError, InvalidDecisionError, NotAllActiveChannelsInResponseError
 from runner.protocols.protocol import Decision, Protocol
 
@@ -16,12 +16,12 @@ from runner.protocols.protocol import Decision, Protocol
 class DecisionFormat:
     """How a verifier writes a decision. The default is the paper's."""
 
-    marker: str = key(
+    marker: str = option(
         "An answer that holds this text, in any case, announces a decision.", default="decision:", minLength=1
     )
-    accept: str = key("The text that accepts.", default="Decision: accept", minLength=1)
-    reject: str = key("The text that rejects.", default="Decision: reject", minLength=1)
-    lenient: bool = key(
+    accept: str = option("The text that accepts.", default="Decision: accept", minLength=1)
+    reject: str = option("The text that rejects.", default="Decision: reject", minLength=1)
+    lenient: bool = option(
         "Forgive spacing and Markdown around the words (`**Decision:** Accept`), and call an answer with both "
         "verdicts invalid. Otherwise the texts must stand to the letter, and an answer with both is an accept.",
         default=False,
@@ -56,7 +56,7 @@ def parse_answer(protocol: Protocol, agent: str, round_: int, text: str, format_
             return Parsed(None, decision)
     if len(channels) == 1:
         return Parsed({channels[0]: text}, Decision.NONE)
-    return Parsed(_split_at_headers(text, channels, protocol.seat(agent).headers), Decision.NONE)
+    return Parsed(_split_at_headers(text, channels, protocol.agent_spec(agent).headers), Decision.NONE)
 
 
 def _decision(text: str, format_: DecisionFormat) -> Decision:

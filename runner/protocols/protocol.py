@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final
 
 from runner.hashing import derived_seed
-from runner.protocols.table import AgentSeat, Parameters, ProtocolFile, Step
+from runner.protocols.table import AgentSpec, Parameters, ProtocolFile, Step
 
 
 class Decision(IntEnum):
@@ -75,7 +75,7 @@ class Protocol:
         """The last round in which somebody can speak: an undecided game ends there, whatever rounds are left."""
         return max(i for i in range(self.max_message_rounds) if self.can_be_active(i))
 
-    def seat(self, agent: str) -> AgentSeat:
+    def agent_spec(self, agent: str) -> AgentSpec:
         return self.file.agents[agent]
 
     @cached_property
@@ -146,7 +146,7 @@ class Protocol:
     def channel_order(self, agent: str, seed: int = 0) -> tuple[str, ...]:
         """In which order one round's channels stand in this agent's prompt."""
         order: list[str] = []
-        for index, entry in enumerate(self.seat(agent).channel_order or ()):
+        for index, entry in enumerate(self.agent_spec(agent).channel_order or ()):
             names = [entry] if isinstance(entry, str) else list(entry)
             if self.parameters.randomize_channel_order and len(names) > 1:
                 random.Random(derived_seed("channel_order", agent, index, seed)).shuffle(names)
@@ -158,7 +158,7 @@ class Protocol:
         return "randomize_prover_stance" not in self.file.fixed
 
     def default_stance(self, agent: str) -> int:
-        return int(self.seat(agent).stance == ACCEPT)
+        return int(self.agent_spec(agent).stance == ACCEPT)
 
     def stance(self, agent: str, prover_stance: int) -> int:
         """The stance of an agent for a datapoint whose own stance is `prover_stance`.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Path = tuple[int, ...]
+NodePath = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Shape:
+class TreeShape:
     """How many answers each step gets, and how many rounds there may be."""
 
     responses: int
@@ -23,14 +23,14 @@ class Shape:
         """How many branches a tree may have: the distance between the repeats of two trees."""
         return int(self.responses**self.rounds)
 
-    def repeat(self, tree: int, path: Path) -> int:
+    def repeat(self, tree: int, path: NodePath) -> int:
         """The repeat of a node: that of the first branch that goes through it."""
         code = 0
         for answer in (*path, *[0] * (self.rounds - len(path))):
             code = code * self.responses + answer
         return tree * self.branches + code
 
-    def path(self, repeat: int) -> Path:
+    def path(self, repeat: int) -> NodePath:
         """The answers that a branch took, one a round."""
         digits = []
         code = repeat % self.branches

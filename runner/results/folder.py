@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from runner.errors import RunError, UsageError
-from runner.storage.atomic import read_json, write_whole
+from runner.storage.atomic import atomic_write, read_json
 from runner.storage.journal import JOURNAL
 from runner.storage.locks import is_locked
 
@@ -80,7 +80,7 @@ class RunFolder:
         return None
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
-        write_whole(self.manifest_path, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+        atomic_write(self.manifest_path, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
 
 
 def is_training_run(manifest: Mapping[str, Any]) -> bool:

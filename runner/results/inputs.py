@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 
 from runner.datasets.load import Dataset
-from runner.documents.fields import plain
+from runner.documents.fields import to_plain
 from runner.documents.layers import dump
 from runner.errors import RunError
 from runner.prompts.templates import SUFFIX
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
-from runner.storage.atomic import write_whole
+from runner.storage.atomic import atomic_write
 
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:
@@ -26,14 +26,14 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
     except OSError as error:
         raise RunError(f"cannot make {inputs}: {error.strerror}") from error
     for name, source in plan.spec.prompts.sources.items():
-        write_whole(inputs / "prompts" / (name + SUFFIX), source)
-    protocol = plain(plan.spec.protocol.file)
-    write_whole(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
-    write_whole(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
-    saved = resolved(plan)
+        atomic_write(inputs / "prompts" / (name + SUFFIX), source)
+    protocol = to_plain(plan.spec.protocol.file)
+    atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
+    atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
+    saved = resolved_spec(plan)
     for group, run in plan.spec.replays.items():
         saved["models"][group]["run"] = os.path.relpath(run, folder.path)
-    write_whole(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(saved))
+    atomic_write(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(saved))
 
 
 def _dataset_lines(plan: Plan) -> Iterator[bytes]:
@@ -51,10 +51,10 @@ def _dataset_lines(plan: Plan) -> Iterator[bytes]:
             yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def resolved(plan: Plan) -> dict[str, Any]:
+def resolved_spec(plan: Plan) -> dict[str, Any]:
     """The resolved spec as data: a valid spec that names the files saved with the run."""
-    data: dict[str, Any] = plain(plan.spec.experiment)
-    parameters = plain(plan.spec.protocol.parameters)
+    data: dict[str, Any] = to_plain(plan.spec.experiment)
+    parameters = to_plain(plan.spec.protocol.parameters)
     chosen: dict[str, Any] = {
         "columns": {},
         "split": None if plan.spec.test is None else data["dataset"]["split"],

@@ -19,7 +19,7 @@ import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, UsageError
 from runner.results.folder import DONE, RunFolder, run_folders
-from runner.storage.atomic import flush_folder, read_json
+from runner.storage.atomic import fsync_dir, read_json
 from runner.storage.locks import locked
 from runner.storage.queries import duckdb_pattern, interruptible_queries
 
@@ -148,7 +148,7 @@ def _replacing(
             # A log that a killed foreign writer left belongs to the file that is replaced, and to no other.
             _log_of(path).unlink(missing_ok=True)
             copy.replace(path)
-            flush_folder(results)
+            fsync_dir(results)
     except RunDirectoryError as error:
         raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
     except (duckdb.Error, OSError) as error:

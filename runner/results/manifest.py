@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from runner.agents.agent import Seat
-from runner.documents.fields import plain
+from runner.agents.agent import Agent
+from runner.documents.fields import to_plain
 from runner.errors import RunDirectoryError, RunError
 from runner.hashing import tagged_hash
 from runner.results.folder import RUNNING, RunFolder
-from runner.results.inputs import resolved
+from runner.results.inputs import resolved_spec
 from runner.results.provenance import git_state
 from runner.rollouts.plan import Plan
 from runner.version import __version__
@@ -26,7 +26,7 @@ def now() -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class TrainingPart:
     """What a run is of the training run that it belongs to."""
 
     parent_run_id: str
@@ -47,7 +47,7 @@ class Identified(Protocol):
     def identity(self) -> str: ...
 
     @property
-    def free_keys(self) -> tuple[str, ...]:
+    def mutable_keys(self) -> tuple[str, ...]:
         """The keys of a spec that are not in the identity; `*` is any one name."""
         ...
 
@@ -84,7 +84,7 @@ def manifest_of(plan: Plan, folder: RunFolder, run: Identified | None = None) ->
         return None
     manifest = folder.manifest()
     if manifest["identity"] != (run or plan).identity:
-        keys = differing(folder, manifest, plan, (run or plan).free_keys)
+        keys = changed_keys(folder, manifest, plan, (run or plan).mutable_keys)
         what = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
         raise RunDirectoryError(f"{folder.path} holds another spec's run; {what}. Choose another --run-id")
     return manifest
@@ -105,9 +105,9 @@ def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
         "point": dict(spec.point),
         "identity": plan.identity,
         "game_sha256": plan.game_hash,
-        "spec_sha256": tagged_hash("spec", resolved(plan)),
+        "spec_sha256": tagged_hash("spec", resolved_spec(plan)),
         "prompts_sha256": {name: tagged_hash("prompt", text) for name, text in sorted(spec.prompts.sources.items())},
-        "protocol_sha256": tagged_hash("protocol", plain(spec.protocol.file)),
+        "protocol_sha256": tagged_hash("protocol", to_plain(spec.protocol.file)),
         "dataset_sha256": spec.dataset.sha256,
         "dataset_source_sha256": spec.dataset.source_sha256,
         "dataset_selection": _dataset_selection(plan),
@@ -124,7 +124,7 @@ def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
     }
 
 
-def _agent_row(name: str, agent: Seat) -> dict[str, Any]:
+def _agent_row(name: str, agent: Agent) -> dict[str, Any]:
     return {
         "agent": name,
         "role": agent.agent_spec.role,
@@ -135,7 +135,7 @@ def _agent_row(name: str, agent: Seat) -> dict[str, Any]:
     }
 
 
-def refreshed(manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
+def updated_manifest(manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """The manifest of a run that goes on, perhaps with more to play; what began it stays."""
     fresh = new_manifest(plan, manifest["run_id"])
     kept = (
@@ -152,7 +152,7 @@ def refreshed(manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
     return {**fresh, **{name: manifest[name] for name in kept}}
 
 
-def differing(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: Sequence[str] = ()) -> list[str]:
+def changed_keys(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: Sequence[str] = ()) -> list[str]:
     """The keys in which a saved spec is not this one, those that a run may change left out."""
     import yaml
 
@@ -162,7 +162,7 @@ def differing(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: Seq
         return ["spec.yaml cannot be read"]
     if not isinstance(saved, dict) or not isinstance(saved.get("dataset"), dict):
         return ["spec.yaml is damaged"]
-    ours, theirs = resolved(plan), saved
+    ours, theirs = resolved_spec(plan), saved
     if ours["kind"] != theirs.get("kind"):
         return ["kind"]
     # What was selected from the dataset is no longer in the saved spec, whose dataset holds just that.
@@ -185,7 +185,7 @@ def _by_content(saved: dict[str, Any], replayed: Mapping[str, str]) -> None:
 
 
 def _dataset_selection(plan: Plan) -> dict[str, Any]:
-    return {name: value for name, value in plain(plan.spec.experiment.dataset).items() if name != "path"}
+    return {name: value for name, value in to_plain(plan.spec.experiment.dataset).items() if name != "path"}
 
 
 def _is_below(key: str, name: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from runner.agents.agent import Position, Seat
+from runner.agents.agent import Agent, Observation
 from runner.errors import (
     BudgetExhausted,
     ContentFilterError,
@@ -25,7 +25,7 @@ from runner.errors import (
 from runner.models.base import Complete, Completion, Request
 from runner.protocols.game import Played, Reply, Round, Turn, episode_rewards, play
 from runner.protocols.protocol import Decision, Protocol
-from runner.protocols.tree_shape import Shape
+from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
 from runner.rollouts.rollout import (
@@ -91,14 +91,14 @@ class Engine:
     """Plays games with agents over one way to ask models."""
 
     protocol: Protocol
-    agents: Mapping[str, Seat]
+    agents: Mapping[str, Agent]
     complete: Complete
     earlier_failures: Callable[[Job], Sequence[Call]] = lambda _: ()
-    shape: Shape | None = None
+    shape: TreeShape | None = None
     """The shape of the trees that are played; None: single games."""
     branch: Callable[[Job, int], Job] = lambda job, _: job
     """One branch of a tree as a job of its own."""
-    kin: Callable[[Job, str], Sequence[int]] | None = None
+    prompt_siblings: Callable[[Job, str], Sequence[int]] | None = None
     """The other repeats of a job in which an agent opens as it does in this one; None: nobody asks."""
     sharing: frozenset[str] = frozenset()
     """The model groups that ask for the answers of kin in one call."""
@@ -116,7 +116,7 @@ class Engine:
         self._stopped.set()
         self._moved.set()
 
-    def go_on(self) -> None:
+    def check_not_stopped(self) -> None:
         """Raise `Stopped` where nothing new may be asked."""
         if self.stopping:
             raise Stopped
@@ -186,7 +186,7 @@ class Engine:
 
     def _begin(self) -> None:
         """Raise what keeps new games from starting."""
-        self.go_on()
+        self.check_not_stopped()
         if self.exhausted is not None:
             raise self.exhausted
 
@@ -271,23 +271,23 @@ class Engine:
         return Rollout(job, tuple(rounds), decision, outcome, stance, rewards, calls, error)
 
     async def _replies(self, job: Job, turn: Turn, calls: list[Call]) -> dict[str, Reply]:
-        position = Position(
+        observation = Observation(
             turn.round, turn.rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance,
             job.datapoint.id, job.repeat,
         )  # fmt: skip
 
         opening = not any(played.raw for played in turn.rounds)
 
-        def kin(agent: str) -> Sequence[int]:
+        def prompt_siblings(agent: str) -> Sequence[int]:
             """The repeats whose answer to this step may come in the same call."""
             if self.shape is not None:
                 return self._siblings(job, turn.round)
-            return self.kin(job, agent) if opening and self.kin is not None else ()
+            return self.prompt_siblings(job, agent) if opening and self.prompt_siblings is not None else ()
 
         async def complete(request: Request) -> Completion:
-            self.go_on()
+            self.check_not_stopped()
             if request.group in self.sharing and request.sample.attempt == 0:
-                siblings = (request.sample._replace(repeat=repeat) for repeat in kin(request.sample.agent))
+                siblings = (request.sample._replace(repeat=repeat) for repeat in prompt_siblings(request.sample.agent))
                 request = replace(request, siblings=tuple(siblings))
             completion = await self.complete(request)
             self.answered(request, completion)
@@ -296,9 +296,9 @@ class Engine:
 
         if len(turn.speakers) == 1:
             (name,) = turn.speakers
-            return {name: await self.agents[name].respond(position, complete)}
+            return {name: await self.agents[name].respond(observation, complete)}
         speakers = [name for name in self.protocol.agent_names if name in turn.speakers]
-        tasks = [asyncio.create_task(self.agents[name].respond(position, complete)) for name in speakers]
+        tasks = [asyncio.create_task(self.agents[name].respond(observation, complete)) for name in speakers]
         try:
             await _all_unless_fatal(tasks)
         except ProviderRefusal:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from runner.agents.agent import Position
+from runner.agents.agent import Observation
 from runner.models.base import estimated_prompt_tokens
 from runner.models.layers.budget import answer_limit
 from runner.models.prices import price_of
@@ -17,7 +17,7 @@ WORDS_TO_TOKENS = 1.4
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """What one model group will be asked, from the shortest possible games to the longest without retries."""
 
     group: str
@@ -28,7 +28,7 @@ class Estimate:
     cost_usd: tuple[float, float] | None
 
 
-def estimates(plan: Plan) -> list[Estimate]:
+def estimates(plan: Plan) -> list[CostEstimate]:
     """Calls, tokens and cost of a plan by model group, without retries.
 
     Tokens of prompts are rough: four bytes each. Answers go from the word limit to the most a model may say.
@@ -42,21 +42,23 @@ def estimates(plan: Plan) -> list[Estimate]:
         price = price_of(settings)
         cost = None if price is None else (price.cost(a.prompt, a.completion), price.cost(b.prompt, b.completion))
         rows.append(
-            Estimate(group, settings.name, (a.calls, b.calls), (a.prompt, b.prompt), (a.completion, b.completion), cost)
+            CostEstimate(
+                group, settings.name, (a.calls, b.calls), (a.prompt, b.prompt), (a.completion, b.completion), cost
+            )
         )
     return rows
 
 
-def total(estimates: Iterable[Estimate]) -> list[Estimate]:
+def total_cost(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:
     """The sums by model group."""
-    rows: dict[str, Estimate] = {}
+    rows: dict[str, CostEstimate] = {}
     for new in estimates:
         old = rows.get(new.group)
         rows[new.group] = new if old is None else _sum(old, new)
     return list(rows.values())
 
 
-def _sum(one: Estimate, other: Estimate) -> Estimate:
+def _sum(one: CostEstimate, other: CostEstimate) -> CostEstimate:
     def pair(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
         return a[0] + b[0], a[1] + b[1]
 
@@ -96,7 +98,7 @@ def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
     for name, seat in seats.items():
         first = protocol.first_active_round(name)
         if first is not None:
-            system[name] = sum(estimated_prompt_tokens(seat.prompt(Position(first, (), p.columns))) for p in points)
+            system[name] = sum(estimated_prompt_tokens(seat.prompt(Observation(first, (), p.columns))) for p in points)
     totals: dict[str, _Counts] = {}
     said = 0
     for round_ in range(rounds):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from runner.documents.fields import plain
+from runner.documents.fields import to_plain
 from runner.models.settings import ModelSettings
 from runner.protocols.protocol import Protocol
 from runner.spec.experiment import AgentSettings
 
-FREE_KEYS = (
+MUTABLE_KEYS = (
     "description",
     "sweep",
     "rollouts.per_datapoint",
@@ -26,7 +26,7 @@ FREE_KEYS = (
 """Keys that a run may change when it goes on: they decide how much is played and how, not what a rollout is."""
 
 
-FREE_MODEL_KEYS = (
+MUTABLE_MODEL_KEYS = (
     "base_url", "api_key_env", "timeout", "price", "requests_per_minute", "tokens_per_minute", "share_prompts",
     "batch", "batch_wait", "batch_poll", "lineage",
 )  # fmt: skip
@@ -35,8 +35,11 @@ FREE_MODEL_KEYS = (
 
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
     """A protocol's content for hashing: its rules and the parameters in force, without names for people."""
-    file = plain(protocol.file)
-    return {**{name: file[name] for name in ("agents", "channels", "cycle")}, "parameters": plain(protocol.parameters)}
+    file = to_plain(protocol.file)
+    return {
+        **{name: file[name] for name in ("agents", "channels", "cycle")},
+        "parameters": to_plain(protocol.parameters),
+    }
 
 
 def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, Any]:
@@ -44,11 +47,11 @@ def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, An
 
     Of a run that it replays, the hash of its journal (`replayed`) and not its folder, which may be moved.
     """
-    names = [f.name for f in fields(settings) if f.name not in (*FREE_MODEL_KEYS, "run")]
-    content = {name: plain(getattr(settings, name)) for name in names}
+    names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run")]
+    content = {name: to_plain(getattr(settings, name)) for name in names}
     return {**content, "run": replayed} if settings.provider == "replay" else content
 
 
 def seat_content(agent: AgentSettings) -> dict[str, Any]:
     """What of an agent's settings a game depends on; not whether it is trained afterwards."""
-    return {name: value for name, value in plain(agent).items() if name != "freeze"}
+    return {name: value for name, value in to_plain(agent).items() if name != "freeze"}

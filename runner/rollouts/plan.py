@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.agents.agent import AgentRuntime, Seat
+from runner.agents.agent import Agent, AgentRuntime
 from runner.agents.whole_agent import OpenAiWholeAgent
 from runner.datasets.load import Datapoint
-from runner.documents.fields import plain
+from runner.documents.fields import to_plain
 from runner.hashing import derived_seed, tagged_hash
-from runner.protocols.tree_shape import Shape
-from runner.rollouts.identity import FREE_KEYS, FREE_MODEL_KEYS, model_content, protocol_content, seat_content
+from runner.protocols.tree_shape import TreeShape
+from runner.rollouts.identity import MUTABLE_KEYS, MUTABLE_MODEL_KEYS, model_content, protocol_content, seat_content
 from runner.rollouts.job import Job
 from runner.spec.load import Spec
 
@@ -41,8 +41,8 @@ class Plan:
                     name: model_content(experiment.models[name], self.spec.replayed.get(name)) for name in groups
                 },
                 "agents": {name: seat_content(agent) for name, agent in experiment.agents.items()},
-                "decision_format": plain(experiment.decision_format),
-                "retry": [plain(experiment.retry.invalid_response), plain(experiment.retry.refused)],
+                "decision_format": to_plain(experiment.decision_format),
+                "retry": [to_plain(experiment.retry.invalid_response), to_plain(experiment.retry.refused)],
                 **({} if self.shape is None else {"tree": self.shape.responses}),
             },
         )
@@ -50,7 +50,7 @@ class Plan:
     @cached_property
     def identity(self) -> str:
         """The hash that tells runs apart: two specs with one identity are the same run, longer or shorter."""
-        dataset = plain(self.spec.experiment.dataset)
+        dataset = to_plain(self.spec.experiment.dataset)
         selection = {name: dataset[name] for name in ("columns", "split", "filter", "balance", "shuffle")}
         return tagged_hash(
             "run",
@@ -64,9 +64,9 @@ class Plan:
         )
 
     @property
-    def free_keys(self) -> tuple[str, ...]:
+    def mutable_keys(self) -> tuple[str, ...]:
         """The keys that are not in the identity; `*` is any one name."""
-        return FREE_KEYS + tuple(f"models.*.{name}" for name in FREE_MODEL_KEYS)
+        return MUTABLE_KEYS + tuple(f"models.*.{name}" for name in MUTABLE_MODEL_KEYS)
 
     @property
     def sharing(self) -> frozenset[str]:
@@ -83,10 +83,10 @@ class Plan:
         return self.spec.experiment.benchmark or self.spec.experiment.name
 
     @cached_property
-    def shape(self) -> Shape | None:
+    def shape(self) -> TreeShape | None:
         """The shape of the trees of responses; None where single games are played."""
         responses = self.spec.experiment.rollouts.num_responses_per_timestep
-        return None if responses is None else Shape(responses, self.spec.protocol.max_message_rounds)
+        return None if responses is None else TreeShape(responses, self.spec.protocol.max_message_rounds)
 
     @property
     def size(self) -> int:
@@ -113,7 +113,7 @@ class Plan:
         content = [self.game_hash, point.content_hash, repeat, self.spec.experiment.seed]
         return Job(index, tagged_hash("rollout", content)[:16], point, repeat, chance)
 
-    def kin(self, job: Job, agent: str) -> list[int]:
+    def prompt_siblings(self, job: Job, agent: str) -> list[int]:
         """The other repeats of a job's datapoint in which this agent speaks first too: they ask the same first."""
         seed, point = self.spec.experiment.seed, job.datapoint
         return [
@@ -123,11 +123,11 @@ class Plan:
             and agent in self.spec.protocol.speakers(0, derived_seed("rollout", seed, point.id, repeat))
         ]
 
-    def seats(self) -> dict[str, Seat]:
+    def seats(self) -> dict[str, Agent]:
         """The seats of the game as the spec fills them, for who only wants to know."""
         runtime = AgentRuntime(self.spec.prompts)
         protocol = self.spec.protocol
-        return {name: Seat(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}
+        return {name: Agent(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}
 
     def agents(self) -> dict[str, OpenAiWholeAgent]:
         """The agents that play, one a seat."""

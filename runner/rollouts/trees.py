@@ -13,7 +13,7 @@ from statistics import fmean, pstdev
 
 from runner.protocols.game import Round
 from runner.protocols.protocol import Protocol
-from runner.protocols.tree_shape import Path, Shape
+from runner.protocols.tree_shape import NodePath, TreeShape
 from runner.rollouts.rollout import DECIDED, NO_DECISION, Rollout
 
 NOT_COMPARABLE = (
@@ -26,7 +26,7 @@ NOT_COMPARABLE = (
 class Node:
     """A place in a tree: the rounds up to it, the branches that go on from it, what they earned from its answer on."""
 
-    path: Path
+    path: NodePath
     leaves: list[Rollout] = field(default_factory=list)
     children: list[Node] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Node:
             level = [child for node in level for child in node.children]
 
 
-def grow(branches: Sequence[Rollout], shape: Shape) -> Node | None:
+def build_tree(branches: Sequence[Rollout], shape: TreeShape) -> Node | None:
     """The branches of one tree as a tree, its root the place before the first answer; None where none is whole.
 
     Branches that did not come to an end of the game (a refusal, a failure of transport) are left out.
@@ -59,7 +59,7 @@ def grow(branches: Sequence[Rollout], shape: Shape) -> Node | None:
     return root if whole else None
 
 
-def _divide(node: Node, shape: Shape) -> None:
+def _divide(node: Node, shape: TreeShape) -> None:
     depth = len(node.path)
     by_answer: dict[int, list[Rollout]] = {}
     for leaf in node.leaves:
@@ -107,7 +107,7 @@ class TreeStatistics:
 
     NAMES = ("expected_reward", "is_positive_example", "has_positive_and_negative")
 
-    def __init__(self, protocol: Protocol, shape: Shape) -> None:
+    def __init__(self, protocol: Protocol, shape: TreeShape) -> None:
         self._protocol, self._shape = protocol, shape
         self._means: dict[tuple[str, str], list[list[float]]] = {}
 

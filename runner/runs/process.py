@@ -47,7 +47,7 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def fewer_collections() -> Iterator[None]:
+def relaxed_gc() -> Iterator[None]:
     """Thousands of games in flight are many objects and no garbage; looking through them often costs a fifth."""
     before = gc.get_threshold()
     gc.set_threshold(50_000, 20, 50)
@@ -96,7 +96,7 @@ def stopping_on_signals(engine: Engine) -> Iterator[None]:
 
 
 @contextmanager
-def terminated_like_ctrl_c() -> Iterator[None]:
+def sigterm_as_keyboard_interrupt() -> Iterator[None]:
     """While no event loop runs: SIGTERM interrupts as SIGINT does."""
 
     def interrupt(*_: object) -> None:
@@ -117,7 +117,7 @@ def terminated_like_ctrl_c() -> Iterator[None]:
 def interruptible(run_id: str) -> Iterator[None]:
     """SIGINT and SIGTERM as `Interrupted`, in what a run does before and after its games too."""
     try:
-        with terminated_like_ctrl_c():
+        with sigterm_as_keyboard_interrupt():
             yield
     except KeyboardInterrupt:
         raise Interrupted(f"run {run_id} was interrupted; what was paid for is kept") from None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from runner.aio import one_after_another, run_to_end
+from runner.aio import one_after_another, run_sync
 from runner.errors import NipRunError, RunError
 from runner.models.base import Completion, Request
-from runner.models.layers.journaled import Recorded
-from runner.models.records import ENDED, completion_from_fields, ending
+from runner.models.layers.journaled import JournalIndex
+from runner.models.records import GAME_ENDING_FAILURE, call_error_from, completion_from_fields
 from runner.results.folder import RunFolder
 from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
@@ -32,7 +32,7 @@ def saved_plan(folder: RunFolder) -> Plan:
     return Plan(replace(spec, replayed=folder.manifest().get("replayed_sha256", spec.replayed)))
 
 
-class Rederiver:
+class Reconstructor:
     """Plays games from one run's journal."""
 
     def __init__(self, folder: RunFolder, plan: Plan) -> None:
@@ -41,7 +41,7 @@ class Rederiver:
         self.plan = plan
         self._asked: list[Request] = []
         self._file = folder.journal.open("rb")
-        self._recorded = Recorded(self._read, read_journal(folder.journal))
+        self._recorded = JournalIndex(self._read, read_journal(folder.journal))
         self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, shape=plan.shape, branch=plan.branch)
 
     def _read(self, offset: int) -> bytes:
@@ -53,13 +53,13 @@ class Rederiver:
         if record is None:
             raise _NotRecorded
         self._asked.append(request)
-        if record["kind"] == ENDED:
-            raise ending(record)
+        if record["kind"] == GAME_ENDING_FAILURE:
+            raise call_error_from(record)
         return completion_from_fields(record)
 
     def of_job(self, job: Job) -> list[Rollout]:
         """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
-        return run_to_end(lambda: self._of_job(job))
+        return run_sync(lambda: self._of_job(job))
 
     def by_job(self) -> Iterator[list[Rollout]]:
         """The rollouts of every finished game or tree, in the order of the plan."""

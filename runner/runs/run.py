@@ -14,8 +14,8 @@ from runner.errors import LeaderboardError, NipRunError, RunDirectoryError, Usag
 from runner.hashing import tagged_hash
 from runner.models.layers.budget import Budget
 from runner.results.folder import DONE, RunFolder, run_folders
-from runner.results.inputs import resolved, write_inputs
-from runner.results.manifest import Part, open_folder, refreshed
+from runner.results.inputs import resolved_spec, write_inputs
+from runner.results.manifest import TrainingPart, open_folder, updated_manifest
 from runner.rollouts.plan import Plan
 from runner.runs.process import interruptible
 from runner.runs.session import ReplayOf, Session, Watch
@@ -45,15 +45,15 @@ def run(
     again: bool = False,
     replay: ReplayOf | None = None,
     budget: Budget | None = None,
-    held: Collection[str] = (),
+    locked_runs: Collection[str] = (),
     watch: Watch | None = None,
-    part: Part | None = None,
+    part: TrainingPart | None = None,
 ) -> RunResult:
     """Play a spec's games, going on where an earlier run of it stopped, and put its rows on the leaderboard.
 
     A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays it
     with another run's answers. `budget` is shared by the points of a sweep, what their journals hold counted in;
-    without one the spec's own holds for this run alone. `held` are the runs that the caller has locked already (see
+    without one the spec's own holds for this run alone. `locked_runs` are those that the caller has locked already (see
     `lock_run`), as whoever counts journals into a budget must. `watch` is called whenever the progress has moved.
     `part` says of which training run these games are a part.
 
@@ -67,12 +67,12 @@ def run(
 
     plan, results = Plan(spec), Path(results)
     name = run_id or run_name(plan.run_id, results, again=again, replay=replay is not None)
-    with nullcontext() if name in held else lock_run(results, name), interruptible(name):
+    with nullcontext() if name in locked_runs else lock_run(results, name), interruptible(name):
         folder, manifest = open_folder(plan, results, name)
         source = _source_of(replay, folder, manifest)
         # Games that no answer reached are not finished: the same command asks for them again.
         whole = manifest["status"] == DONE and not (manifest.get("transport_failed") and replay is None)
-        if whole and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan)):
+        if whole and manifest["spec_sha256"] == tagged_hash("spec", resolved_spec(plan)):
             if not leaderboard.holds(results, name):
                 leaderboard.append(results, folder)
             return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
@@ -80,7 +80,7 @@ def run(
         if budget is None and spec.experiment.budget.limited:
             budget = Budget(spec.experiment.budget)
             budget.add_spent(spending(plan, folder))
-        manifest = {**refreshed(manifest, plan), "replay_of": source, "cache": _cache_beside(spec, folder)}
+        manifest = {**updated_manifest(manifest, plan), "replay_of": source, "cache": _cache_beside(spec, folder)}
         manifest.update(part.fields if part is not None else {})
         session = Session(plan, folder, manifest, budget=budget, replay=replay, watch=watch)
         _play(session, results)

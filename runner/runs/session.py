@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from runner.aio import run_to_end
-from runner.documents.fields import plain
+from runner.aio import run_sync
+from runner.documents.fields import to_plain
 from runner.errors import BudgetExhausted, CallError, Interrupted, RunError, UsageError
 from runner.finetune.files import FineTuneFiles, Trees, remove_files
 from runner.hashing import tagged_hash
@@ -21,7 +21,7 @@ from runner.models.connect import Connection, Provider, connect
 from runner.models.layers.budget import Amount, Budget, worst_case
 from runner.models.layers.cache import Cache
 from runner.models.layers.in_flight import InFlight
-from runner.models.layers.journaled import Recorded, ThroughJournal
+from runner.models.layers.journaled import JournaledCompleter, JournalIndex
 from runner.models.prices import price_of
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
 from runner.models.records import failure_record
@@ -35,12 +35,12 @@ from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import TRANSPORT_FAILED, Call, Rollout
-from runner.rollouts.trees import NOT_COMPARABLE, TreeStatistics, grow
-from runner.runs.process import fewer_collections, log_to, stopping_on_signals
+from runner.rollouts.trees import NOT_COMPARABLE, TreeStatistics, build_tree
+from runner.runs.process import log_to, relaxed_gc, stopping_on_signals
 from runner.runs.spending import count_lost, spending, used_models
-from runner.storage.atomic import write_whole
+from runner.storage.atomic import atomic_write
 from runner.storage.journal import Journal, read_journal
-from runner.text import listed
+from runner.text import comma_join
 
 Watch = Callable[[Progress], None]
 
@@ -100,8 +100,8 @@ class Session:
         self.manifest["status"] = RUNNING
         self.folder.write_manifest(self.manifest)
         try:
-            with log_to(self.folder.log), fewer_collections():
-                run_to_end(self._play)
+            with log_to(self.folder.log), relaxed_gc():
+                run_sync(self._play)
         except (Stopped, KeyboardInterrupt, asyncio.CancelledError):
             if self.manifest["status"] == RUNNING:  # else all is written already
                 self._end(INTERRUPTED)
@@ -133,7 +133,7 @@ class Session:
             if journal.opened.torn_bytes:
                 self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
             self._note_lost(await count_lost(self.folder, journal))
-            recorded = Recorded(journal.read, read_journal(self.folder.journal) if journal.opened.records else ())
+            recorded = JournalIndex(journal.read, read_journal(self.folder.journal) if journal.opened.records else ())
             cache_path = self.plan.spec.cache
             cache = Cache(cache_path, self.folder.run_id) if cache_path is not None else None
             try:
@@ -152,7 +152,7 @@ class Session:
             calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
             self.notes.append(f"{calls} in flight when the run was cut short; up to {upto} counted for what they cost")
 
-    async def _play_with(self, journal: Journal, recorded: Recorded, cache: Cache | None) -> None:
+    async def _play_with(self, journal: Journal, recorded: JournalIndex, cache: Cache | None) -> None:
         replayed = ReplayModel(self._replay.run) if self._replay is not None else None
         whole = replayed is not None and self._replay is not None and self._replay.until_round is None
         in_flight = InFlight(self.folder.in_flight)
@@ -174,10 +174,10 @@ class Session:
             engine.note_failure(request, call)
             await journal.append(failure_record(sample, attempt, error, wait))
             in_flight.settled(sample)
-            engine.go_on()
+            engine.check_not_stopped()
 
         def before_call(request: Request) -> None:
-            engine.go_on()
+            engine.check_not_stopped()
             settings = self._models[request.group]
             if settings.provider == "openai" and not settings.batch:
                 in_flight.sent(request.sample, most_of(request), journal.records)
@@ -185,7 +185,7 @@ class Session:
         connection = self._connect(engine, journal, recorded, cache, replayed, failed=failed, before_call=before_call)
         try:
             parameters = {name: tagged_hash("model", _sent(settings)) for name, settings in self._models.items()}
-            engine.complete = ThroughJournal(
+            engine.complete = JournaledCompleter(
                 connection.complete,
                 journal,
                 recorded,
@@ -220,7 +220,7 @@ class Session:
         self,
         engine: Engine,
         journal: Journal,
-        recorded: Recorded,
+        recorded: JournalIndex,
         cache: Cache | None,
         replayed: ReplayModel | None,
         **told: Any,
@@ -249,7 +249,7 @@ class Session:
         shape = self.plan.shape
         return None if shape is None else Trees(shape, self.plan.spec.experiment.seed)
 
-    def _batches(self, journal: Journal, recorded: Recorded, engine: Engine) -> dict[str, Provider]:
+    def _batches(self, journal: Journal, recorded: JournalIndex, engine: Engine) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""
         batched = [name for name, settings in self._models.items() if settings.provider == "openai" and settings.batch]
         if not batched:
@@ -257,7 +257,9 @@ class Session:
         from runner.models.providers.openai_batch import BatchModel
 
         return {
-            name: BatchModel(self._models[name], name, journal.append, recorded.batches, before_sending=engine.go_on)
+            name: BatchModel(
+                self._models[name], name, journal.append, recorded.batches, before_sending=engine.check_not_stopped
+            )
             for name in batched
         }
 
@@ -285,7 +287,7 @@ class Session:
             earlier_failures=earlier,
             shape=self.plan.shape,
             branch=self.plan.branch,
-            kin=self.plan.kin if self.plan.sharing else None,
+            prompt_siblings=self.plan.prompt_siblings if self.plan.sharing else None,
             sharing=self.plan.sharing,
             answered=self._answered,
         )
@@ -304,7 +306,7 @@ class Session:
                 parts.write(rollout)
                 self.metrics.add(rollout)
                 self._count(rollout)
-            root = grow(rollouts, self.plan.shape) if self.plan.shape is not None else None
+            root = build_tree(rollouts, self.plan.shape) if self.plan.shape is not None else None
             if root is not None and self._tree_statistics is not None:
                 self._tree_statistics.add(root)
             if files is not None:
@@ -317,7 +319,7 @@ class Session:
             with stopping_on_signals(engine):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
                 await _signals_heard()
-                engine.go_on()
+                engine.check_not_stopped()
         except BaseException:
             with suppress(RunError):
                 parts.close()
@@ -364,29 +366,31 @@ class Session:
             **self.metrics.summary(),
             "original_statistics": {**self.metrics.original_statistics(), **trees},
         }
-        write_whole(self.folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
+        atomic_write(self.folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
         if files is not None:
             report = files.close()
-            write_whole(self.folder.fine_tune / "report.json", orjson.dumps(report, option=orjson.OPT_INDENT_2))
+            atomic_write(self.folder.fine_tune / "report.json", orjson.dumps(report, option=orjson.OPT_INDENT_2))
             short = [f"{row['file']} ({row['examples']})" for row in report if not row["written"]]
             if short:
                 fewest = self.plan.spec.experiment.fine_tune.min_examples if self.plan.spec.experiment.fine_tune else 0
-                self.notes.append(f"fine-tune files of fewer than {fewest} examples were not written: {listed(short)}")
+                self.notes.append(
+                    f"fine-tune files of fewer than {fewest} examples were not written: {comma_join(short)}"
+                )
         else:
             remove_files(self.folder.fine_tune)
-        lost = self.metrics.outcomes[TRANSPORT_FAILED]
-        if lost:
-            count = f"{lost} of {self.progress.rollouts} rollouts failed in transport"
+        transport_failed = self.metrics.outcomes[TRANSPORT_FAILED]
+        if transport_failed:
+            count = f"{transport_failed} of {self.progress.rollouts} rollouts failed in transport"
             self.notes.append(f"{count}, the first with {self._first_failure}; the same command asks for them again")
         self.manifest.update(
-            status=FAILED if lost == self.progress.rollouts else DONE,
+            status=FAILED if transport_failed == self.progress.rollouts else DONE,
             finished_at=now(),
             rollouts=self.progress.rollouts,
             **self._usage,
             failed_calls=self._failed_calls,
             cost_usd=None if None in self._prices.values() else round(self._cost, 9),
             cost_usd_at_most=None if None in self._prices.values() else round(spending(self.plan, self.folder).usd, 9),
-            transport_failed=lost,
+            transport_failed=transport_failed,
         )
         self.folder.write_manifest(self.manifest)
 
@@ -399,4 +403,4 @@ async def _signals_heard() -> None:
 
 def _sent(settings: ModelSettings) -> Mapping[str, Any]:
     """What a group's requests hold besides the messages."""
-    return {"model": settings.model, "sampling": plain(settings.sampling()), "system_role": settings.system_role}
+    return {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}

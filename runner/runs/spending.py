@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.models.layers.budget import Amount, actual
-from runner.models.layers.in_flight import Left, lost_record
+from runner.models.layers.in_flight import AbandonedCalls, lost_record
 from runner.models.prices import price_of
 from runner.models.records import CALL, FAILURE, LOST, completion_from_fields
 from runner.models.settings import ModelSettings
@@ -25,7 +25,7 @@ def spending(plan: Plan, folder: RunFolder) -> Amount:
         return total
     models = used_models(plan)
     groups = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
-    left = Left(folder.in_flight)
+    left = AbandonedCalls(folder.in_flight)
     for _, record in read_journal(folder.journal):
         left.see(record)
         if record["kind"] in (CALL, FAILURE, LOST) and record.get("charged"):
@@ -38,7 +38,7 @@ def spending(plan: Plan, folder: RunFolder) -> Amount:
 
 async def count_lost(folder: RunFolder, journal: Journal) -> Amount:
     """Write what an earlier process left in flight into the journal; what that may have cost."""
-    left = Left(folder.in_flight)
+    left = AbandonedCalls(folder.in_flight)
     if left.most.completions:
         for _, record in read_journal(folder.journal):
             left.see(record)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
-from runner.documents.fields import for_editors, key, schema
+from runner.documents.fields import for_editors, option, schema
 from runner.models.layers.budget import BudgetSettings
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
@@ -27,50 +27,50 @@ RUN_ID_PATTERN = f"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_RUN_ID - 1}}}$"
 class AgentSettings:
     """How one seat of the protocol is filled."""
 
-    model: str = key("The model group that plays it: a key of `models`.", example="strong")
-    max_response_words: int = key("The word limit its prompt tells it.", default=150, minimum=1)
-    freeze: bool = key("Never train it, in a training run.", default=False)
+    model: str = option("The model group that plays it: a key of `models`.", example="strong")
+    max_response_words: int = option("The word limit its prompt tells it.", default=150, minimum=1)
+    freeze: bool = option("Never train it, in a training run.", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
     """How many games, and how many at once."""
 
-    per_datapoint: int = key("Plays of each datapoint.", default=1, minimum=1)
-    num_responses_per_timestep: int | None = key(
+    per_datapoint: int = option("Plays of each datapoint.", default=1, minimum=1)
+    num_responses_per_timestep: int | None = option(
         "Play trees of responses (MALT): so many answers to each step, each of them gone on from; null: single games.",
         default=None,
         example=2,
         minimum=1,
         maximum=128,
     )
-    most_calls: int = key(
+    most_calls: int = option(
         "For trees, whose size is exponential in their rounds: more calls than this, retries left out, are an error.",
         default=100_000,
         minimum=1,
     )
-    concurrency: int = key("Games, and calls, in flight at once.", default=64, minimum=1, maximum=100_000)
+    concurrency: int = option("Games, and calls, in flight at once.", default=64, minimum=1, maximum=100_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTune:
     """Which fine-tune files a run leaves in `fine_tune/`."""
 
-    agents: tuple[str, ...] | None = key("For these agents; null: all.", default=None, example=["verifier"])
-    formats: tuple[str, ...] = key(
+    agents: tuple[str, ...] | None = option("For these agents; null: all.", default=None, example=["verifier"])
+    formats: tuple[str, ...] = option(
         "`openai`: chat JSONL. `trl`: TRL's conversational JSONL. `verl`: Parquet, a row for each turn, with rewards.",
         default=("openai",),
         example=["openai", "trl"],
         minItems=1,
         items={"type": "string", "enum": ["openai", "trl", "verl"]},
     )
-    ensure_last_message_is_assistant: bool = key("Cut each example after the agent's last turn.", default=True)
-    replace_verifier_guess_with_true_label: bool = key(
+    ensure_last_message_is_assistant: bool = option("Cut each example after the agent's last turn.", default=True)
+    replace_verifier_guess_with_true_label: bool = option(
         "Put the true label in the place of the verifier's last message.", default=False
     )
-    only_correct: bool = key("Only rollouts with a right verdict.", default=False)
-    min_examples: int = key("A file of fewer examples is not written; OpenAI asks for 10.", default=10, minimum=1)
-    validation_share: float = key(
+    only_correct: bool = option("Only rollouts with a right verdict.", default=False)
+    min_examples: int = option("A file of fewer examples is not written; OpenAI asks for 10.", default=10, minimum=1)
+    validation_share: float = option(
         "Share of the datapoints whose examples go to a validation file.", default=0.0, minimum=0, exclusiveMaximum=1
     )
 
@@ -79,7 +79,7 @@ class FineTune:
 class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
-    use: str = key(
+    use: str = option(
         "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier) or a .yaml file.",
         example="nip",
     )
@@ -89,52 +89,52 @@ class ProtocolUse(Parameters):
 class Experiment:
     """A nip-run spec: a protocol, prompts, models and a dataset."""
 
-    name: str = key(
+    name: str = option(
         "The run's name; run ids start with it.",
         example="nip-code-validation",
         pattern=NAME_PATTERN,
     )
-    description: str = key("For people.", default="", example="A weak verifier questions a strong prover.")
-    seed: int = key("Everything that is not a model's answer or the clock follows from it.", default=0, minimum=0)
-    kind: Literal["benchmark", "training"] = key(
+    description: str = option("For people.", default="", example="A weak verifier questions a strong prover.")
+    seed: int = option("Everything that is not a model's answer or the clock follows from it.", default=0, minimum=0)
+    kind: Literal["benchmark", "training"] = option(
         "A benchmark measures and changes nothing; training also changes models.", default="benchmark"
     )
-    benchmark: str | None = key(
+    benchmark: str | None = option(
         "The leaderboard that the rows belong to; null: the name.", default=None, example="code-validation/v1"
     )
-    dataset: DatasetSettings = key("What is played.", example={"path": "data/code_validation.jsonl"})
-    protocol: ProtocolUse = key("By which rules.", example={"use": "nip", "max_message_rounds": 8})
-    prompts: str = key(
+    dataset: DatasetSettings = option("What is played.", example={"path": "data/code_validation.jsonl"})
+    protocol: ProtocolUse = option("By which rules.", example={"use": "nip", "max_message_rounds": 8})
+    prompts: str = option(
         "The folder of Jinja2 templates, one for each agent.", example="prompts/code_validation/nip", path=True
     )
-    models: Mapping[str, ModelSettings] = key(
+    models: Mapping[str, ModelSettings] = option(
         "The model groups.",
         example={"small": {"model": "gpt-4o-mini-2024-07-18"}},
         minProperties=1,
         propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
     )
-    agents: Mapping[str, AgentSettings] = key(
+    agents: Mapping[str, AgentSettings] = option(
         "Who plays which seat of the protocol.", example={"verifier": {"model": "small"}}
     )
-    decision_format: DecisionFormat = key("How a verifier writes a decision.", factory=DecisionFormat)
-    retry: Retry = key("What to do about each class of failure.", factory=Retry)
-    rollouts: Rollouts = key("How many games.", factory=Rollouts)
-    budget: BudgetSettings = key("The most the run may spend, its sweep included.", factory=BudgetSettings)
-    cache: str | None = key(
+    decision_format: DecisionFormat = option("How a verifier writes a decision.", factory=DecisionFormat)
+    retry: Retry = option("What to do about each class of failure.", factory=Retry)
+    rollouts: Rollouts = option("How many games.", factory=Rollouts)
+    budget: BudgetSettings = option("The most the run may spend, its sweep included.", factory=BudgetSettings)
+    cache: str | None = option(
         "A file of completions shared between runs; null: none.",
         default=None,
         example="../results/cache.sqlite",
         path=True,
     )
-    fine_tune: FineTune | None = key(
+    fine_tune: FineTune | None = option(
         "Which fine-tune files to build; null: none.", default=None, example={"agents": ["verifier"]}
     )
-    training: TrainingSettings | None = key(
+    training: TrainingSettings | None = option(
         "What is learnt from the rollouts, and how; for `kind: training` alone.",
         default=None,
         example={"method": "expert_iteration", "trainers": {"strong": {"backend": "files"}}},
     )
-    sweep: Mapping[str, tuple[Any, ...]] = key(
+    sweep: Mapping[str, tuple[Any, ...]] = option(
         "Dotted keys, each with a list of values; every combination is a run of its own.",
         factory=dict,
         example={"agents.verifier.model": ["small", "strong"]},

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from runner import builtin
-from runner.datasets.load import HUB, Dataset, Where, load_dataset
+from runner.datasets.load import HUB, Dataset, load_dataset
 from runner.datasets.settings import DatasetSettings
 from runner.documents.check import check
-from runner.documents.fields import build, plain
+from runner.documents.fields import from_plain, to_plain
 from runner.documents.layers import Layered, Override, load_layers
-from runner.errors import Place, Problem, SpecError
+from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
 from runner.prompts.templates import PromptSet, load_prompts
 from runner.protocols.load import load_protocol, unplayable
@@ -27,7 +27,7 @@ from runner.spec.checks.sound import Sound
 from runner.spec.checks.training import training_problems, tree_problems
 from runner.spec.experiment import Experiment, experiment_schema
 from runner.storage.journal import JOURNAL
-from runner.text import nearest_file
+from runner.text import did_you_mean_file
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequenc
         there = [
             p.name for folder in (beside, builtin.root() / "specs") if folder.is_dir() for p in folder.glob("*.yaml")
         ]
-        hint = nearest_file(Path(path).name, [*there, *also])
+        hint = did_you_mean_file(Path(path).name, [*there, *also])
         raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
     given = [Override(text) for text in overrides]
     layered = load_layers(found, str(path), given, builtin.find)
@@ -127,8 +127,8 @@ class _Readers:
             self.journals[run] = file_hash(run / JOURNAL)
         return self.journals[run]
 
-    def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: Where) -> Dataset:
-        name = tagged_hash("read", [plain(settings), str(path), seed])
+    def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
+        name = tagged_hash("read", [to_plain(settings), str(path), seed])
         if name not in self.datasets:
             try:
                 self.datasets[name] = load_dataset(settings, path, seed, where)
@@ -176,7 +176,7 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
         problems.extend(error.problems)
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems)
-    experiment = build(Experiment, layered.data)
+    experiment = from_plain(Experiment, layered.data)
     test = _test_dataset(layered, readers, experiment)
     problems = [
         *tree_problems(experiment, protocol, dataset, _where(layered)),
@@ -190,13 +190,13 @@ def _assemble(layered: Layered, readers: _Readers) -> Spec:
     return Spec(experiment, protocol, prompts, dataset, replays, replayed, cache, test)
 
 
-def _where(layered: Layered) -> Where:
+def _where(layered: Layered) -> PlaceOf:
     """A dotted key into the place that set it."""
     return lambda key: layered.place(tuple(key.split(".")))
 
 
 def _dataset(layered: Layered, readers: _Readers, sound: Sound) -> Dataset:
-    settings = build(DatasetSettings, sound.section("dataset"))
+    settings = from_plain(DatasetSettings, sound.section("dataset"))
     seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0
     return _read_dataset(layered, readers, settings, seed)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.documents.fields import key
+from runner.documents.fields import option
 
 MOST_ITERATIONS = 1000
 
@@ -18,76 +18,78 @@ HYPERPARAMETERS = ("n_epochs", "batch_size", "learning_rate_multiplier", "beta")
 class EvaluationSettings:
     """When models are measured, on what. A test before iteration N measures the models that N samples with."""
 
-    scheme: Literal["none", "all", "last", "first_and_last"] = key(
+    scheme: Literal["none", "all", "last", "first_and_last"] = option(
         "`all`: before each iteration and after the last; `last`: the final models; `first_and_last`: the untrained "
         "and the final ones.",
         default="last",
     )
-    split: str = key("The split that is tested on; no datapoint of it may be trained on.", default="test", minLength=1)
-    limit: int | None = key(
+    split: str = option(
+        "The split that is tested on; no datapoint of it may be trained on.", default="test", minLength=1
+    )
+    limit: int | None = option(
         "At most this many datapoints, the same at each test: the first of the file, or with `dataset.shuffle` of the "
         "order that the spec's seed gives; null: all.",
         default=None,
         minimum=1,
         example=100,
     )
-    per_datapoint: int = key("Plays of each datapoint.", default=1, minimum=1)
+    per_datapoint: int = option("Plays of each datapoint.", default=1, minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionSettings:
     """Which rollouts expert iteration trains on, for each agent by its own reward."""
 
-    method: Literal["threshold", "weighted_sampling"] = key(
+    method: Literal["threshold", "weighted_sampling"] = option(
         "`threshold`: all rollouts of at least `reward_threshold`. `weighted_sampling`: drawn, likelier the more they "
         "earned.",
         default="threshold",
     )
-    reward_threshold: float = key("The least reward of a rollout, ties included.", default=0.9)
-    sample_size_factor: float = key(
+    reward_threshold: float = option("The least reward of a rollout, ties included.", default=0.9)
+    sample_size_factor: float = option(
         "Weighted sampling: how many are drawn, as a share of the rollouts.",
         default=0.5,
         exclusiveMinimum=0,
         maximum=100,
     )
-    minimum: float | None = key(
+    minimum: float | None = option(
         "Weighted sampling: the reward of weight 0, lower ones included; null: the least there is.",
         default=None,
         example=0.0,
     )
-    epsilon: float = key(
+    epsilon: float = option(
         "Weighted sampling: the share of chance that rewards have no say in, so that bad rollouts are drawn too.",
         default=0.01,
         minimum=0,
         maximum=100,
     )
-    replacement: bool = key("Weighted sampling: whether a rollout may be drawn again.", default=True)
+    replacement: bool = option("Weighted sampling: whether a rollout may be drawn again.", default=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuessReplacement:
     """For a share of the rollouts the verifier is trained on the true label instead of its own guess."""
 
-    proportion: float = key("The share of the rollouts, in the first iteration.", default=0.0, minimum=0, maximum=1)
-    annealing: Literal["none", "linear", "exponential"] = key(
+    proportion: float = option("The share of the rollouts, in the first iteration.", default=0.0, minimum=0, maximum=1)
+    annealing: Literal["none", "linear", "exponential"] = option(
         "How it shrinks: `linear` by the rate, `exponential` to (1 - rate) of itself, each iteration.", default="none"
     )
-    annealing_rate: float = key("The rate of the annealing.", default=0.1, minimum=0, maximum=1)
+    annealing_rate: float = option("The rate of the annealing.", default=0.1, minimum=0, maximum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
     """Where and how one model group is fine-tuned."""
 
-    backend: Literal["openai", "command", "files", "dummy"] = key(
+    backend: Literal["openai", "command", "files", "dummy"] = option(
         "`openai`: jobs of a server with OpenAI's fine-tuning API. `command`: your own trainer. `files`: writes the "
         "files and waits for `--set-model GROUP=NAME`. `dummy`: a new name, for dry runs.",
         example="command",
     )
-    format: Literal["openai", "trl"] | None = key(
+    format: Literal["openai", "trl"] | None = option(
         "The format of the dataset; null: `trl` for `command`, else `openai`.", default=None, example="trl"
     )
-    command: tuple[str, ...] | None = key(
+    command: tuple[str, ...] | None = option(
         "`command`: the program and its arguments. {dataset}, {base_model}, {output} (a folder), {model_file} (the "
         "new model's name goes there), {method}, {seed} and {group} are filled in. It is run in the "
         "folder that nip-run is run in: relative paths are from there.",
@@ -95,34 +97,34 @@ class TrainerSettings:
         example=["python", "train.py", "--data", "{dataset}", "--model", "{base_model}", "--out", "{output}"],
         minItems=1,
     )
-    n_epochs: int | None = key(
+    n_epochs: int | None = option(
         "`openai`: passes over the dataset; null: as it likes.", default=None, minimum=1, example=3
     )
-    batch_size: int | None = key("`openai`: examples a step; null: as it likes.", default=None, minimum=1, example=8)
-    learning_rate_multiplier: float | None = key(
+    batch_size: int | None = option("`openai`: examples a step; null: as it likes.", default=None, minimum=1, example=8)
+    learning_rate_multiplier: float | None = option(
         "`openai`: its hyperparameter; null: as it likes.", default=None, exclusiveMinimum=0, example=1.0
     )
-    beta: float | None = key(
+    beta: float | None = option(
         "`openai`, malt: DPO's weight of staying close to the base model; null: as it likes.",
         default=None,
         exclusiveMinimum=0,
         maximum=2,
         example=0.1,
     )
-    suffix: str | None = key(
+    suffix: str | None = option(
         "`openai`: part of the new model's name; null: the run's name.",
         default=None,
         example="nip",
         minLength=1,
         maxLength=64,
     )
-    poll_seconds: float | None = key(
+    poll_seconds: float | None = option(
         "Seconds between two looks at a job; null: 1 for `command`, else 30.",
         default=None,
         exclusiveMinimum=0,
         example=30.0,
     )
-    validating_minutes: float = key(
+    validating_minutes: float = option(
         "`openai`: a job that is still `validating_files` after this long is an error.",
         default=60.0,
         exclusiveMinimum=0,
@@ -133,34 +135,36 @@ class TrainerSettings:
 class TrainingSettings:
     """What a training run learns from its rollouts, and how."""
 
-    method: Literal["expert_iteration", "malt"] = key(
+    method: Literal["expert_iteration", "malt"] = option(
         "`expert_iteration`: supervised on the rollouts that paid. `malt`: preferences between the answers of trees "
         "(rollouts.num_responses_per_timestep).",
         example="expert_iteration",
     )
-    iterations: int = key("How often to play, train and switch models.", default=1, minimum=1, maximum=MOST_ITERATIONS)
-    datapoints_per_iteration: int | None = key(
+    iterations: int = option(
+        "How often to play, train and switch models.", default=1, minimum=1, maximum=MOST_ITERATIONS
+    )
+    datapoints_per_iteration: int | None = option(
         "How many datapoints each iteration plays, in a seeded order that begins anew when all have been played; "
         "null: all of them.",
         default=None,
         minimum=1,
         example=100,
     )
-    test: EvaluationSettings = key("When models are measured.", factory=EvaluationSettings)
-    selection: SelectionSettings = key("Expert iteration: which rollouts are trained on.", factory=SelectionSettings)
-    guess_replacement: GuessReplacement = key(
+    test: EvaluationSettings = option("When models are measured.", factory=EvaluationSettings)
+    selection: SelectionSettings = option("Expert iteration: which rollouts are trained on.", factory=SelectionSettings)
+    guess_replacement: GuessReplacement = option(
         "Expert iteration: true labels in the place of the verifier's guesses.", factory=GuessReplacement
     )
-    on_all_previous_rollouts: bool = key(
+    on_all_previous_rollouts: bool = option(
         "Train on the rollouts of all iterations so far; false: of the last alone.", default=False
     )
-    from_scratch: bool = key("Each job starts from the base model; false: from the last one trained.", default=False)
-    min_examples: int = key(
+    from_scratch: bool = option("Each job starts from the base model; false: from the last one trained.", default=False)
+    min_examples: int = option(
         "A group with fewer examples is not trained in that iteration, which is said; OpenAI asks for 10.",
         default=10,
         minimum=1,
     )
-    trainers: Mapping[str, TrainerSettings] = key(
+    trainers: Mapping[str, TrainerSettings] = option(
         "For each model group that is trained: by what.",
         example={"strong": {"backend": "command", "command": ["python", "train.py", "{dataset}", "{model_file}"]}},
     )

@@ -10,7 +10,7 @@ from typing import Any
 from runner.errors import RunError
 
 
-def write_whole(path: Path, data: bytes | str) -> None:
+def atomic_write(path: Path, data: bytes | str) -> None:
     """Write a file beside its place, flush it, and put it there: a reader sees the old or the new one.
 
     Raises:
@@ -23,13 +23,13 @@ def write_whole(path: Path, data: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-        flush_folder(path.parent)
+        fsync_dir(path.parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
-def flush_folder(folder: Path) -> None:
+def fsync_dir(folder: Path) -> None:
     """Make renames in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -59,7 +59,7 @@ class Opened:
     torn_bytes: int
 
 
-GATHER_SECONDS = 0.003
+GROUP_COMMIT_SECONDS = 0.003
 """The least time from one write to the next: each costs as much CPU as a good part of a call."""
 
 MORE = "more"
@@ -225,7 +225,7 @@ class Journal:
 
     def _flush_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
         # Never at once: games that are ready now send their records along.
-        loop.call_at(max(loop.time(), self._flushed_at + GATHER_SECONDS), self._flush, loop)
+        loop.call_at(max(loop.time(), self._flushed_at + GROUP_COMMIT_SECONDS), self._flush, loop)
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand what is pending to the thread, which tells the loop directly: each detour through it costs a wait."""

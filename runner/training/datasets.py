@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from runner.agents.agent import Seat
+from runner.agents.agent import Agent
 from runner.finetune.example_file import ExampleFile
 from runner.finetune.examples import Example, Source
 from runner.finetune.formats import FORMATS, Format
@@ -19,8 +19,8 @@ from runner.hashing import derived_seed
 from runner.results.folder import RunFolder
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import DECIDED, NO_DECISION
-from runner.rollouts.trees import grow
-from runner.runs.reconstruct import Rederiver, saved_plan
+from runner.rollouts.trees import build_tree
+from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.training.plan import TrainingPlan
 from runner.training.selection import replaced_proportion, select_for
 
@@ -41,7 +41,7 @@ def build_datasets(
     with ExitStack() as stack:
         games = []
         for run in runs:
-            rederiver = Rederiver(run, saved_plan(run))
+            rederiver = Reconstructor(run, saved_plan(run))
             stack.callback(rederiver.close)
             games.append(_Games(run.run_id, rederiver))
         builder = _Builder(plan, iteration, games)
@@ -53,10 +53,10 @@ class _Games:
     """One run's games, played again from its journal."""
 
     run_id: str
-    rederiver: Rederiver
+    rederiver: Reconstructor
 
     @cached_property
-    def seats(self) -> Mapping[str, Seat]:
+    def seats(self) -> Mapping[str, Agent]:
         return self.rederiver.plan.agents()
 
 
@@ -101,7 +101,7 @@ class _Builder:
             assert plan.shape is not None
             seats = {agent: run.seats[agent]}
             for branches in run.rederiver.by_job():
-                root = grow(branches, plan.shape)
+                root = build_tree(branches, plan.shape)
                 if root is not None:
                     for _, pair, source in preferences(root, seats, plan.spec.experiment.seed, run.run_id):
                         yield pair, source

@@ -16,19 +16,19 @@ from typing import Any
 
 from runner.errors import RunError, Waiting
 from runner.hashing import derived_seed, file_hash, tagged_hash
-from runner.models.settings import ModelSettings, Trained
+from runner.models.settings import FineTuneStep, ModelSettings
 from runner.results.folder import RunFolder
 from runner.spec.load import Spec
-from runner.training.backends.base import Backend, FineTuneJob, JobState, Look
+from runner.training.backends.base import Backend, FineTuneJob, JobState, JobStatus
 from runner.training.backends.connect import check_startable, poll_seconds_of
 from runner.training.datasets import Report, build_datasets
 from runner.training.plan import TrainingPlan, part_id
 from runner.training.report import check_part
 from runner.training.state import (
     DATASETS,
-    ENDED,
     ITERATIONS,
     JOB,
+    JOB_ENDED,
     PLAYED,
     SWITCHED,
     TESTED,
@@ -184,7 +184,7 @@ class Loop:
 
     def attempt(self, iteration: int, group: str) -> int:
         """How many jobs of a group have failed in an iteration: the number of the one that is next, or goes on."""
-        return len(list(self.stages.find(ENDED, iteration, group=group)))
+        return len(list(self.stages.find(JOB_ENDED, iteration, group=group)))
 
     def _datasets_folder(self, iteration: int) -> Path:
         return self.folder.path / ITERATIONS / str(iteration)
@@ -200,7 +200,7 @@ class Loop:
             if report["examples"] >= fewest
         }
         for job in jobs.values():
-            job.begin()
+            job.submit()
         self._await(iteration, list(jobs.values()))
         outcomes = {}
         for group, report in reports.items():
@@ -221,22 +221,22 @@ class Loop:
             Waiting: what has not ended is to be trained by hand.
         """
         while sum(job.ended() for job in jobs) < len(jobs):
-            running = [job for job in jobs if job.looked.state == JobState.RUNNING]
+            running = [job for job in jobs if job.status.state == JobState.RUNNING]
             if not running:
                 break  # nothing more happens by itself
             self.sleep(min(poll_seconds_of(self.plan.training.trainers[job.group]) for job in running))
-        failed = [job for job in jobs if job.looked.state in (JobState.FAILED, JobState.CANCELLED)]
+        failed = [job for job in jobs if job.status.state in (JobState.FAILED, JobState.CANCELLED)]
         if failed:
             lines = [
-                f"iteration {iteration}: training {job.group} {job.looked.state}: {job.looked.message}"
+                f"iteration {iteration}: training {job.group} {job.status.state}: {job.status.message}"
                 for job in failed
             ]
             raise RunError("\n".join([*lines, "The same command, run again, begins a new job in its place."]))
-        waiting = [job for job in jobs if job.looked.state == JobState.WAITING]
+        waiting = [job for job in jobs if job.status.state == JobState.WAITING]
         if waiting:
             for job in waiting:
                 job.note_waiting()
-            raise Waiting("\n".join(job.looked.message for job in waiting), [job.group for job in waiting])
+            raise Waiting("\n".join(job.status.message for job in waiting), [job.group for job in waiting])
 
     def models_of(self, iteration: int, group: str) -> frozenset[str]:
         """Every model that a group has had until an iteration's games, and what those came from."""
@@ -254,7 +254,7 @@ class Loop:
         settings = self.models[group]
         if outcome["outcome"] == TOO_FEW:
             return settings
-        step = Trained(
+        step = FineTuneStep(
             model=outcome["model"],
             from_model=self.base_of(group),
             run_id=self.folder.run_id,
@@ -266,7 +266,7 @@ class Loop:
         return lineage_grown(settings, self.plan.spec.experiment.models[group], step)
 
 
-def lineage_grown(settings: ModelSettings, untrained: ModelSettings, step: Trained) -> ModelSettings:
+def lineage_grown(settings: ModelSettings, untrained: ModelSettings, step: FineTuneStep) -> ModelSettings:
     """A model after one more training; one that began from scratch has only that behind it."""
     before = settings.lineage if step.from_model == settings.name else untrained.lineage
     base = untrained.base_model or untrained.name
@@ -284,7 +284,7 @@ class _Job:
         self._was_asked_for = any(True for _ in loop.stages.find(WAITED, iteration, group=group))
         self._backend = loop.connect(group, loop.models[group], self._was_asked_for)
         self._handle: Mapping[str, Any] = {}
-        self.looked = Look(JobState.RUNNING)
+        self.status = JobStatus(JobState.RUNNING)
         folder = loop.folder.path / ITERATIONS / str(iteration)
         dataset = folder / report["file"]
         self._edited = loop.edited(group, dataset, report)
@@ -321,13 +321,13 @@ class _Job:
             **trained["facts"],
         }
 
-    def begin(self) -> None:
+    def submit(self) -> None:
         """Begin the job, or find it again; what ended before is not looked at again."""
         stages, facts = self._loop.stages, {"group": self.group, "attempt": self._attempt}
         trained = stages.one(TRAINED, self._iteration, **facts)
         if trained is not None:
             self._handle = trained["handle"]
-            self.looked = Look(JobState.SUCCEEDED, trained["model"], facts=trained["facts"])
+            self.status = JobStatus(JobState.SUCCEEDED, trained["model"], facts=trained["facts"])
             return
         known = [record["note"] for record in stages.find(JOB, self._iteration, **facts)]
 
@@ -338,7 +338,7 @@ class _Job:
         self._job.folder.mkdir(parents=True, exist_ok=True)
         if self._edited:
             log.warning("iteration %d: %s: %s", self._iteration, self.group, self._edit_note())
-        self._handle = self._backend.begin(self._job, known, note)
+        self._handle = self._backend.submit(self._job, known, note)
         log.info("iteration %d: training %s from %s", self._iteration, self.group, self._job.base_model)
 
     def _edit_note(self) -> str:
@@ -359,20 +359,20 @@ class _Job:
 
     def ended(self) -> bool:
         """Look at the job, unless it has ended, and keep how it ended."""
-        if self.looked.state not in (JobState.RUNNING, JobState.WAITING):
+        if self.status.state not in (JobState.RUNNING, JobState.WAITING):
             return True
-        before, self.looked = self.looked, self._backend.look(self._job, self._handle)
-        if self.looked.message != before.message:
-            log.info("iteration %d: %s: %s", self._iteration, self.group, self.looked.message or self.looked.state)
-        if self.looked.state in (JobState.RUNNING, JobState.WAITING):
+        before, self.status = self.status, self._backend.poll(self._job, self._handle)
+        if self.status.message != before.message:
+            log.info("iteration %d: %s: %s", self._iteration, self.group, self.status.message or self.status.state)
+        if self.status.state in (JobState.RUNNING, JobState.WAITING):
             return False
-        facts: dict[str, Any] = {"group": self.group, "attempt": self._attempt, "facts": dict(self.looked.facts)}
-        if self.looked.state == JobState.SUCCEEDED:
+        facts: dict[str, Any] = {"group": self.group, "attempt": self._attempt, "facts": dict(self.status.facts)}
+        if self.status.state == JobState.SUCCEEDED:
             facts["facts"].update(self._edit_facts())
             sha256 = self._job.dataset_sha256
-            facts.update(model=self.looked.model, handle=dict(self._handle), dataset_sha256=sha256)
+            facts.update(model=self.status.model, handle=dict(self._handle), dataset_sha256=sha256)
             self._loop.stages.add(TRAINED, self._iteration, **facts)
         else:
-            facts.update(state=str(self.looked.state), message=self.looked.message)
-            self._loop.stages.add(ENDED, self._iteration, **facts)
+            facts.update(state=str(self.status.state), message=self.status.message)
+            self._loop.stages.add(JOB_ENDED, self._iteration, **facts)
         return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from runner.datasets.load import Datapoint
-from runner.documents.fields import plain
+from runner.documents.fields import to_plain
 from runner.errors import UsageError
 from runner.hashing import derived_seed, tagged_hash
 from runner.models.settings import ModelSettings
@@ -18,8 +18,8 @@ from runner.spec.load import Spec
 from runner.spec.trainers import HYPERPARAMETERS, MOST_ITERATIONS, TrainerSettings, TrainingSettings
 from runner.training.backends.base import Method
 
-FREE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in HYPERPARAMETERS)
-FREE_KEYS = ("iterations", *(f"trainers.*.{name}" for name in FREE_TRAINER_KEYS))
+MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in HYPERPARAMETERS)
+MUTABLE_TRAINING_KEYS = ("iterations", *(f"trainers.*.{name}" for name in MUTABLE_TRAINER_KEYS))
 """Keys of `training` that may change when a run goes on: how long, and by whom it is trained."""
 
 FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "agents.*.freeze")
@@ -72,7 +72,7 @@ class TrainingPlan:
     @cached_property
     def identity(self) -> str:
         """The hash that tells training runs apart."""
-        experiment, learnt = self.spec.experiment, plain(self.training)
+        experiment, learnt = self.spec.experiment, to_plain(self.training)
         del learnt["iterations"]
         return tagged_hash(
             "training",
@@ -95,10 +95,10 @@ class TrainingPlan:
         return {group: values for group, values in chosen.items() if values}
 
     @property
-    def free_keys(self) -> tuple[str, ...]:
+    def mutable_keys(self) -> tuple[str, ...]:
         """The keys that are not in the identity; `*` is any one name."""
-        of_games = (key for key in self.games.free_keys if key not in FIXED_KEYS)
-        return (*of_games, *(f"training.{name}" for name in FREE_KEYS))
+        of_games = (key for key in self.games.mutable_keys if key not in FIXED_KEYS)
+        return (*of_games, *(f"training.{name}" for name in MUTABLE_TRAINING_KEYS))
 
     @property
     def run_id(self) -> str:

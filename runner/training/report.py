@@ -11,13 +11,13 @@ from runner.results.folder import RunFolder, run_folders
 from runner.runs.reconstruct import saved_plan
 from runner.spec.trainers import TrainingSettings
 from runner.storage.atomic import read_json
-from runner.text import clean
+from runner.text import escape_controls
 from runner.training.plan import part_id
 from runner.training.state import (
     DATASETS,
-    ENDED,
     ITERATIONS,
     JOB,
+    JOB_ENDED,
     PLAYED,
     SWITCHED,
     TESTED,
@@ -141,9 +141,9 @@ def _standing(folder: RunFolder, records: list[Record], group: str) -> str:
         return "its training is next, or goes on"
     last = records[-1]
     if last["stage"] == TRAINED:
-        return f"trained: {clean(last['model'])}"
-    if last["stage"] == ENDED:
-        return f"training {last['state']}: {clean(last['message'])}\n  the same command begins a new job"
+        return f"trained: {escape_controls(last['model'])}"
+    if last["stage"] == JOB_ENDED:
+        return f"training {last['state']}: {escape_controls(last['message'])}\n  the same command begins a new job"
     if last["stage"] == WAITED:
         guide = folder.path / ITERATIONS / str(last["iteration"]) / f"{group}.job" / "README.txt"
         return f"waits for a model that you train ({guide}); go on with --set-model {group}=NAME"

@@ -17,18 +17,18 @@ from runner.models.layers.budget import Amount, Budget
 from runner.models.settings import ModelSettings
 from runner.results import leaderboard
 from runner.results.folder import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder
-from runner.results.inputs import resolved, write_inputs
-from runner.results.manifest import Part, differing, now, open_folder, refreshed
-from runner.runs.process import interruptible, log_to, terminated_like_ctrl_c
+from runner.results.inputs import resolved_spec, write_inputs
+from runner.results.manifest import TrainingPart, changed_keys, now, open_folder, updated_manifest
+from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
 from runner.runs.run import RunResult, lock_run, run, run_name
 from runner.runs.session import Watch
 from runner.runs.spending import spending
 from runner.spec.load import Spec
-from runner.storage.atomic import read_json, write_whole
-from runner.text import listed, nearest
+from runner.storage.atomic import atomic_write, read_json
+from runner.text import comma_join, did_you_mean
 from runner.training.backends.base import Backend
-from runner.training.backends.connect import backend_for, format_of
+from runner.training.backends.connect import backend_for, format_of_trainer
 from runner.training.loop import Loop
 from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.report import parts_of, summary
@@ -47,15 +47,15 @@ def train(
     run_id: str | None = None,
     again: bool = False,
     budget: Budget | None = None,
-    held: Collection[str] = (),
+    locked_runs: Collection[str] = (),
     watch: Watch | None = None,
-    chosen: Mapping[str, str] | None = None,
+    manual_models: Mapping[str, str] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunResult:
     """Play, select, train and switch models, going on where an earlier process stopped.
 
     Each iteration's games are a run of their own, `<run_id>-i<iteration>`, and each test `<run_id>-t<iteration>`;
-    `parent_run_id` and `iteration` say so. `chosen` holds the models that were trained by hand, by group. `budget` is
+    `parent_run_id` and `iteration` say so. `manual_models` are those that the user trained, by group. `budget` is
     for games alone: what a trainer costs nobody tells us.
 
     Raises:
@@ -64,13 +64,13 @@ def train(
         BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.run.run`.
     """
     plan, results = TrainingPlan(spec), Path(results)
-    _check_chosen(plan, chosen or {})
+    _check_manual_models(plan, manual_models or {})
     name = run_id or run_name(plan.run_id, results, again=again)
     check_run_id(name)
-    with nullcontext() if name in held else lock_run(results, name):
+    with nullcontext() if name in locked_runs else lock_run(results, name):
         folder, manifest = open_folder(plan.games, results, name, plan)
         finished = manifest["status"] == DONE
-        if finished and manifest["spec_sha256"] == tagged_hash("spec", resolved(plan.games)):
+        if finished and manifest["spec_sha256"] == tagged_hash("spec", resolved_spec(plan.games)):
             return _as_it_was(results, folder, manifest)
         unused: tuple[str, ...] = ()
         if _iterations_left(plan, folder) == 0:
@@ -82,7 +82,9 @@ def train(
         if budget is None and spec.experiment.budget.limited:
             budget = Budget(spec.experiment.budget)
             budget.add_spent(training_spending(results, name))
-        work = _Work(plan, results, folder, refreshed(manifest, plan.games), budget, watch, chosen or {}, sleep)
+        work = _Work(
+            plan, results, folder, updated_manifest(manifest, plan.games), budget, watch, manual_models or {}, sleep
+        )
         work.note(unused)
         try:
             work.run()
@@ -105,15 +107,15 @@ class _Work:
     manifest: dict[str, Any]
     budget: Budget | None
     watch: Watch | None
-    chosen: Mapping[str, str]
+    manual_models: Mapping[str, str]
     sleep: Callable[[float], None]
     _notes: list[str] = field(default_factory=list)
 
     def run(self) -> None:
         """All that is left to do; see `train` for what it raises."""
-        formats = {group: format_of(self.plan.training.trainers[group]) for group in self.plan.trained}
+        formats = {group: format_of_trainer(self.plan.training.trainers[group]) for group in self.plan.trained}
         with (
-            terminated_like_ctrl_c(),
+            sigterm_as_keyboard_interrupt(),
             _finishing(self.folder, self.manifest, self.results),
             log_to(self.folder.log),
             stage_log(self.folder.path) as stages,
@@ -133,12 +135,14 @@ class _Work:
         self._notes.extend(lines)
 
     def _play(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
-        part = Part(self.folder.run_id, iteration, kind)
+        part = TrainingPart(self.folder.run_id, iteration, kind)
         played = run(games, self.results, run_id=part_id, budget=self.budget, watch=self.watch, part=part)
-        lost = played.manifest.get("transport_failed")
-        if lost:
+        transport_failed = played.manifest.get("transport_failed")
+        if transport_failed:
             # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
-            raise RunError(f"run {part_id}: {listed(played.notes) or f'{lost} games failed in transport'}")
+            raise RunError(
+                f"run {part_id}: {comma_join(played.notes) or f'{transport_failed} games failed in transport'}"
+            )
         self.note(f"{part_id}: {line}" for line in played.notes)
         return played.folder
 
@@ -150,16 +154,16 @@ class _Work:
 
     def _connect(self, group: str, model: ModelSettings, asked_for: bool) -> Backend:
         trainer, policy = self.plan.training.trainers[group], self.plan.spec.experiment.retry.transient
-        named = self.chosen.get(group) if asked_for else None
+        named = self.manual_models.get(group) if asked_for else None
         return backend_for(group, trainer, model, named, policy=policy, sleep=self.sleep)
 
     def _finish(self, stages: Stages, models: Mapping[str, ModelSettings]) -> None:
         """The end of it: the models that it came to, and how they measured on the way."""
         folder, manifest = self.folder, self.manifest
         states = {group: state_of(models[group]) for group in self.plan.trained}
-        write_whole(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
+        atomic_write(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
         end = summary(folder, stages, parts_of(self.results, folder.run_id))
-        write_whole(folder.metrics, orjson.dumps(end, option=orjson.OPT_INDENT_2))
+        atomic_write(folder.metrics, orjson.dumps(end, option=orjson.OPT_INDENT_2))
         for row in manifest["agents"]:
             row.update(model=models[row["model_group"]].name)
         manifest.update(status=DONE, finished_at=now(), training={g: states[g]["model"] for g in states})
@@ -190,12 +194,14 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
 
 def _unused(plan: TrainingPlan, folder: RunFolder, manifest: dict[str, Any]) -> tuple[str, ...]:
     """What to say of settings that nobody was trained by, all iterations being done; perhaps nothing."""
-    free = [] if manifest["status"] == DONE else [key for key in plan.free_keys if not key.startswith(TRAINERS)]
-    keys = differing(folder, manifest, plan.games, ["models.*.run", *free])
+    free = [] if manifest["status"] == DONE else [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
+    keys = changed_keys(folder, manifest, plan.games, ["models.*.run", *free])
     if not keys:
         return ()
     done = f"all {plan.training.iterations} iterations are done"
-    return (f"{done}; {folder.spec} stays as it is, and these keys differ from it and were not used: {listed(keys)}",)
+    return (
+        f"{done}; {folder.spec} stays as it is, and these keys differ from it and were not used: {comma_join(keys)}",
+    )
 
 
 def _as_trained(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
@@ -206,12 +212,12 @@ def _as_trained(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
     return TrainingPlan(replace(plan.spec, experiment=replace(plan.spec.experiment, training=training)))
 
 
-def _check_chosen(plan: TrainingPlan, chosen: Mapping[str, str]) -> None:
-    for group in chosen:
+def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -> None:
+    for group in manual_models:
         if group not in plan.trained:
             raise UsageError(
-                f"--set-model {group}=...: no such model group is trained{nearest(group, plan.trained)}; "
-                f"there are {listed(plan.trained)}"
+                f"--set-model {group}=...: no such model group is trained{did_you_mean(group, plan.trained)}; "
+                f"there are {comma_join(plan.trained)}"
             )
         backend = plan.training.trainers[group].backend
         if backend != "files":

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.aio import run_to_end
-from runner.documents.fields import build, plain
+from runner.aio import run_sync
+from runner.documents.fields import from_plain, to_plain
 from runner.errors import JournalError
-from runner.models.settings import ModelSettings, Trained
+from runner.models.settings import FineTuneStep, ModelSettings
 from runner.storage.journal import Journal, read_journal
 
-BEGUN, PLAYED, TESTED, DATASETS, JOB, WAITED, ENDED, TRAINED, SWITCHED = (
+BEGUN, PLAYED, TESTED, DATASETS, JOB, WAITED, JOB_ENDED, TRAINED, SWITCHED = (
     "begun", "played", "tested", "datasets", "job", "waited", "ended", "trained", "switched",
 )  # fmt: skip
 TOO_FEW = "too_few_examples"
@@ -107,14 +107,14 @@ def stage_log(folder: Path) -> Iterator[StageLog]:
             stages.add(BEGUN, -1, token=secrets.token_hex(8))
         yield stages
     finally:
-        run_to_end(journal.close)
+        run_sync(journal.close)
 
 
 def models_after(models: Mapping[str, ModelSettings], switched: Record) -> dict[str, ModelSettings]:
     """The models that a switch led to."""
     result = dict(models)
     for group, state in switched["models"].items():
-        lineage = tuple(build(Trained, step) for step in state["lineage"])
+        lineage = tuple(from_plain(FineTuneStep, step) for step in state["lineage"])
         result[group] = replace(result[group], model=state["model"], base_model=state["base_model"], lineage=lineage)
     return result
 
@@ -124,5 +124,5 @@ def state_of(settings: ModelSettings) -> dict[str, Any]:
     return {
         "model": settings.name,
         "base_model": settings.base_model or settings.name,
-        "lineage": plain(settings.lineage),
+        "lineage": to_plain(settings.lineage),
     }

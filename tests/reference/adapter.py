@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runner.agents.whole_agent import AgentRuntime, OpenAiWholeAgent, Position
+from runner.agents.whole_agent import AgentRuntime, Observation, OpenAiWholeAgent
 from runner.datasets.load import Datapoint
-from runner.documents.fields import build
+from runner.documents.fields import from_plain
 from runner.errors import TransientError
 from runner.models.base import Choice, Completion, Request
 from runner.prompts.templates import LAST_ROUND, PromptSet, template_names
@@ -20,7 +20,7 @@ from runner.protocols.game import Played, Turn, play
 from runner.protocols.load import load_protocol
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters
-from runner.protocols.tree_shape import Shape
+from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
@@ -65,7 +65,7 @@ def protocol_of(config: Mapping[str, Any]) -> Protocol:
 def agents_of(config: Mapping[str, Any]) -> dict[str, OpenAiWholeAgent]:
     protocol = protocol_of(config)
     attempts = config["num_invalid_generation_retries"]
-    experiment = build(
+    experiment = from_plain(
         Experiment,
         {
             "name": "reference",
@@ -123,15 +123,15 @@ def scripted_game(case: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[P
         for name in protocol.agent_names:
             if name not in turn.speakers:
                 continue
-            position = Position(
+            observation = Observation(
                 turn.round,
                 turn.rounds,
                 {"question": point["question"], "solution": point["solution"]},
                 case["seed"],
                 point["prover_stance"],
             )
-            chats[name] = agents[name].prompt(position)
-            replies[name] = await agents[name].respond(position, script.complete)
+            chats[name] = agents[name].prompt(observation)
+            replies[name] = await agents[name].respond(observation, script.complete)
         prompts.append(chats)
         return replies
 
@@ -151,7 +151,7 @@ def named(error: BaseException) -> Iterator[str]:
 class TreeScript:
     """A model that says what a case has it say at each node of a tree of responses."""
 
-    def __init__(self, completions: Mapping[str, Mapping[str, list[dict[str, Any]]]], shape: Shape) -> None:
+    def __init__(self, completions: Mapping[str, Mapping[str, list[dict[str, Any]]]], shape: TreeShape) -> None:
         self._completions = completions
         self._shape = shape
         self.calls: list[list[str]] = []
@@ -169,12 +169,12 @@ def name_of(path: tuple[int, ...]) -> str:
     return ".".join(map(str, path))
 
 
-def scripted_tree(case: Mapping[str, Any]) -> tuple[list[Rollout], TreeScript, Shape]:
+def scripted_tree(case: Mapping[str, Any]) -> tuple[list[Rollout], TreeScript, TreeShape]:
     """Play a case's tree with the real agents and the real engine."""
     import asyncio
 
     protocol, point = protocol_of(case["config"]), case["datapoint"]
-    shape = Shape(case["num_responses_per_timestep"], protocol.max_message_rounds)
+    shape = TreeShape(case["num_responses_per_timestep"], protocol.max_message_rounds)
     script = TreeScript(case["completions"], shape)
 
     class Point(Datapoint):

@@ -57,7 +57,7 @@ def test_protocol_tables_are_the_originals(case: dict[str, Any]) -> None:
         assert [protocol.may_decide(r, int(seed)) for r in rounds] == table
     assert {a: protocol.reward_mid_point(a) for a in protocol.agent_names} == want["reward_mid_point_estimate"]
     for agent, row in want["agents"].items():
-        seat = protocol.seat(agent)
+        seat = protocol.agent_spec(agent)
         assert seat.human_name == row["human_name"]
         assert (dict(seat.headers) or None) == row["response_channel_headers"]
         assert list(protocol.channel_order(agent)) == row["channel_order"]
@@ -122,11 +122,11 @@ def test_chats_are_the_originals(case: dict[str, Any]) -> None:
     ).reshape(1)
 
     def chat() -> Any:
-        position = agent._position(data, 0)
+        observation = agent._observation(data, 0)
         if not case["ensure_last_message_is_assistant"] and not case["replace_last_message_with_true_label"]:
-            return agent.prompt(position)
+            return agent.prompt(observation)
         example = agent.fine_tune_example(
-            position,
+            observation,
             case["y"],
             ensure_last_message_is_assistant=case["ensure_last_message_is_assistant"],
             replace_verifier_guess_with_true_label=case["replace_last_message_with_true_label"],

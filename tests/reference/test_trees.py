@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.results.metrics import Metrics
-from runner.rollouts.trees import Node, TreeStatistics, contrasts, grow, is_positive
+from runner.rollouts.trees import Node, TreeStatistics, build_tree, contrasts, is_positive
 from tests.reference.adapter import cases, name_of, protocol_of, scripted_tree
 from tests.reference.test_reference import each, nan_equal
 
@@ -20,7 +20,7 @@ def test_trees_are_grown_as_in_the_original(case: dict[str, Any]) -> None:
     assert sorted(script.calls) == sorted(want["call_order"])
     assert len(branches) == want["num_rollouts"]
     assert {agent: protocol.reward_mid_point(agent) for agent in protocol.agent_names} == want["reward_thresholds"]
-    root = grow(branches, shape)
+    root = build_tree(branches, shape)
     assert root is not None
     nodes = {name_of(node.path): node for node in root.nodes()}
     expected = {row["path"]: row for row in want["nodes"] if not row["padding"]}
@@ -40,7 +40,7 @@ def test_trees_are_grown_as_in_the_original(case: dict[str, Any]) -> None:
 def test_pairs_are_the_originals_and_those_of_the_first_round(case: dict[str, Any]) -> None:
     protocol = protocol_of(case["config"])
     branches, _, shape = scripted_tree(case)
-    root = grow(branches, shape)
+    root = build_tree(branches, shape)
     assert root is not None
     found = list(contrasts(root, protocol))
     # The original leaves the root out, and so never trains the first round.
@@ -67,7 +67,7 @@ def _as_records(found: list[Any], root: Node) -> Iterator[tuple[str, str, list[s
 def test_statistics_of_trees_are_the_originals(case: dict[str, Any]) -> None:
     protocol = protocol_of(case["config"])
     branches, _, shape = scripted_tree(case)
-    root = grow(branches, shape)
+    root = build_tree(branches, shape)
     assert root is not None
     metrics, trees = Metrics(protocol), TreeStatistics(protocol, shape)
     for branch in branches:
@@ -90,7 +90,7 @@ def test_statistics_of_trees_are_the_originals(case: dict[str, Any]) -> None:
 def test_where_the_original_is_at_fault_a_node_is_worth_the_mean_of_its_branches(case: dict[str, Any]) -> None:
     protocol = protocol_of(case["config"])
     branches, _, shape = scripted_tree(case)
-    root = grow(branches, shape)
+    root = build_tree(branches, shape)
     assert root is not None
     for node in root.nodes():
         below = [b for b in branches if shape.path(b.job.repeat)[: len(node.path)] == node.path]

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from runner.documents.fields import key
+from runner.documents.fields import option
 from runner.errors import BudgetExhausted, CallError
 from runner.models.base import Complete, Completion, Request, byte_length
 from runner.models.settings import ModelSettings, Price
@@ -26,9 +26,9 @@ MESSAGE_OVERHEAD = 16
 class BudgetSettings:
     """The most that a run may spend, its sweep included. What is null is not limited."""
 
-    usd: float | None = key("US dollars.", default=None, example=20.0, exclusiveMinimum=0)
-    tokens: int | None = key("Prompt and answer tokens.", default=None, example=5_000_000, minimum=1)
-    completions: int | None = key("Calls.", default=None, example=10_000, minimum=1)
+    usd: float | None = option("US dollars.", default=None, example=20.0, exclusiveMinimum=0)
+    tokens: int | None = option("Prompt and answer tokens.", default=None, example=5_000_000, minimum=1)
+    completions: int | None = option("Calls.", default=None, example=10_000, minimum=1)
 
     @property
     def limited(self) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 
 from runner.errors import RunError
 from runner.hashing import canonical
-from runner.models.base import Sample
+from runner.models.base import SampleKey
 from runner.models.layers.budget import Amount
 from runner.models.records import LOST
 
@@ -43,11 +43,11 @@ class InFlight:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
-        self._taken: dict[Sample, int] = {}
+        self._taken: dict[SampleKey, int] = {}
         self._free: list[int] = []
         self._end = _NAME_BYTES
 
-    def sent(self, sample: Sample, most: Amount, records: int) -> None:
+    def sent(self, sample: SampleKey, most: Amount, records: int) -> None:
         """A call is about to be sent: what it may cost, and how many records the journal has.
 
         Raises:
@@ -63,13 +63,13 @@ class InFlight:
         except OSError as error:
             raise RunError(f"cannot write {self._path}: {error.strerror}") from error
 
-    def settled(self, sample: Sample) -> None:
+    def settled(self, sample: SampleKey) -> None:
         """A call's record is on disk, by which its slot counts no more. One that had no slot is no matter."""
         at = self._taken.pop(sample, None)
         if at is not None:
             self._free.append(at)
 
-    def refused(self, sample: Sample) -> None:
+    def refused(self, sample: SampleKey) -> None:
         """The provider has refused a call, of which there is no record. One that had no slot is no matter."""
         at = self._taken.pop(sample, None)
         if at is not None:
@@ -93,7 +93,7 @@ class InFlight:
                 self._path.unlink(missing_ok=True)
 
 
-class Left:
+class AbandonedCalls:
     """The calls that an earlier process left in flight; `see` must be told of every record of the journal."""
 
     def __init__(self, path: Path) -> None:
@@ -131,7 +131,7 @@ class Left:
         return sum((most for _, most in self._slots.values()), Amount())
 
 
-def lost_record(left: Left) -> dict[str, Any]:
+def lost_record(left: AbandonedCalls) -> dict[str, Any]:
     """Calls that were left in flight as a journal record; `charged` is what a budget counts for them."""
     most = left.most
     return {"kind": LOST, "of": left.name, "charged": [most.usd, most.tokens, most.completions]}

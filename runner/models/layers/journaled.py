@@ -17,17 +17,17 @@ from runner.errors import (
     SeveralRefusedError,
     TransientError,
 )
-from runner.models.base import Complete, Completion, Request, Sample, Usage
+from runner.models.base import Complete, Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Amount
 from runner.models.layers.retry import Failed, ignored
 from runner.models.records import (
     BATCH,
     CALL,
-    ENDED,
     FAILURE,
+    GAME_ENDING_FAILURE,
+    call_error_from,
     completion_from_fields,
     ended_record,
-    ending,
     messages_hash,
     to_record,
 )
@@ -37,17 +37,17 @@ MAX_N = 128
 """The most answers that one call may ask for, by the wire format."""
 
 
-class Recorded:
+class JournalIndex:
     """The completions of a journal by sample: offsets in memory, answers read when asked for."""
 
     def __init__(self, read: Callable[[int], bytes], records: Iterable[tuple[int, dict[str, Any]]]) -> None:
         self._read = read
-        self._offsets: dict[Sample, int] = {}
+        self._offsets: dict[SampleKey, int] = {}
         self._failures: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.batches: list[dict[str, Any]] = []
         for offset, record in records:
-            if record["kind"] in (CALL, ENDED):
-                self._offsets[Sample(*record["sample"])] = offset
+            if record["kind"] in (CALL, GAME_ENDING_FAILURE):
+                self._offsets[SampleKey(*record["sample"])] = offset
             elif record["kind"] == FAILURE:
                 self._failures.setdefault((record["sample"][0], record["sample"][1]), []).append(record)
             elif record["kind"] == BATCH:
@@ -56,7 +56,7 @@ class Recorded:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def get(self, sample: Sample) -> dict[str, Any] | None:
+    def get(self, sample: SampleKey) -> dict[str, Any] | None:
         """The record of a sample's completion, or of what ended its game instead."""
         offset = self._offsets.get(sample)
         if offset is None:
@@ -69,7 +69,7 @@ class Recorded:
         return self._failures.get((datapoint, repeat), ())
 
 
-class ThroughJournal:
+class JournaledCompleter:
     """`complete` that answers from the journal what it holds, and writes what it does not before going on.
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
@@ -82,13 +82,13 @@ class ThroughJournal:
         self,
         complete: Complete,
         journal: Journal,
-        recorded: Recorded,
+        recorded: JournalIndex,
         parameters: Mapping[str, str],
         *,
         sharing: frozenset[str] = frozenset(),
         keep: Callable[[Request, Completion], None] = lambda *_: None,
-        settled: Callable[[Sample], None] = lambda _: None,
-        refused: Callable[[Sample], None] = lambda _: None,
+        settled: Callable[[SampleKey], None] = lambda _: None,
+        refused: Callable[[SampleKey], None] = lambda _: None,
         failed: Failed = ignored,
         most: Callable[[Request], Amount] = lambda _: Amount(),
     ) -> None:
@@ -102,9 +102,9 @@ class ThroughJournal:
         self._refused = refused
         self._failed = failed
         self._most = most
-        self._ready: dict[Sample, Completion] = {}
-        self._asking: dict[Sample, asyncio.Lock] = {}
-        self._written: set[Sample] = set()
+        self._ready: dict[SampleKey, Completion] = {}
+        self._asking: dict[SampleKey, asyncio.Lock] = {}
+        self._written: set[SampleKey] = set()
 
     async def complete(self, request: Request) -> Completion:
         """Answer once; the answer is on disk when this returns.
@@ -140,10 +140,10 @@ class ThroughJournal:
                 f"the journal's answer for {request.sample} is to another request than this run makes; was a file "
                 "in the run folder edited? Play the spec anew with --again"
             )
-        if record["kind"] == ENDED:
+        if record["kind"] == GAME_ENDING_FAILURE:
             if record["error"] == TransientError.__name__:
                 return None  # the next process may have more luck
-            raise ending(record)
+            raise call_error_from(record)
         return completion_from_fields(record)
 
     async def _shared(self, request: Request, messages: str) -> Completion:
@@ -166,7 +166,7 @@ class ThroughJournal:
             finally:
                 self._written.add(request.sample)  # also where it has none: no sibling asks for it any more
 
-    async def _together(self, request: Request, messages: str, wanted: Sequence[Sample]) -> Completion:
+    async def _together(self, request: Request, messages: str, wanted: Sequence[SampleKey]) -> Completion:
         """One call for all these samples, or for the first alone where that is refused or would cost too much."""
         together = replace(request, n=len(wanted), siblings=tuple(wanted[1:]))
         try:

@@ -23,8 +23,8 @@ from runner.models.base import Complete, Completion, Request
 
 START_SHARE = 4
 SHRINK = 0.8
-COOL_DOWN_SECONDS = 15.0
-MEMORY = 1 / 32
+BACKOFF_COOLDOWN_SECONDS = 15.0
+EWMA_WEIGHT = 1 / 32
 """What a call weighs in the share of those that a server has refused of late."""
 OVERLOADED = 0.25
 """The share of 429s from which on a server does not keep up."""
@@ -36,7 +36,7 @@ Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[object]]
 
 
-class Gate:
+class FairSemaphore:
     """At most `size` calls at once; groups that wait are let in by turns, so that none starves another."""
 
     def __init__(self, size: int) -> None:
@@ -72,7 +72,7 @@ class Gate:
 
 
 @dataclass
-class Bucket:
+class LeakyBucket:
     """A rate: so many units a minute, spread evenly, with a burst of a tenth of a minute."""
 
     per_minute: float
@@ -120,7 +120,7 @@ class GroupLimit:
         self._most_hold = most_hold
         self._clock, self._sleep = clock, sleep
         self._given = {"requests": requests_per_minute, "tokens": tokens_per_minute}
-        self._buckets = {kind: Bucket(rate, clock) for kind, rate in self._given.items() if rate is not None}
+        self._buckets = {kind: LeakyBucket(rate, clock) for kind, rate in self._given.items() if rate is not None}
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._slow_start = True
@@ -135,7 +135,7 @@ class GroupLimit:
             if self._given[kind] is None and text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0:
                 bucket = self._buckets.get(kind)
                 if bucket is None or bucket.per_minute != int(text):
-                    self._buckets[kind] = Bucket(float(text), self._clock)
+                    self._buckets[kind] = LeakyBucket(float(text), self._clock)
                     log.info("%s: the server allows %s %s a minute", self.group, text, kind)
 
     async def enter(self, tokens: Callable[[], int] = lambda: 0) -> int:
@@ -191,7 +191,7 @@ class GroupLimit:
     def succeeded(self) -> None:
         """A call came back with an answer."""
         full = self._in_flight >= int(self.limit)
-        self._refused -= self._refused * MEMORY
+        self._refused -= self._refused * EWMA_WEIGHT
         if full and self.limit < self._most and (self._keeps_up or self._clock() >= self._cool_until):
             before = int(self.limit)
             self.limit = min(self.limit + (1 if self._slow_start else 1 / self.limit), float(self._most))
@@ -219,20 +219,20 @@ class GroupLimit:
         """A call failed; a 429 shrinks the limit and holds the group back."""
         if isinstance(error, TransientError) and error.status == 429:
             now = self._clock()
-            self._refused += (1 - self._refused) * MEMORY
+            self._refused += (1 - self._refused) * EWMA_WEIGHT
             self._slow_start = self._slow_start and self._keeps_up
             if error.retry_after and error.retry_after <= self._most_hold:
                 self._not_before = max(self._not_before, now + error.retry_after)
             if now >= self._cool_until:
                 self.limit = max(self.limit * SHRINK, 1.0)
-                self._cool_until = now + max(COOL_DOWN_SECONDS, min(error.retry_after or 0.0, self._most_hold))
+                self._cool_until = now + max(BACKOFF_COOLDOWN_SECONDS, min(error.retry_after or 0.0, self._most_hold))
                 self._logged = int(self.limit)
                 log.info("%s: 429, down to %d calls at once", self.group, self._logged)
         self._leave()
 
 
 def within_limits(
-    complete: Complete, gate: Gate, limits: Mapping[str, GroupLimit], tokens: Callable[[Request], int]
+    complete: Complete, gate: FairSemaphore, limits: Mapping[str, GroupLimit], tokens: Callable[[Request], int]
 ) -> Complete:
     """`complete` that waits for the group's limit and rates, then for the run's gate."""
 

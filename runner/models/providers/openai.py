@@ -127,7 +127,7 @@ def _key(settings: ModelSettings, group: str) -> str:
     return key
 
 
-def as_ours(error: Exception, settings: ModelSettings, group: str) -> NipRunError:
+def map_client_error(error: Exception, settings: ModelSettings, group: str) -> NipRunError:
     """Any error of the client, as the class of failure that it is."""
     here = where(settings, group)
     if isinstance(error, openai.APITimeoutError):
@@ -208,7 +208,7 @@ class OpenAiModel:
                 if n is not None and refuses_n(error.status_code, error.body):
                     said = f"{where(self._settings, self._group)} refuses n: {error.message}"
                     raise SeveralRefusedError(said, status=error.status_code) from error
-            raise as_ours(error, self._settings, self._group) from error
+            raise map_client_error(error, self._settings, self._group) from error
         self._learn(response.headers)
         latency = round((time.perf_counter() - started) * 1000, 3)
         return read_completion(response.content, response.headers, request, self._settings, latency_ms=latency)

@@ -21,7 +21,7 @@ import orjson
 from runner.errors import NipRunError, ProviderRefusal, TransientError
 from runner.hashing import tagged_hash
 from runner.models.base import Completion, Request
-from runner.models.providers.openai import CLIENT_ERRORS, as_ours, make_client
+from runner.models.providers.openai import CLIENT_ERRORS, make_client, map_client_error
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_wire import classified, read_completion
 from runner.models.records import BATCH
@@ -30,7 +30,7 @@ from runner.models.settings import ModelSettings
 ENDPOINT: Final = "/v1/chat/completions"
 MAX_LINES = 50_000
 MAX_BYTES = 190 << 20
-ENDED = ("completed", "failed", "expired", "cancelled")
+TERMINAL_STATUSES = ("completed", "failed", "expired", "cancelled")
 METADATA = "nip_run"
 FIND_ATTEMPTS = 5
 
@@ -168,7 +168,7 @@ class BatchModel:
             batch_id = batch.id
         except CLIENT_ERRORS as error:
             # An answer that was lost may have been a yes: a batch is not sent twice before we have looked.
-            ours = as_ours(error, self._settings, self._group)
+            ours = map_client_error(error, self._settings, self._group)
             found = await self._find({intent}) if isinstance(ours, TransientError) else {}
             if intent not in found:
                 raise ours from error
@@ -189,12 +189,12 @@ class BatchModel:
                 try:
                     batch = await self._client.batches.retrieve(sent.batch_id)
                 except CLIENT_ERRORS as error:
-                    ours = as_ours(error, self._settings, self._group)
+                    ours = map_client_error(error, self._settings, self._group)
                     if not isinstance(ours, TransientError):
                         raise ours from error
                     log.info("%s: cannot look at batch %s: %s", self._group, sent.batch_id, ours)
                 else:
-                    if getattr(batch, "status", None) in ENDED:
+                    if getattr(batch, "status", None) in TERMINAL_STATUSES:
                         sent.results = await self._results(batch)
                         break
                 await asyncio.sleep(self._settings.batch_poll)
@@ -245,7 +245,7 @@ class BatchModel:
                     content = await self._client.files.content(file_id)
                     break
                 except CLIENT_ERRORS as error:
-                    ours = as_ours(error, self._settings, self._group)
+                    ours = map_client_error(error, self._settings, self._group)
                     if not isinstance(ours, TransientError):
                         raise ours from error
                     await asyncio.sleep(self._settings.batch_poll)
@@ -297,7 +297,7 @@ class BatchModel:
                 made = {(batch.metadata or {}).get(METADATA, ""): batch.id for batch in listed}
                 return {intent: made[intent] for intent in intents & made.keys()}
             except CLIENT_ERRORS as error:
-                ours = as_ours(error, self._settings, self._group)
+                ours = map_client_error(error, self._settings, self._group)
                 if not isinstance(ours, TransientError) or attempt == FIND_ATTEMPTS:
                     raise ours from error
                 await asyncio.sleep(self._settings.batch_poll)

@@ -15,7 +15,7 @@ import orjson
 from runner.errors import ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
 from runner.models.base import Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
 from runner.models.settings import ModelSettings
-from runner.text import clean
+from runner.text import escape_controls
 
 BASE_URL = "https://api.openai.com/v1"
 MAX_ANSWER_BYTES = 32 << 20
@@ -73,7 +73,7 @@ def read_completion(
     try:
         data = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        start = clean(content[:60].decode("utf-8", "replace"))
+        start = escape_controls(content[:60].decode("utf-8", "replace"))
         raise TransientError(f"{here} sent no JSON ({error}): {start!r}") from error
     if not isinstance(data, dict):
         raise TransientError(f"{here} sent JSON that is no completion")
@@ -121,7 +121,7 @@ def classified(
     """One answer that is an error, as the class of failure that decides what happens next."""
     detail = error_detail(body)
     code, kind = str(detail.get("code") or ""), str(detail.get("type") or "")
-    message = clean(str(detail.get("message") or body or ""))[:500]
+    message = escape_controls(str(detail.get("message") or body or ""))[:500]
     said = f"{where(settings, group)} answered {status}{f' {code}' if code else ''}: {message}"
     if code in CONTEXT or status == 413 or (status in (400, 422) and _CONTEXT_WORDS.search(message)):
         return ContextExceededError(said, status=status)

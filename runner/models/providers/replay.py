@@ -7,8 +7,8 @@ from typing import Protocol
 
 from runner.errors import RunError
 from runner.models.base import Complete, Completion, Request
-from runner.models.layers.journaled import Recorded
-from runner.models.records import ENDED, completion_from_fields, ending, messages_hash
+from runner.models.layers.journaled import JournalIndex
+from runner.models.records import GAME_ENDING_FAILURE, call_error_from, completion_from_fields, messages_hash
 from runner.storage.journal import JOURNAL, read_journal
 
 
@@ -21,7 +21,7 @@ class ReplayModel:
         if not path.is_file():
             raise RunError(f"{run} holds no {JOURNAL} to replay")
         self._file = path.open("rb")
-        self._recorded = Recorded(self._read, read_journal(path))
+        self._recorded = JournalIndex(self._read, read_journal(path))
         self.failures = self._recorded.failures
 
     def _read(self, offset: int) -> bytes:
@@ -41,8 +41,8 @@ class ReplayModel:
             raise RunError(f"{self._run} has no answer number {sample.attempt} of {where} to replay")
         if record["asked"][1] != messages_hash(request.messages):
             raise RunError(f"{self._run} asked {where} with other messages; a replay needs the same prompts")
-        if record["kind"] == ENDED:
-            raise ending(record)
+        if record["kind"] == GAME_ENDING_FAILURE:
+            raise call_error_from(record)
         return completion_from_fields(record, from_cache=True)
 
     async def close(self) -> None:

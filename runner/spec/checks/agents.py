@@ -8,7 +8,7 @@ from runner.documents.layers import Layered
 from runner.errors import Problem
 from runner.protocols.protocol import Protocol
 from runner.spec.checks.sound import Sound
-from runner.text import listed, nearest
+from runner.text import comma_join, did_you_mean
 
 
 def agent_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterator[Problem]:
@@ -16,17 +16,17 @@ def agent_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterat
     if isinstance(agents, dict):
         missing = [name for name in protocol.agent_names if name not in agents]
         if missing:
-            message = f"{protocol.name} has a seat that nobody fills: {listed(missing)}"
+            message = f"{protocol.name} has a seat that nobody fills: {comma_join(missing)}"
             yield Problem(layered.place(("agents",)), "agents", message)
         for name in agents:
             if name not in protocol.agent_names:
-                hint = nearest(name, protocol.agent_names) or f"; its seats are {listed(protocol.agent_names)}"
+                hint = did_you_mean(name, protocol.agent_names) or f"; its seats are {comma_join(protocol.agent_names)}"
                 message = f"{protocol.name} has no such agent{hint}"
                 yield Problem(layered.place(("agents", name)), f"agents.{name}", message)
     fine_tune = sound.section("fine_tune")
     for index, name in enumerate(fine_tune.get("agents") or ()):
         if name not in protocol.agent_names:
-            message = f"{protocol.name} has no agent {name!r}{nearest(name, protocol.agent_names)}"
+            message = f"{protocol.name} has no agent {name!r}{did_you_mean(name, protocol.agent_names)}"
             yield Problem(layered.place(("fine_tune", "agents", index)), "fine_tune.agents", message)
     replaces = fine_tune.get("replace_verifier_guess_with_true_label")
     if replaces and not fine_tune.get("ensure_last_message_is_assistant", True):
@@ -38,6 +38,6 @@ def group_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
     models = layered.data.get("models")
     for name, settings in sound.mappings("agents"):
         if isinstance(models, dict) and "model" in settings and settings["model"] not in models:
-            hint = nearest(settings["model"], models) or f"; there are {listed(models)}"
+            hint = did_you_mean(settings["model"], models) or f"; there are {comma_join(models)}"
             at = ("agents", name, "model")
             yield Problem(layered.place(at), ".".join(at), f"no model group {settings['model']!r}{hint}")

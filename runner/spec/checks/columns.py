@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from runner.datasets.load import Dataset
 from runner.errors import Place, Problem
 from runner.prompts.templates import PromptSet
-from runner.text import listed
+from runner.text import comma_join
 
 
 def column_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Iterator[Problem]:
@@ -16,6 +16,6 @@ def column_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Itera
     for name in used:
         rows = [p.id for p in dataset.datapoints if not isinstance(p.columns[name], (str, int, float, list))]
         if rows:
-            some = listed(rows[:5]) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+            some = comma_join(rows[:5]) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
             message = f"a template shows the column {name!r}, which holds no text or number in: {some}"
             yield Problem(place, f"dataset.{name}", message)

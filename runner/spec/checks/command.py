@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runner.text import listed, nearest
+from runner.text import comma_join, did_you_mean
 
 PLACEHOLDERS = ("dataset", "base_model", "output", "model_file", "method", "seed", "group")
 
@@ -16,9 +16,9 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 def command_problems(command: Sequence[str]) -> list[str]:
     """Everything that is wrong with a trainer's argument list, before anything is started."""
     used = [name for argument in command for name in _PLACEHOLDER.findall(argument)]
-    known = listed(f"{{{name}}}" for name in PLACEHOLDERS)
+    known = comma_join(f"{{{name}}}" for name in PLACEHOLDERS)
     problems = [
-        f"no placeholder {{{name}}}{nearest(name, PLACEHOLDERS)} (there are {known})"
+        f"no placeholder {{{name}}}{did_you_mean(name, PLACEHOLDERS)} (there are {known})"
         for name in dict.fromkeys(used)
         if name not in PLACEHOLDERS
     ]

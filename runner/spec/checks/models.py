@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from runner.documents.fields import build
+from runner.documents.fields import from_plain
 from runner.documents.layers import Layered
 from runner.errors import Problem
 from runner.models.layers.budget import BudgetSettings, answer_limit
@@ -48,9 +48,9 @@ def model_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
 
 def budget_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
     """What keeps the worst case of a call from being known before it is made."""
-    budget = build(BudgetSettings, sound.section("budget"))
+    budget = from_plain(BudgetSettings, sound.section("budget"))
     for name, data in sound.mappings("models"):
-        settings, at = build(ModelSettings, data), ("models", name)
+        settings, at = from_plain(ModelSettings, data), ("models", name)
         if settings.provider != "openai":
             continue
         key = ".".join(at)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from runner.datasets.load import Dataset
 from runner.documents.fields import changed
-from runner.errors import Place, Problem
+from runner.errors import PlaceOf, Problem
 from runner.hashing import tagged_hash
 from runner.protocols.protocol import Protocol
 from runner.spec.checks.command import command_problems
 from runner.spec.experiment import Experiment
 from runner.spec.trainers import HYPERPARAMETERS, TrainerSettings
-from runner.text import listed, nearest
+from runner.text import comma_join, did_you_mean
 
-At = Callable[[str], Place]
 """A dotted key into the place that set it."""
 
 OPENAI_LEAST = 10
@@ -43,7 +42,7 @@ def tree_calls(protocol: Protocol, responses: int) -> int:
     return calls
 
 
-def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: At) -> Iterator[Problem]:
+def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: PlaceOf) -> Iterator[Problem]:
     """Trees that are larger than anybody wants to pay for."""
     rollouts = experiment.rollouts
     responses, key = rollouts.num_responses_per_timestep, "rollouts.num_responses_per_timestep"
@@ -64,7 +63,7 @@ def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, 
 
 
 def training_problems(
-    experiment: Experiment, protocol: Protocol, dataset: Dataset, test: Dataset | None, at: At
+    experiment: Experiment, protocol: Protocol, dataset: Dataset, test: Dataset | None, at: PlaceOf
 ) -> Iterator[Problem]:
     """Everything about training that can be known without playing."""
     training = experiment.training
@@ -83,7 +82,7 @@ def training_problems(
     yield from _split_problems(experiment, dataset, test, at)
 
 
-def _method_problems(experiment: Experiment, protocol: Protocol, at: At) -> Iterator[Problem]:
+def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) -> Iterator[Problem]:
     training = experiment.training
     assert training is not None
     trees = experiment.rollouts.num_responses_per_timestep
@@ -110,7 +109,7 @@ def _method_problems(experiment: Experiment, protocol: Protocol, at: At) -> Iter
         yield Problem(at(name), name, f"{protocol.verifier_name} is frozen, so that its guesses train nobody")
 
 
-def _trainer_problems(experiment: Experiment, at: At) -> Iterator[Problem]:
+def _trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
     training = experiment.training
     assert training is not None
     played: dict[str, list[str]] = {}
@@ -123,18 +122,18 @@ def _trainer_problems(experiment: Experiment, at: At) -> Iterator[Problem]:
             others = [name for name in agents if name not in frozen]
             key = f"agents.{frozen[0]}.freeze"
             message = (
-                f"{listed(others)} would change the model that both play with; give {frozen[0]} a group of its own"
+                f"{comma_join(others)} would change the model that both play with; give {frozen[0]} a group of its own"
             )
             yield Problem(at(key), key, message)
         if not frozen and group not in training.trainers:
-            message = f"by what is {group!r} trained, which {listed(agents)} plays? Or freeze: true"
+            message = f"by what is {group!r} trained, which {comma_join(agents)} plays? Or freeze: true"
             yield Problem(at("training.trainers"), "training.trainers", message)
     if all(agent.freeze for agent in experiment.agents.values()):
         yield Problem(at("training"), "training", "all agents are frozen, so that nobody is trained")
     for group, trainer in training.trainers.items():
         key = f"training.trainers.{group}"
         if group not in experiment.models:
-            yield Problem(at(key), key, f"no model group {group!r}{nearest(group, experiment.models)}")
+            yield Problem(at(key), key, f"no model group {group!r}{did_you_mean(group, experiment.models)}")
             continue
         if all(experiment.agents[name].freeze for name in played.get(group, ())):
             yield Problem(at(key), key, "nobody who is trained plays this group")
@@ -157,7 +156,7 @@ def _trainer_problems(experiment: Experiment, at: At) -> Iterator[Problem]:
         yield from _unconsumed(trainer, training.method, key, at)
 
 
-def _unconsumed(trainer: TrainerSettings, method: str, key: str, at: At) -> Iterator[Problem]:
+def _unconsumed(trainer: TrainerSettings, method: str, key: str, at: PlaceOf) -> Iterator[Problem]:
     """Keys that are set and that reach nobody."""
     for name in changed(trainer):
         where, message = f"{key}.{name}", None
@@ -171,7 +170,7 @@ def _unconsumed(trainer: TrainerSettings, method: str, key: str, at: At) -> Iter
             yield Problem(at(where), where, f"`backend: {trainer.backend}`: {message}")
 
 
-def _split_problems(experiment: Experiment, dataset: Dataset, test: Dataset | None, at: At) -> Iterator[Problem]:
+def _split_problems(experiment: Experiment, dataset: Dataset, test: Dataset | None, at: PlaceOf) -> Iterator[Problem]:
     """Datapoints that are both trained and tested on."""
     training = experiment.training
     if training is None or test is None:
@@ -179,7 +178,7 @@ def _split_problems(experiment: Experiment, dataset: Dataset, test: Dataset | No
     trained = {_content(point.columns, dataset.columns) for point in dataset.datapoints}
     both = [point.id for point in test.datapoints if _content(point.columns, dataset.columns) in trained]
     if both:
-        shown = listed(both[:5]) + (f" and {len(both) - 5} more" if len(both) > 5 else "")
+        shown = comma_join(both[:5]) + (f" and {len(both) - 5} more" if len(both) > 5 else "")
         key = "training.test.split"
         yield Problem(at(key), key, f"these datapoints are trained on, too: {shown}; set dataset.split")
 

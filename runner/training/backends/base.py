@@ -47,7 +47,7 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True)
-class Look:
+class JobStatus:
     """What one look at a job found: the new model's name where it has succeeded, and a line for people."""
 
     state: JobState
@@ -60,12 +60,12 @@ class Look:
 class Backend(Protocol):
     """Begins jobs, and looks at them."""
 
-    def begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
         """Begin a job, unless it was begun already; what to look at it by.
 
         `known` is what was noted about this job before, by this process or one that was killed at any moment: between
         the provider's creating of a job and our noting of it, too. However often this is called, one job is created: a
-        noted one that has failed or was cancelled is not replaced here, but found by `look`.
+        noted one that has failed or was cancelled is not replaced here, but found by `poll`.
 
         Raises:
             ProviderRefusal: the backend refuses to serve us: key, billing, unknown model, no more jobs of this kind.
@@ -73,7 +73,7 @@ class Backend(Protocol):
         """
         ...
 
-    def look(self, job: FineTuneJob, handle: Mapping[str, Any]) -> Look:
+    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
         """How the job stands now.
 
         Raises:

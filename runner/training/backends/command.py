@@ -30,9 +30,9 @@ from runner.errors import RunError
 from runner.spec.checks.command import _PLACEHOLDER, command_problems
 from runner.spec.trainers import TrainerSettings
 from runner.storage.locks import is_locked, locked
-from runner.text import clean
+from runner.text import escape_controls
 from runner.training.backends import attend
-from runner.training.backends.base import FineTuneJob, JobState, Look, Note
+from runner.training.backends.base import FineTuneJob, JobState, JobStatus, Note
 from runner.training.backends.names import LONGEST, wrong_with_name
 
 LOG_LINES = 10
@@ -72,7 +72,7 @@ def _script(arguments: Sequence[str]) -> str | None:
 class CommandBackend:
     """One trainer at a time for each job, each attempt with a log of its own.
 
-    A trainer that was cut off, so that nothing says how it ended, is started again by the next `begin`; one that has
+    A trainer that was cut off, so that nothing says how it ended, is started again by the next `submit`; one that has
     failed is not, for it may fail again at the same price: a job that takes its place is another, with nothing known.
     """
 
@@ -83,21 +83,21 @@ class CommandBackend:
         if problems:
             raise RunError("\n".join(f"{self._key}: {problem}" for problem in problems))
 
-    def begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
         """See `Backend.begin`; the handle has the number of the attempt, and why it is not the first."""
         try:
             (job.folder / "output").mkdir(parents=True, exist_ok=True)
             with locked(job.folder / "begin.lock", f"{job.folder}", wait_seconds=10.0):
-                return self._begin(job, known, note)
+                return self._submit(job, known, note)
         except OSError as error:
             raise RunError(f"cannot start the trainer of {job.group} in {job.folder}: {error}") from error
 
-    def _begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+    def _submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
         attempts = [record for record in known if "attempt" in record]
         last = attempts[-1] if attempts else {"attempt": max(_logs(job.folder), 1), "after": ""}
         after = ""
         if attempts or (job.folder / "trainer.lock").exists():
-            before = self.look(job, last)
+            before = self.poll(job, last)
             failed_here = bool(attempts) and _ended(job.folder) is not None
             if before.state in (JobState.RUNNING, JobState.SUCCEEDED) or failed_here:
                 return last
@@ -139,14 +139,14 @@ class CommandBackend:
         }  # fmt: skip
         return [_PLACEHOLDER.sub(lambda found: str(values[found[1]]), argument) for argument in self._command]
 
-    def look(self, job: FineTuneJob, handle: Mapping[str, Any]) -> Look:
+    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
         """See `Backend.look`."""
         attempt = f"attempt {handle.get('attempt', 1)}"
         log = job.folder / "trainer.log"
         ended = _ended(job.folder)
         if ended is None and is_locked(job.folder / "trainer.lock"):
             after = f"; {handle['after']}" if handle.get("after") else ""
-            return Look(
+            return JobStatus(
                 JobState.RUNNING,
                 None,
                 f"{attempt} of the trainer of {job.group} is going on{_process(job.folder)}; its log is {log}{after}",
@@ -159,10 +159,10 @@ class CommandBackend:
         else:
             name, wrong_name = self._model_of(job)
             if wrong_name is None:
-                return Look(JobState.SUCCEEDED, name, f"{attempt} of the trainer of {job.group} has ended", ended)
+                return JobStatus(JobState.SUCCEEDED, name, f"{attempt} of the trainer of {job.group} has ended", ended)
             wrong = f"failed: it ended well, but {wrong_name}"
         message = f"{attempt} of the trainer of {job.group} {wrong} (log: {log})"
-        return Look(
+        return JobStatus(
             JobState.FAILED, None, f"{message}\n{_log_tail(job.folder)}".rstrip(), {**(ended or {}), "why": wrong}
         )
 
@@ -200,7 +200,7 @@ def _ended(folder: Path) -> dict[str, Any] | None:
 def _how(ended: Mapping[str, Any]) -> str:
     code = ended.get("code")
     if not isinstance(code, int):
-        return clean(str(ended.get("error", "its end is unknown")))
+        return escape_controls(str(ended.get("error", "its end is unknown")))
     if code >= 0:
         return f"exit code {code}"
     name = str(-code)
@@ -240,4 +240,4 @@ def _log_tail(folder: Path) -> str:
     except OSError as error:
         return f"no log: {error.strerror}"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    return "\n".join(f"  {clean(line[:300])}" for line in lines[-LOG_LINES:])
+    return "\n".join(f"  {escape_controls(line[:300])}" for line in lines[-LOG_LINES:])

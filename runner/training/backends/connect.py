@@ -20,12 +20,12 @@ def backend_for(
     group: str,
     trainer: TrainerSettings,
     model: ModelSettings,
-    chosen: str | None = None,
+    manual_model: str | None = None,
     *,
     policy: TransientPolicy | None = None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Backend:
-    """The backend of one model group. `chosen` is what `--set-model GROUP=NAME` gave for it.
+    """The backend of one model group. `manual_model` is what `--set-model GROUP=NAME` gave for it.
 
     `sleep` waits between attempts, for as long as a server asks for; one that raises ends the waiting.
 
@@ -36,7 +36,7 @@ def backend_for(
     if trainer.backend == "dummy":
         return DummyBackend()
     if trainer.backend == "files":
-        return FilesBackend(chosen)
+        return FilesBackend(manual_model)
     if trainer.backend == "openai":
         # Here and not above: the client takes 0.4 s to import.
         from runner.training.backends.openai import OpenAiBackend
@@ -66,6 +66,6 @@ def poll_seconds_of(trainer: TrainerSettings) -> float:
     return trainer.poll_seconds or (1.0 if trainer.backend == "command" else 30.0)
 
 
-def format_of(trainer: TrainerSettings) -> Literal["openai", "trl"]:
+def format_of_trainer(trainer: TrainerSettings) -> Literal["openai", "trl"]:
     """The format of the datasets that a trainer gets."""
     return trainer.format or ("trl" if trainer.backend == "command" else "openai")

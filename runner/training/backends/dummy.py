@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.hashing import tagged_hash
-from runner.training.backends.base import FineTuneJob, JobState, Look, Note
+from runner.training.backends.base import FineTuneJob, JobState, JobStatus, Note
 
 _MADE_BY_US = re.compile(r"(:dummy-[0-9a-f]{8})+\Z")
 
@@ -15,11 +15,13 @@ _MADE_BY_US = re.compile(r"(:dummy-[0-9a-f]{8})+\Z")
 class DummyBackend:
     """Every job succeeds at once; the name says which base model, and depends on all that a training depends on."""
 
-    def begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
         del job, known, note
         return {}
 
-    def look(self, job: FineTuneJob, handle: Mapping[str, Any]) -> Look:
+    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
         del handle
         digest = tagged_hash("dummy-model", [job.base_model, job.method, job.dataset_sha256, job.seed])[:8]
-        return Look(JobState.SUCCEEDED, f"{_MADE_BY_US.sub('', job.base_model)}:dummy-{digest}", "no model was trained")
+        return JobStatus(
+            JobState.SUCCEEDED, f"{_MADE_BY_US.sub('', job.base_model)}:dummy-{digest}", "no model was trained"
+        )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.errors import RunError
-from runner.storage.atomic import write_whole
-from runner.training.backends.base import FineTuneJob, JobState, Look, Note
+from runner.storage.atomic import atomic_write
+from runner.training.backends.base import FineTuneJob, JobState, JobStatus, Note
 from runner.training.backends.names import wrong_with_name
 
 README = """\
@@ -29,13 +29,13 @@ METHODS = {"sft": "supervised fine-tuning (sft)", "dpo": "direct preference opti
 
 
 class FilesBackend:
-    """`chosen` is the name that the user gave for the group; it is for the first job that is looked at."""
+    """`manual_model` is the name that the user gave for the group; it is for the first job that is looked at."""
 
-    def __init__(self, chosen: str | None = None) -> None:
-        self._chosen = chosen
-        self._chosen_for: str | None = None
+    def __init__(self, manual_model: str | None = None) -> None:
+        self._manual_model = manual_model
+        self._named_for: str | None = None
 
-    def begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
         """Write down what is to be done.
 
         Raises:
@@ -50,10 +50,10 @@ class FilesBackend:
             group=job.group, name=job.name, base_model=job.base_model, method=METHODS[job.method],
             dataset=job.dataset.absolute(), sha256=job.dataset_sha256, seed=job.seed,
         )  # fmt: skip
-        write_whole(job.folder / "README.txt", text)
+        atomic_write(job.folder / "README.txt", text)
         return {}
 
-    def look(self, job: FineTuneJob, handle: Mapping[str, Any]) -> Look:
+    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
         """The name that was given, or that one is waited for.
 
         Raises:
@@ -65,16 +65,18 @@ class FilesBackend:
             f"train {job.base_model} on {job.dataset} ({job.method}; {job.folder / 'README.txt'} says more), then run "
             f"the same command again with {option}"
         )
-        if self._chosen is None or self._chosen_for not in (None, job.key):
-            return Look(JobState.WAITING, message=todo)
+        if self._manual_model is None or self._named_for not in (None, job.key):
+            return JobStatus(JobState.WAITING, message=todo)
         # Most likely the command of the last iteration, run again as it was.
-        if self._chosen == job.base_model:
-            return Look(JobState.WAITING, message=f"{self._chosen} is what is to be trained, not the result: {todo}")
-        if self._chosen in job.had:
-            said = f"{self._chosen} is a model that {job.group} had before, not the result"
-            return Look(JobState.WAITING, message=f"{said}: {todo}")
-        wrong = wrong_with_name(self._chosen, job.base_model)
+        if self._manual_model == job.base_model:
+            return JobStatus(
+                JobState.WAITING, message=f"{self._manual_model} is what is to be trained, not the result: {todo}"
+            )
+        if self._manual_model in job.had:
+            said = f"{self._manual_model} is a model that {job.group} had before, not the result"
+            return JobStatus(JobState.WAITING, message=f"{said}: {todo}")
+        wrong = wrong_with_name(self._manual_model, job.base_model)
         if wrong is not None:
             raise RunError(f"{option}: the name cannot be used: {wrong}")
-        self._chosen_for = job.key
-        return Look(JobState.SUCCEEDED, self._chosen, "named on the command line")
+        self._named_for = job.key
+        return JobStatus(JobState.SUCCEEDED, self._manual_model, "named on the command line")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.text import clean
+from runner.text import escape_controls
 
 LONGEST = 1024
 
@@ -14,9 +14,9 @@ def wrong_with_name(name: str, base_model: str) -> str | None:
     if len(name) > LONGEST:
         return f"it has {len(name)} characters, and {LONGEST} is the most"
     if name != name.strip() or len(name.splitlines()) > 1 or "\t" in name:
-        return f"it is no single line without white space around it: {clean(name)[:80]!r}"
-    if clean(name) != name:
-        return f"it has control or invisible characters: {clean(name)[:80]}"
+        return f"it is no single line without white space around it: {escape_controls(name)[:80]!r}"
+    if escape_controls(name) != name:
+        return f"it has control or invisible characters: {escape_controls(name)[:80]}"
     if name == base_model:
         return f"{name} is the model that was to be trained; what came out needs a name of its own"
     return None

@@ -17,12 +17,12 @@ from runner.errors import CallError, NipRunError, ProviderRefusal, RunError, Tra
 from runner.hashing import tagged_hash
 from runner.models.layers.retry import own_wait
 from runner.models.policy import TransientPolicy
-from runner.models.providers.openai import CLIENT_ERRORS, as_ours, make_sync_client
+from runner.models.providers.openai import CLIENT_ERRORS, make_sync_client, map_client_error
 from runner.models.providers.openai_wire import error_detail, where
 from runner.models.settings import ModelSettings
 from runner.spec.trainers import TrainerSettings
-from runner.text import clean
-from runner.training.backends.base import FineTuneJob, JobState, Look, Note
+from runner.text import escape_controls
+from runner.training.backends.base import FineTuneJob, JobState, JobStatus, Note
 from runner.training.backends.names import wrong_with_name
 
 METADATA: Final = "nip_run"
@@ -93,7 +93,7 @@ class OpenAiBackend:
         self._first_looks: dict[str, float] = {}
         self._jitter = random.Random()
 
-    def begin(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
         """See `Backend.begin`; the handle has the job's id under `job`."""
         here = _Known.of(known)
         if here.job is not None:
@@ -113,7 +113,7 @@ class OpenAiBackend:
         note({"job": found, "file": here.file})
         return {"job": found}
 
-    def look(self, job: FineTuneJob, handle: Mapping[str, Any]) -> Look:
+    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
         """See `Backend.look`."""
         name = str(handle["job"])
         found = self._retrieve(name)
@@ -133,14 +133,16 @@ class OpenAiBackend:
                     f"name at the provider, or train it by hand; then set training.trainers.{job.group}.backend=files, "
                     f"run the command again, and once more with --set-model {job.group}=NAME"
                 )
-            return Look(JobState.SUCCEEDED, model, f"{name} has succeeded", facts)
+            return JobStatus(JobState.SUCCEEDED, model, f"{name} has succeeded", facts)
         if status == "failed":
-            return Look(JobState.FAILED, None, f"{self._job(name)} failed: {_why(found)}", facts)
+            return JobStatus(JobState.FAILED, None, f"{self._job(name)} failed: {_why(found)}", facts)
         if status == "cancelled":
-            return Look(JobState.CANCELLED, None, f"{self._job(name)} was cancelled at the provider", facts)
+            return JobStatus(JobState.CANCELLED, None, f"{self._job(name)} was cancelled at the provider", facts)
         if status == "validating_files":
             self._still_in_time(job, name)
-        return Look(JobState.RUNNING, None, f"{name}: {_UNDER_WAY.get(status, clean(status)[:80])}", facts)
+        return JobStatus(
+            JobState.RUNNING, None, f"{name}: {_UNDER_WAY.get(status, escape_controls(status)[:80])}", facts
+        )
 
     def _still_in_time(self, job: FineTuneJob, name: str) -> None:
         """The time is this process's, so that another run of the command awaits the job anew."""
@@ -252,7 +254,7 @@ class OpenAiBackend:
                 return call()
             except (*CLIENT_ERRORS, TransientError) as error:
                 cause = error
-            ours = cause if isinstance(cause, TransientError) else as_ours(cause, self._model, self._group)
+            ours = cause if isinstance(cause, TransientError) else map_client_error(cause, self._model, self._group)
             detail = error_detail(getattr(cause, "body", None))
             if not isinstance(ours, TransientError):
                 raise self._for_good(ours, cause, what, begins) from cause
@@ -311,7 +313,7 @@ def _with_id(found: Any) -> Any:
     """
     name = getattr(found, "id", None)
     if not isinstance(name, str) or not name:
-        raise TransientError(f"the server sent {clean(str(found))[:80]!r} where an object with an id was due")
+        raise TransientError(f"the server sent {escape_controls(str(found))[:80]!r} where an object with an id was due")
     return found
 
 
@@ -331,6 +333,6 @@ def _when(asked: float | None, *, per_day: bool) -> str:
 def _why(found: Any) -> str:
     error = getattr(found, "error", None)
     parts = {name: getattr(error, name, None) for name in ("code", "message", "param")}
-    code, message, param = (clean(str(parts[name]))[:1000] if parts[name] else "" for name in parts)
+    code, message, param = (escape_controls(str(parts[name]))[:1000] if parts[name] else "" for name in parts)
     said = ": ".join(part for part in (code, message) if part)
     return f"{said or 'the provider gives no reason'}{f' ({param})' if param else ''}"
