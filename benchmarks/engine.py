@@ -158,7 +158,7 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None
 
 def measure(latency: float, rollouts: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> dict[str, Any]:
     """Medians of each path, and the requests and bytes that the server saw from it."""
-    from tests.server.client import serving
+    from tests.support.servers.chat_client import serving
 
     found: dict[str, list[dict[str, Any]]] = {path: [] for path in paths}
     with serving(latency=latency, decide=0.0) as server:

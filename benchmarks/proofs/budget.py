@@ -15,9 +15,9 @@ from pathlib import Path
 
 from shared import Claims, folder, times
 
-from tests.batch_server.client import Provider, providing
-from tests.processes import started_silent
-from tests.server.play import journal_records, nip_run, only_run, spec_file
+from tests.support.play import journal_records, nip_run, only_run, spec_file
+from tests.support.processes import started_silent
+from tests.support.servers.batch_client import Provider, providing
 
 IN, OUT, SIZE = 20.0, 80.0, 300
 FAULTS = {

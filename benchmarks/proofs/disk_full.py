@@ -25,8 +25,8 @@ from pathlib import Path
 from shared import Claims, calls_of, folder, times
 
 from runner.results.leaderboard import query
-from tests.server.client import Loopback, serving
-from tests.server.play import derived_files, nip_run, only_run, played, spec_file
+from tests.support.play import derived_files, nip_run, only_run, played, spec_file
+from tests.support.servers.chat_client import Loopback, serving
 
 MEGABYTES = 16
 

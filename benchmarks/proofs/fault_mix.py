@@ -19,8 +19,8 @@ from typing import Any
 
 from shared import Claims, folder, times
 
-from tests.server.client import serving
-from tests.server.play import nip_run, only_run, spec_file, table
+from tests.support.play import nip_run, only_run, spec_file, table
+from tests.support.servers.chat_client import serving
 
 FAULTS = (
     "rate_limit", "rate_limit_seconds", "server_error", "drop", "half_body", "malformed", "empty_choices",

@@ -19,8 +19,8 @@ from shared import Claims, folder, times
 
 from runner.errors import JournalError
 from runner.storage.journal import Journal, RealDisk, read_journal
-from tests.server.client import serving
-from tests.server.play import derived_files, only_run, played, spec_file
+from tests.support.play import derived_files, only_run, played, spec_file
+from tests.support.servers.chat_client import serving
 
 RECORDS = 24
 KINDS = ("write", "fsync", "truncate")

@@ -19,9 +19,9 @@ from pathlib import Path
 from shared import Claims, calls_of, folder, times
 
 from runner.results.leaderboard import query
-from tests.processes import started_silent
-from tests.server.client import Loopback, serving
-from tests.server.play import derived_files, only_run, played, spec_file
+from tests.support.play import derived_files, only_run, played, spec_file
+from tests.support.processes import started_silent
+from tests.support.servers.chat_client import Loopback, serving
 
 CONCURRENCY = 32
 ROLLOUTS = 500

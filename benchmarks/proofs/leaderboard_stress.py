@@ -23,7 +23,7 @@ from runner.errors import LeaderboardError
 from runner.results.folder import RunFolder
 from runner.results.leaderboard import FILE, LOCK, append, query, rebuild
 from runner.storage.locks import locked
-from tests.server.play import environment, played, spec_file
+from tests.support.play import environment, played, spec_file
 
 APPEND = """
 import sys, time

@@ -25,7 +25,7 @@ from pathlib import Path
 from shared import ROOT, Claims, folder, times
 
 from runner.results.leaderboard import FILE, query
-from tests.server.play import derived_files, nip_run, only_run, played, spec_file
+from tests.support.play import derived_files, nip_run, only_run, played, spec_file
 
 WORKERS = 2
 Rows = list[tuple[object, ...]]

@@ -19,9 +19,9 @@ from typing import Any
 from shared import Claims, folder, times
 
 from runner.results.folder import RunFolder
-from tests.fine_tune_server.client import FineTuner, fine_tuning
-from tests.processes import started_silent
-from tests.training import at_provider, datasets_of, malt, training_spec
+from tests.support.processes import started_silent
+from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
+from tests.support.training import at_provider, datasets_of, malt, training_spec
 
 PROVIDER: dict[str, Any] = {"latency": 0.01, "script": {"looks": 2}}
 AT_ONCE = 8

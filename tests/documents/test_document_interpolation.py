@@ -1,0 +1,101 @@
+"""Interpolation in documents: keys of their own, no function, no circle, no bomb."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.support.document_layers import layers, loaded_within, refused, write
+
+
+def test_interpolation_resolves_keys_text_lists_and_mappings(tmp_path):
+    text = "n: 3\nt: x${n}y\nl: ['${n}', '${m.k}']\nm: {k: '${..n}', own: '${.k}'}\ncopy: ${m}\nitem: ${l[0]}\n"
+    assert layers(tmp_path, text).data == {
+        "n": 3, "t": "x3y", "l": [3, 3], "m": {"k": 3, "own": 3}, "copy": {"k": 3, "own": 3}, "item": 3,
+    }  # fmt: skip
+
+
+def test_interpolation_sees_the_override(tmp_path):
+    assert layers(tmp_path, "n: 3\nt: ${n}\n", "n=4").data["t"] == 4
+
+
+def test_every_broken_interpolation_is_reported_at_its_place(tmp_path):
+    messages = refused(tmp_path, "a: ${nope}\nm:\n  b: ${a.c.d}\n  c: ${.c}\n")
+    assert [m.split(": ")[:2] for m in messages] == [
+        ["a.yaml:1:1", "a"], ["a.yaml:3:3", "m.b"], ["a.yaml:4:3", "m.c"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["a: ${b}\nb: ${a}\n", "a: ${a}\n", "a: {b: '${a}'}\n"])
+def test_interpolation_in_a_circle_is_refused(tmp_path, text):
+    assert refused(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "${oc.env:HOME}",
+        "${oc.env:HOME,default}",
+        "${oc.env: HOME}",
+        "${ oc.env:HOME }",
+        "text ${oc.env:HOME} text",
+        "${oc.decode:'${oc.env:HOME}'}",
+        "${oc.create:{x: 1}}",
+        "${oc.select:n}",
+        "${oc.select:n,${oc.env:HOME}}",
+        "${oc.dict.keys:n}",
+        "${oc.dict.values:n}",
+        "${oc.deprecated:n}",
+        "${${n}:HOME}",
+        "${oc.${n}:HOME}",
+        "${oc.env:${n}}",
+        "${m.${oc.env:HOME}}",
+        "${m[${oc.env:HOME}]}",
+        "${anything:1}",
+        "\\\\${oc.env:HOME}",
+    ],
+)
+def test_no_interpolation_calls_a_function(tmp_path, value):
+    quoted = "'" + value.replace("'", "''") + "'"
+    (message,) = refused(tmp_path, f"n: env\nm: {{x: 1}}\nl: [0, {quoted}]\n")
+    assert message.startswith("a.yaml:3:8: l.1: ")
+    assert "only ${key} is allowed" in message
+    assert os.environ.get("HOME", "/root") not in message
+
+
+def test_an_escaped_interpolation_stays_text(tmp_path):
+    assert layers(tmp_path, "a: \\${oc.env:HOME}\nb: x \\${a} y\n").data == {"a": "${oc.env:HOME}", "b": "x ${a} y"}
+
+
+def _bomb(first: str, one: str, opening: str = "", closing: str = "", last: int = 9) -> str:
+    """Each key holds the one before it ten times; `one` is how it is referred to, `P` its number."""
+    rows = [f"a{i}: {opening}{one.replace('P', str(i - 1)) * 10}{closing}\n" for i in range(1, last)]
+    return first + "".join(rows)
+
+
+BOMBS = {
+    "text": _bomb("a0: x\n", "${aP}"),
+    "spaces": _bomb("a0: x\n", "${ aP }"),
+    "lists": _bomb("a0: [x]\n", "'${aP}', ", "[", "]"),
+    "empty lists": _bomb("a0: []\n", "'${aP}', ", "[", "]"),
+    "empty text": _bomb("a0: ''\n", "'${aP}', ", "[", "]"),
+    "brackets": _bomb("a0: [x]\n", "${aP[0]}", "['", "']"),
+    "number as a key": _bomb("a0: {'1': x}\n", "${aP.1}", "{'1': '", "'}"),
+    "computed names": _bomb("n: a\na0: x\n", "${${n}P}"),
+    "relative": _bomb("a0: x\n", "${.aP}"),
+    "mappings": "a0: {k: x}\n"
+    + "".join(f"a{i}:\n" + "".join(f"  k{j}: ${{a{i - 1}}}\n" for j in range(10)) for i in range(1, 9)),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_an_interpolation_bomb_is_refused(tmp_path, name):
+    assert "a.yaml:" in loaded_within(5, write(tmp_path, "a.yaml", BOMBS[name]))
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_the_same_in_small_is_no_bomb(tmp_path, name):
+    small = BOMBS[name].split("a3:")[0]
+    layered = layers(tmp_path, small)
+    assert name == "computed names" or not layered.problems

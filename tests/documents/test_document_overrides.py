@@ -1,0 +1,98 @@
+"""Overrides of a document's keys: set, added, deleted, or refused by their own text."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.errors import Place
+from tests.support.document_layers import layers, refused
+
+BASE = "a: 1\nb: {c: 2, d: [1, 2]}\n"
+
+
+@pytest.mark.parametrize(
+    ("override", "at", "value"),
+    [
+        ("a=2", "a", 2),
+        ("a=2.5", "a", 2.5),
+        ("a=1e3", "a", 1000.0),
+        ("a=true", "a", True),
+        ("a=null", "a", None),
+        ("a=", "a", None),
+        ("a=text", "a", "text"),
+        ("a='2'", "a", "2"),
+        ('a="x: y"', "a", "x: y"),
+        ("a=x=y", "a", "x=y"),
+        ("a=é😀", "a", "é😀"),
+        ("a=[1, {x: y}]", "a", [1, {"x": "y"}]),
+        ("a={x: 1}", "a", {"x": 1}),
+        ("b.c=3", "b", {"c": 3, "d": [1, 2]}),
+        ("b.d=[9]", "b", {"c": 2, "d": [9]}),
+        ("b={e: 1}", "b", {"e": 1}),
+        ("b.new=3", "b", {"c": 2, "d": [1, 2], "new": 3}),
+        ("+b.new=3", "b", {"c": 2, "d": [1, 2], "new": 3}),
+        ("q.r.s=1", "q", {"r": {"s": 1}}),
+        ("+q.r=1", "q", {"r": 1}),
+        ("~b.c", "b", {"d": [1, 2]}),
+        ("a=${b.c}", "a", 2),
+    ],
+)
+def test_an_override_sets_adds_or_deletes(tmp_path, override, at, value):
+    layered = layers(tmp_path, BASE, override)
+    assert not layered.problems
+    assert layered.data[at] == value
+
+
+def test_a_deleted_key_is_gone(tmp_path):
+    assert layers(tmp_path, BASE, "~b").data == {"a": 1}
+
+
+def test_overrides_are_applied_in_order(tmp_path):
+    assert layers(tmp_path, BASE, "a=2", "a=3", "~b.c", "+b.c=4").data == {"a": 3, "b": {"c": 4, "d": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("+a=2", "a: the key is there already; write a=... to change it"),
+        ("~b.cc", "b.cc: there is no such key to delete; did you mean 'c'?"),
+        ("~nope.x", "nope.x: there is no such key to delete"),
+        ("~a=1", "a: a key is deleted by ~KEY alone, without a value"),
+        ("a", "a: write KEY=VALUE, +KEY=VALUE or ~KEY"),
+        ("+", "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys"),
+        ("=1", "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys"),
+        ("b..c=1", "b..c: write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys"),
+        ("a.b=1", "a: 1 is no mapping; 'a.b' cannot be set in it"),
+        ("b.d.0=9", "b.d: [1, 2] is no mapping; 'b.d.0' cannot be set in it"),
+        ("a=[1", "a: not valid YAML: did not find expected ',' or ']'"),
+        ("a=x: y", "a: not valid YAML: mapping values are not allowed in this context"),
+        ("a=!!binary aGk=", "a: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed"),
+        ("a=&x 1", "a: anchors (&x) are not allowed; use ${...} or extends"),
+        ("a={x: 1, x: 2}", "a: the key is given twice"),
+        ("a={on: 1}", "a: a key must be text, YAML reads this one as bool; put it in quotes"),
+    ],
+)
+def test_a_malformed_override_is_refused_by_its_own_text(tmp_path, override, message):
+    (found,) = refused(tmp_path, BASE, override)
+    assert found == f"override {override!r}:1:1: {message}"
+
+
+def test_an_override_of_two_lines_is_refused_or_kept_whole(tmp_path):
+    layered = layers(tmp_path, BASE, "a=1\nz: 2")
+    assert layered.problems or "z" in str(layered.data["a"])
+
+
+def test_all_bad_overrides_are_reported_at_once(tmp_path):
+    assert len(refused(tmp_path, BASE, "a.b=1", "nope", "~zz")) == 3
+
+
+def test_the_place_of_an_overridden_leaf_is_the_override(tmp_path):
+    layered = layers(tmp_path, BASE, "b.c=3", "b.d=[7]")
+    assert layered.place(("b", "c")).file == "override 'b.c=3'"
+    assert layered.place(("b", "d", 0)).file == "override 'b.d=[7]'"
+    assert layered.place(("b",)) == Place("a.yaml", 2, 1)
+
+
+def test_an_override_calls_no_function_either(tmp_path):
+    (message,) = refused(tmp_path, BASE, "a=${oc.env:HOME}")
+    assert "only ${key} is allowed" in message

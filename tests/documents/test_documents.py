@@ -1,0 +1,250 @@
+"""Reading, layering and writing of YAML documents: every refusal at its place, and what is read is what was meant."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from runner.documents.layers import dump
+from runner.documents.reader import read
+from runner.errors import Place
+from tests.support.document_layers import layers, loaded_within, refused, write
+
+# What the reader refuses, and where
+
+MERGE_KEY_BOMB = "a0: &a0 {k: 1}\n" + "".join(f"a{i}: &a{i}\n  <<: [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 26))
+ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("a: 1\na: 2\n", "a.yaml:2:1: a: the key is given twice"),
+        ("a: {b: 1, b: 2}\n", "a.yaml:1:11: a.b: the key is given twice"),
+        ("{a: 1, 'a': 2}\n", "a.yaml:1:8: a: the key is given twice"),
+        ("l:\n- {b: 1, b: 2}\n", "a.yaml:2:10: l.0.b: the key is given twice"),
+        ("x: !!binary aGk=\n", "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed"),
+        (
+            "x: !!python/object/apply:os.system [ls]\n",
+            "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:os.system) are not allowed",
+        ),
+        (
+            "n: 1\nx: !!python/object/apply:pathlib.PosixPath [/]\n",
+            "a.yaml:2:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:pathlib.PosixPath) are not allowed",
+        ),
+        ("x: !own 1\n", "a.yaml:1:4: explicit YAML tags (!own) are not allowed"),
+        ("a: &x 1\n", "a.yaml:1:4: anchors (&x) are not allowed; use ${...} or extends"),
+        ("a: 1\nb: *x\n", "a.yaml:2:4: aliases (*x) are not allowed; use ${...} or extends"),
+        (ALIAS_BOMB, "a.yaml:1:5: anchors (&a0) are not allowed; use ${...} or extends"),
+        (MERGE_KEY_BOMB, "a.yaml:1:5: anchors (&a0) are not allowed; use ${...} or extends"),
+        ("<<: {a: 1}\n", "a.yaml:1:1: <<: a key must be text, YAML reads this one as merge; put it in quotes"),
+        ("[" * 100_000, "a.yaml:1:25: nested deeper than 24 levels"),
+        ("a: " + "[" * 100_000, "a.yaml:1:27: nested deeper than 24 levels"),
+        ("{a: " * 50_000, "a.yaml:1:97: nested deeper than 24 levels"),
+        ("\n".join(f"k{i}: 1" for i in range(26_000)), "a.yaml:25000:1: more than 50000 nodes"),
+        ("a: 1\nb: é\n".encode("latin-1"), "a.yaml:2:4: not UTF-8 (byte 0xe9); save the file as UTF-8"),
+        ("a: 1\n".encode("utf-16"), "a.yaml:1:1: not UTF-8 (byte 0xff); save the file as UTF-8"),
+        (
+            "a: 1\n".encode("utf-16-le"),
+            "a.yaml:1:1: not valid YAML: unacceptable character #x0000: control characters are not allowed",
+        ),
+        ("", "a.yaml:1:1: the file is empty; `nip-run schema` lists the keys"),
+        ("# only a comment\n\n", "a.yaml:1:1: the file is empty; `nip-run schema` lists the keys"),
+        ("- a\n", "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a list"),
+        ("just text\n", "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value"),
+        ("---\n", "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value"),
+        ("a: 1\n---\nb: 2\n", "a.yaml:2:1: a second document starts here; one file holds one document"),
+        ("a:\n\tb: 1\n", "a.yaml:2:1: not valid YAML: found character that cannot start any token"),
+        ("a: [1,\n", "a.yaml:2:1: not valid YAML: did not find expected node content"),
+        ("on: 1\n", "a.yaml:1:1: on: a key must be text, YAML reads this one as bool; put it in quotes"),
+        ("a:\n  1: x\n", "a.yaml:2:3: a.1: a key must be text, YAML reads this one as int; put it in quotes"),
+        ("~: 1\n", "a.yaml:1:1: ~: a key must be text, YAML reads this one as null; put it in quotes"),
+        ("a: " + "x" * (256 << 10), "a.yaml:1:1: the file is larger than 256 KiB; is this a spec?"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_a_document_must_not_hold_is_refused_at_its_place(tmp_path, text, first):
+    assert refused(tmp_path, text)[0] == first
+
+
+def test_a_key_that_is_a_list_is_refused_without_the_parsers_innards(tmp_path):
+    (message,) = refused(tmp_path, "? [a, b]\n: 1\n")
+    assert message.startswith("a.yaml:1:3: ")
+    assert "a key must be text" in message
+    assert "Node(" not in message
+
+
+@pytest.mark.parametrize("value", ["${", "${x", "a ${} b", "${:x}"])
+def test_a_malformed_interpolation_is_refused_at_the_key_that_holds_it(tmp_path, value):
+    (message,) = refused(tmp_path, f"n: 1\nz:\n  k: '{value}'\n")
+    assert message.startswith("a.yaml:3:3: z.k: ")
+
+
+@pytest.mark.parametrize("value", ["<<", "="])
+def test_yamls_own_odd_scalars_are_text_or_refused_at_their_place(tmp_path, value):
+    layered = layers(tmp_path, f"n: 1\nk: {value}\n")
+    assert layered.data.get("k") == value or layered.problems[0].place == Place("a.yaml", 2, 1)
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    assert layers(tmp_path, b"\xef\xbb\xbfa: 1\n").data == {"a": 1}
+
+
+def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path):
+    assert str(read(tmp_path / "no.yaml", "no.yaml").problems[0]) == (
+        "no.yaml:1:1: cannot read the file: No such file or directory"
+    )
+    assert str(read(tmp_path, "here").problems[0]) == "here:1:1: cannot read the file: Is a directory"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission_cannot_be_read(tmp_path):
+    path = write(tmp_path, "a.yaml", "a: 1\n")
+    path.chmod(0)
+    assert "Permission denied" in str(read(path).problems[0])
+
+
+def test_all_double_keys_of_a_file_are_reported_at_once(tmp_path):
+    assert [m.split(" ")[0] for m in refused(tmp_path, "a: 1\na: 2\nb: {c: 1, c: 2}\n1: x\n")] == [
+        "a.yaml:2:1:", "a.yaml:3:11:", "a.yaml:4:1:",
+    ]  # fmt: skip
+
+
+# extends
+
+
+def test_a_file_extends_one_other_and_wins(tmp_path):
+    write(tmp_path, "base.yaml", "a: 1\nm: {x: 1, y: 2}\nl: [1, 2, 3]\n")
+    layered = layers(tmp_path, "extends: base.yaml\nm: {y: 3, z: 4}\nl: [9]\n")
+    assert layered.data == {"a": 1, "m": {"x": 1, "y": 3, "z": 4}, "l": [9]}
+
+
+def test_of_several_bases_the_later_wins(tmp_path):
+    write(tmp_path, "one.yaml", "a: 1\nb: 1\nc: 1\n")
+    write(tmp_path, "two.yaml", "b: 2\nc: 2\n")
+    assert layers(tmp_path, "extends: [one.yaml, two.yaml]\nc: 3\n").data == {"a": 1, "b": 2, "c": 3}
+    assert layers(tmp_path, "extends: [two.yaml, one.yaml]\n").data == {"a": 1, "b": 1, "c": 1}
+
+
+def test_two_files_may_extend_the_same_base(tmp_path):
+    write(tmp_path, "base.yaml", "a: 1\n")
+    write(tmp_path, "one.yaml", "extends: base.yaml\nb: 1\n")
+    write(tmp_path, "two.yaml", "extends: base.yaml\nc: 1\n")
+    assert layers(tmp_path, "extends: [one.yaml, two.yaml]\n").data == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_base_is_looked_up_beside_the_file_that_names_it(tmp_path):
+    write(tmp_path, "sub/one.yaml", "extends: two.yaml\n")
+    write(tmp_path, "sub/two.yaml", "a: 2\n")
+    assert layers(tmp_path, "extends: sub/one.yaml\n").data == {"a": 2}
+
+
+def test_a_cycle_of_files_is_refused(tmp_path):
+    write(tmp_path, "b.yaml", "extends: a.yaml\n")
+    (message,) = refused(tmp_path, "n: 1\nextends: b.yaml\n")
+    assert message.endswith("b.yaml:1:1: extends: 'a.yaml' extends itself, by way of this file")
+    assert "extends itself" in refused(tmp_path, "extends: a.yaml\n")[0]
+
+
+def test_a_missing_base_is_reported_where_it_is_named(tmp_path):
+    write(tmp_path, "one.yaml", "a: 1\n")
+    (message,) = refused(tmp_path, "extends:\n- one.yaml\n- nope.yaml\n")
+    assert message.startswith("a.yaml:3:3: extends: no file 'nope.yaml' in ")
+
+
+@pytest.mark.parametrize("value", ["3", "{a: b}", "[1]"])
+def test_extends_takes_file_names_only(tmp_path, value):
+    (message,) = refused(tmp_path, f"n: 1\nextends: {value}\n")
+    assert message == "a.yaml:2:1: extends: a file name or a list of file names belongs here"
+
+
+def test_a_chain_of_files_without_end_is_refused(tmp_path):
+    for i in range(30):
+        write(tmp_path, f"f{i}.yaml", f"extends: f{i + 1}.yaml\n")
+    write(tmp_path, "f30.yaml", "a: 1\n")
+    assert "more than 16 files extend each other" in refused(tmp_path, "extends: f0.yaml\n")[0]
+
+
+def test_bases_that_each_name_the_next_twice_do_not_multiply(tmp_path):
+    for i in range(15):
+        write(tmp_path, f"f{i}.yaml", f"extends: [f{i + 1}.yaml, f{i + 1}.yaml]\n")
+    write(tmp_path, "f15.yaml", "a: 1\n")
+    path = write(tmp_path, "a.yaml", "extends: f0.yaml\n")
+    loaded_within(5, path)
+
+
+def test_a_leaf_stands_where_the_file_that_set_it_says_it(tmp_path):
+    write(tmp_path, "base.yaml", "# a base\nm:\n  x: 1\n  y: 2\nl: [1, 2]\n")
+    layered = layers(tmp_path, "extends: base.yaml\nm: {y: 3}\n")
+    assert layered.place(("m", "y")) == Place("a.yaml", 2, 5)
+    assert layered.place(("m", "x")).line == 3
+    assert layered.place(("m", "x")).file.endswith("base.yaml")
+    assert layered.place(("l", 1)).column == 8
+    assert layered.place(("m", "missing")) == layered.place(("m",))
+
+
+def test_a_replaced_mapping_leaves_no_places_behind(tmp_path):
+    write(tmp_path, "base.yaml", "# one\n# two\nm: {x: {deep: 1}}\n")
+    layered = layers(tmp_path, "extends: base.yaml\nm: {x: 5}\n")
+    assert layered.data == {"m": {"x": 5}}
+    assert layered.place(("m", "x", "deep")).file == "a.yaml"
+
+
+def test_errors_of_several_files_come_at_once(tmp_path):
+    write(tmp_path, "one.yaml", "a: 1\na: 2\n")
+    write(tmp_path, "two.yaml", "x: !t 1\n")
+    messages = refused(tmp_path, "extends: [one.yaml, two.yaml, nope.yaml]\n")
+    assert len(messages) == 3
+    assert "one.yaml:2:1: a: the key is given twice" in messages[0]
+    assert "two.yaml:1:4: explicit YAML tags" in messages[1]
+    assert "no file 'nope.yaml'" in messages[2]
+
+
+# Writing and reading again
+
+
+def _read_again(folder: Path, data: dict) -> dict:
+    layered = layers(folder, dump(data))
+    assert not layered.problems
+    return layered.data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " a ", "a\nb\n", "\t", "é İ 😀", "\ufeff", "yes", "null", "~", "017", "1_000", "1:30", ".nan", "2024-01-01",
+        "# x", "a: b", "- a", "!x", "&a", "*a", "---", "<<", "=", "${a}", "x ${oc.env:HOME} y", "$", "${", "}", "\\",
+        "1e3", "1E5", "1.e5", "1.5e3", "\x85", "\\${a}", "\\\\${a}", "\\\\\\${a}", "???", "a\\", "\\n", "x" * 400,
+    ],
+)  # fmt: skip
+def test_dumped_text_is_read_back_unchanged(tmp_path, text):
+    assert _read_again(tmp_path, {"k": text, "l": [text]}) == {"k": text, "l": [text]}
+
+
+@pytest.mark.parametrize("name", ["on", "1", "1e3", "", "a.b", "<<", "${k}", "é"])
+def test_dumped_keys_are_read_back_unchanged(tmp_path, name):
+    assert _read_again(tmp_path, {"m": {name: 1}}) == {"m": {name: 1}}
+
+
+def test_any_data_is_read_back_unchanged(tmp_path):
+    rng = random.Random(7)
+    pieces = ["${", "}", "\\", "a", " ", "\n", "'", '"', ":", "#", "é", "😀", "1", "e", ".", "-", "{", "\u2028"]
+
+    def value(depth: int):
+        kind = rng.randrange(9 if depth else 6)
+        if kind < 3:
+            return "".join(rng.choices(pieces, k=rng.randrange(8)))
+        if kind < 6:
+            return rng.choice([None, True, False, 0, -5, 10**20, 1.5, 1e300, 1e-7, float("inf")])
+        if kind == 6:
+            return [value(depth - 1) for _ in range(rng.randrange(4))]
+        return {f"k{i}": value(depth - 1) for i in range(rng.randrange(4))}
+
+    for _ in range(60):
+        data = {f"r{i}": value(3) for i in range(4)}
+        assert _read_again(tmp_path, data) == data

@@ -1,0 +1,214 @@
+"""The schemas made from dataclasses: complete for an editor, valid, and the same as those that ship."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from runner.documents.check import check
+from runner.documents.fields import from_plain, option, path_keys, schema, to_plain
+from runner.documents.layers import Layered
+from runner.errors import Place
+from runner.protocols.load import protocol_editor_schema, protocol_schema
+from runner.protocols.table import Parameters
+from runner.spec.experiment import Experiment, editor_schema, experiment_schema
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKED = {"experiment": experiment_schema(), "protocol": protocol_schema()}
+ALL = {**CHECKED, "experiment for editors": editor_schema(), "protocol for editors": protocol_editor_schema()}
+
+
+def keys_of(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
+    """Every key: of which object, its name, its schema, whether it may be left out."""
+    for name, node in {"(root)": document, **document["$defs"]}.items():
+        for key_, value in node["properties"].items():
+            yield name, key_, value, key_ not in node.get("required", ())
+
+
+KEYS = [
+    pytest.param(document, owner, name, node, optional, id=f"{title}-{owner}.{name}")
+    for title, document in CHECKED.items()
+    for owner, name, node, optional in keys_of(document)
+]
+
+
+@pytest.mark.parametrize("title", ALL)
+def test_every_schema_is_valid_draft_2020_12(title):
+    assert ALL[title]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    Draft202012Validator.check_schema(ALL[title])
+
+
+@pytest.mark.parametrize(("document", "owner", "name", "node", "optional"), KEYS)
+def test_every_key_has_what_an_editor_shows(document, owner, name, node, optional):
+    assert node["description"].strip()
+    assert {"type", "anyOf", "$ref"} & node.keys()
+    assert len(node["examples"]) >= 1
+    # What a spec leaves out of a protocol's parameters is the protocol's own default.
+    if optional and not (owner == "ProtocolUse" and name in Parameters.__dataclass_fields__):
+        assert "default" in node
+
+
+@pytest.mark.parametrize(("document", "owner", "name", "node", "optional"), KEYS)
+def test_every_example_and_default_is_accepted_by_its_own_key(document, owner, name, node, optional):
+    validator = Draft202012Validator({**node, "$defs": document["$defs"]})
+    for value in [*node["examples"], *([node["default"]] if "default" in node else [])]:
+        assert not [error.message for error in validator.iter_errors(value)], value
+
+
+def test_an_editor_sees_an_example_with_content_where_the_default_is_empty():
+    for title, document in CHECKED.items():
+        for owner, name, node, _ in keys_of(document):
+            assert node["examples"] != [None], f"{title} {owner}.{name}"
+
+
+@pytest.mark.parametrize("title", ["experiment for editors", "protocol for editors"])
+def test_an_editor_asks_for_nothing_that_a_base_may_give(title):
+    assert not list(Draft202012Validator(ALL[title]).iter_errors({"extends": "base.yaml"}))
+    assert not list(Draft202012Validator(ALL[title]).iter_errors({"extends": ["one.yaml", "two.yaml"]}))
+    assert list(Draft202012Validator(ALL[title]).iter_errors({"exends": "base.yaml"}))
+
+
+@pytest.mark.parametrize("name", ["experiment", "protocol"])
+def test_the_schema_that_ships_is_the_one_that_is_printed(name):
+    printed = subprocess.run(
+        [sys.executable, "-m", "runner", "schema", name],
+        capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ).stdout  # fmt: skip
+    assert json.loads((ROOT / "specs" / f"{name}.schema.json").read_text("utf-8")) == json.loads(printed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """A leaf.
+
+    More about it.
+    """
+
+    size: float = option("How big.", default=1.0, minimum=0)
+    kind: Literal["green", "red"] = option("Which.", default="green")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """A tree."""
+
+    name: str = option("Its name.", example="oak", minLength=1)
+    file: str | None = option("Its picture.", default=None, example="oak.png", path=True)
+    leaves: tuple[Leaf, ...] = option("Its leaves.", default=(), example=[{"size": 2.0}])
+    by_name: dict[str, Leaf] = option("Leaves with names.", factory=dict, example={"a": {}})
+    top: Leaf | None = option("The top.", default=None, example={})
+    rows: tuple[str | tuple[str, ...], ...] = option("Rows.", default=(), example=["a", ["b", "c"]])
+    anything: Any = option("Anything.", default=None, example=1)
+
+
+TREE = schema(Tree, "tree")
+
+
+def test_types_bounds_and_texts_of_a_field_become_its_schema():
+    assert TREE["description"] == "A tree."
+    assert TREE["$defs"]["Leaf"]["description"] == "A leaf."
+    assert TREE["required"] == ["name"]
+    assert TREE["additionalProperties"] is False
+    assert TREE["properties"]["name"] == {
+        "description": "Its name.", "type": "string", "minLength": 1, "examples": ["oak"],
+    }  # fmt: skip
+    assert TREE["properties"]["file"]["type"] == ["string", "null"]
+    assert TREE["properties"]["leaves"]["items"] == {"$ref": "#/$defs/Leaf"}
+    assert TREE["properties"]["by_name"]["additionalProperties"] == {"$ref": "#/$defs/Leaf"}
+    assert TREE["properties"]["top"]["anyOf"] == [{"$ref": "#/$defs/Leaf"}, {"type": "null"}]
+    assert TREE["$defs"]["Leaf"]["properties"]["kind"]["enum"] == ["green", "red"]
+
+
+def test_path_keys_are_found():
+    assert path_keys(Tree) == [("file",)]
+    assert ("prompts",) in path_keys(Experiment)
+    assert ("dataset", "path") in path_keys(Experiment)
+
+
+DATA = {
+    "name": "oak",
+    "file": "oak.png",
+    "leaves": [{"size": 2.0, "kind": "red"}, {"size": 1.0, "kind": "green"}],
+    "by_name": {"a": {"size": 3.0, "kind": "green"}},
+    "top": {"size": 0.0, "kind": "green"},
+    "rows": ["a", ["b", "c"]],
+    "anything": {"x": [1]},
+}
+
+
+def test_what_is_built_is_frozen_and_comes_back_as_it_was():
+    tree = from_plain(Tree, DATA)
+    assert tree.leaves[0] == Leaf(size=2.0, kind="red")
+    assert tree.by_name["a"].size == 3.0
+    assert tree.rows == ("a", ("b", "c"))
+    assert to_plain(tree) == DATA
+    assert from_plain(Tree, to_plain(tree)) == tree
+    with pytest.raises(AttributeError):
+        tree.name = "elm"  # type: ignore[misc]
+
+
+def test_defaults_are_written_out_and_whole_numbers_become_numbers():
+    tree = from_plain(Tree, {"name": "oak", "top": {"size": 2}})
+    assert isinstance(tree.top.size, float)
+    assert to_plain(tree) == {
+        "name": "oak", "file": None, "leaves": [], "by_name": {}, "top": {"size": 2.0, "kind": "green"}, "rows": [],
+        "anything": None,
+    }  # fmt: skip
+
+
+def test_a_whole_experiment_comes_back_as_it_was():
+    required = {f.name: CHECKED["experiment"]["properties"][f.name]["examples"][0] for f in fields(Experiment)}
+    data = {name: value for name, value in required.items() if value is not None}
+    experiment = from_plain(Experiment, data)
+    assert from_plain(Experiment, to_plain(experiment)) == experiment
+    assert not list(Draft202012Validator(CHECKED["experiment"]).iter_errors(to_plain(experiment)))
+
+
+def complaints(data: dict[str, Any]) -> list[str]:
+    """What `check` says, without the places."""
+    layered = Layered(data, {(): Place("f")}, files=["f"])
+    return [f"{problem.key}: {problem.message}" for problem in check(layered, TREE)]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "(root): missing key: name"),
+        ({"name": "a", "leafs": []}, "leafs: unknown key; did you mean 'leaves'?"),
+        (
+            {"name": "a", "qqq": 1},
+            "qqq: unknown key; known are name, file, leaves, by_name, top, rows, anything",
+        ),
+        ({"name": 3}, "name: text belongs here, not 3; if you mean a text, put it in quotes"),
+        ({"name": False}, "name: text belongs here, not false; if you mean a text, put it in quotes"),
+        ({"name": None}, "name: text belongs here, not nothing; if you mean a text, put it in quotes"),
+        ({"name": ""}, "name: must not be empty"),
+        ({"name": "a", "leaves": {}}, "leaves: a list belongs here, not a mapping (KEY: VALUE lines)"),
+        ({"name": "a", "leaves": [{"size": "big"}]}, "leaves.0.size: a number belongs here, not 'big'"),
+        ({"name": "a", "leaves": [{"size": -1}]}, "leaves.0.size: -1 is too small; at least 0"),
+        ({"name": "a", "by_name": {"x": {"sise": 1}}}, "by_name.x.sise: unknown key; did you mean 'size'?"),
+        ({"name": "a", "top": {"kind": "gren"}}, "top.kind: 'gren' is none of green, red; did you mean 'green'?"),
+        ({"name": "a", "top": 3}, "top: a mapping (KEY: VALUE lines) belongs here, not 3"),
+        ({"name": "a", "top": []}, "top: a mapping (KEY: VALUE lines) belongs here, not a list"),
+    ],
+)
+def test_a_violation_says_what_belongs_there(data, message):
+    assert complaints(data) == [message]
+
+
+def test_all_violations_come_at_once():
+    assert len(complaints({"nam": 1, "top": {"size": "x", "kind": 2}, "leaves": [{"a": 1}, {"b": 1}]})) >= 6
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_is_finite(value):
+    assert complaints({"name": "a", "top": {"size": value}})

@@ -1,0 +1,239 @@
+"""Fine-tune files: what they hold, what is left out and why, and that they can be made again for free."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.finetune.examples import Supervised
+from runner.finetune.formats import FORMATS
+from tests.support.play import derived_files, merged, nip_run, only_run, played, spec_file, table
+from tests.support.servers.chat_client import serving
+
+SOLO: dict[str, Any] = {
+    "protocol": {"use": "solo_verifier", "max_message_rounds": None},
+    "prompts": "prompts/code_validation/solo_verifier",
+    "agents": {"prover": None},
+}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def datasets(folder: Path) -> set[Path]:
+    """The dataset files below a folder, without their sidecars."""
+    return {path for path in folder.rglob("*.jsonl") if not path.name.endswith(".trace.jsonl")}
+
+
+def report(run: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a run's report by file."""
+    return {row["file"]: row for row in json.loads((run / "fine_tune" / "report.json").read_text())}
+
+
+def test_there_is_a_file_for_each_agent_and_each_model_group_in_each_format(tmp_path: Path) -> None:
+    path = spec_file(
+        tmp_path, models={"other": {"provider": "dummy"}}, agents={"prover": {"model": "other"}},
+    )  # fmt: skip
+    run = played(path, tmp_path / "results").folder.path
+    found = {str(p.relative_to(run / "fine_tune")) for p in datasets(run / "fine_tune")}
+    assert found == {
+        f"{name}.sft{suffix}.jsonl"
+        for name in ("m", "other", "agents/verifier", "agents/prover")
+        for suffix in ("", ".trl")
+    }
+    assert lines(run / "fine_tune" / "m.sft.jsonl") == lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
+    assert {name: row["written"] for name, row in report(run).items()} == dict.fromkeys(found, True)
+
+
+def test_a_group_of_several_agents_has_all_their_examples(tmp_path: Path) -> None:
+    fine_tune = played(spec_file(tmp_path), tmp_path / "results").folder.path / "fine_tune"
+    both = lines(fine_tune / "m.sft.jsonl")
+    apart = [lines(fine_tune / "agents" / f"{name}.sft.jsonl") for name in ("prover", "verifier")]
+    assert len(both) == sum(map(len, apart))
+    assert all(example in both for example in apart[0] + apart[1])
+
+
+def test_only_the_agents_that_the_spec_names_have_files(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, fine_tune={"agents": ["verifier"], "formats": ["openai"]})
+    fine_tune = played(path, tmp_path / "results").folder.path / "fine_tune"
+    assert {p.name for p in datasets(fine_tune)} == {"m.sft.jsonl", "verifier.sft.jsonl"}
+
+
+def test_openai_s_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None:
+    with serving() as server:
+        run = played(spec_file(tmp_path, server.base_url), tmp_path / "results").folder.path
+    said = {row["raw_message"] for row in table(run, "completions") if row["agent"] == "verifier"}
+    examples = lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
+    assert len(examples) == 12
+    for example in examples:
+        assert list(example) == ["messages"]
+        messages = example["messages"]
+        assert messages[0]["role"] == "system"
+        assert messages[-1]["role"] == "assistant"
+        assert {m["content"] for m in messages if m["role"] == "assistant"} <= said
+        assert all(m.get("name") == "Expert" for m in messages if m["role"] == "user")
+        assert all(set(m) <= {"role", "name", "content"} for m in messages)
+
+
+def test_trl_s_format_has_no_names_and_says_the_sender_in_the_text(tmp_path: Path) -> None:
+    fine_tune = played(spec_file(tmp_path), tmp_path / "results").folder.path / "fine_tune" / "agents"
+    ours, theirs = lines(fine_tune / "verifier.sft.jsonl"), lines(fine_tune / "verifier.sft.trl.jsonl")
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        for message, plain in zip(one["messages"], other["messages"], strict=True):
+            assert set(plain) == {"role", "content"}
+            sender = f"{message['name']}: " if "name" in message else ""
+            assert plain["content"] == sender + message["content"]
+
+
+def test_the_label_replaces_a_verifier_s_guess_and_no_prover_s_message(tmp_path: Path) -> None:
+    changes = {"fine_tune": {"replace_verifier_guess_with_true_label": True, "formats": ["openai"]}}
+    run = played(spec_file(tmp_path, **changes), tmp_path / "results").folder.path
+    labels = [row["y"] for row in table(run, "rollouts")]
+    last = [e["messages"][-1]["content"] for e in lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")]
+    assert last == [f"Decision: {'accept' if label else 'reject'}" for label in labels]
+    provers = lines(run / "fine_tune" / "agents" / "prover.sft.jsonl")
+    assert not any("Decision:" in e["messages"][-1]["content"] for e in provers)
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        ([{"role": "system", "content": "a"}, {"role": "assistant", "content": "b"}], None),
+        ([{"role": "developer", "content": "a"}, {"role": "assistant", "content": "b"}], None),
+        ([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], "no assistant message"),
+        ([], "no assistant message"),
+        ([{"role": "assistant", "content": ""}], "empty content"),
+        ([{"role": "user", "content": " \n"}, {"role": "assistant", "content": "b"}], "empty content"),
+        ([{"role": "tool", "content": "a"}, {"role": "assistant", "content": "b"}], "unknown role"),
+    ],
+)
+def test_each_example_is_checked_before_it_is_written(messages: list[Any], problem: str | None) -> None:
+    found = FORMATS["openai", "sft"].problem(Supervised(messages))
+    assert found is None if problem is None else (found or "").startswith(problem)
+
+
+def test_only_right_verdicts_where_the_spec_says_so(tmp_path: Path) -> None:
+    run = played(
+        spec_file(tmp_path, fine_tune={"only_correct": True, "formats": ["openai"]}), tmp_path / "results"
+    ).folder.path
+    right = sum(row["correct"] for row in table(run, "rollouts"))
+    row = report(run)["agents/verifier.sft.jsonl"]
+    assert 0 < right < 12
+    assert (row["examples"], row["left_out"]) == (right, {"wrong verdict": 12 - right})
+    assert len(lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")) == right
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("refusal", "outcome refused"),
+        ("context_length_exceeded", "outcome context_exceeded"),
+        ("server_error", "outcome transport_failed"),
+        ("null_content", "outcome invalid_response"),
+    ],
+)
+def test_games_that_failed_are_left_out_by_their_outcome(tmp_path: Path, kind: str, reason: str) -> None:
+    changes = merged(SOLO, {"retry": {"transient": {"attempts": 1}, "invalid_response": {"attempts": 1}}})
+    with serving(kind=kind) as server:
+        result = played(spec_file(tmp_path, server.base_url, size=3, **changes), tmp_path / "results")
+    row = report(result.folder.path)["agents/verifier.sft.jsonl"]
+    assert (row["examples"], row["written"], row["left_out"]) == (0, False, {reason: 3})
+    assert not (result.folder.path / "fine_tune" / "agents" / "verifier.sft.jsonl").exists()
+
+
+def test_an_empty_answer_is_left_out(tmp_path: Path) -> None:
+    with serving(text=" ") as server:
+        result = played(spec_file(tmp_path, server.base_url, size=3, **SOLO), tmp_path / "results")
+    assert report(result.folder.path)["agents/verifier.sft.jsonl"]["left_out"] == {"empty content": 3}
+
+
+def test_an_agent_that_said_nothing_has_no_example(tmp_path: Path) -> None:
+    with serving(text="I am sure.\n\nDecision: accept") as server:
+        result = played(spec_file(tmp_path, server.base_url, size=3), tmp_path / "results")
+    found = report(result.folder.path)
+    assert found["agents/prover.sft.jsonl"]["left_out"] == {"the agent said nothing": 3}
+    assert found["agents/verifier.sft.jsonl"]["examples"] == 3
+
+
+def test_the_same_line_is_written_once(tmp_path: Path) -> None:
+    # The server's answer follows from the request, so repeats of a datapoint are the same game.
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=4)
+        run = played(path, tmp_path / "results", "rollouts.per_datapoint=3").folder.path
+    written = (run / "fine_tune" / "agents" / "verifier.sft.jsonl").read_text().splitlines()
+    row = report(run)["agents/verifier.sft.jsonl"]
+    assert (len(written), row["examples"], row["left_out"]) == (4, 4, {"duplicate line": 8})
+    assert len(set(written)) == 4
+
+
+def test_too_few_examples_are_no_file_and_the_run_says_why(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=4, fine_tune={"min_examples": 10, "formats": ["openai"]})
+    result = played(path, tmp_path / "results")
+    assert not list((result.folder.path / "fine_tune").rglob("*.jsonl*"))
+    row = report(result.folder.path)["agents/verifier.sft.jsonl"]
+    assert not row["written"]
+    assert "min_examples (10)" in row["why_not_written"]
+    assert any("fewer than" in note and "agents/verifier.sft.jsonl (4)" in note for note in result.notes)
+
+
+def test_no_fine_tune_section_means_no_files(tmp_path: Path) -> None:
+    result = played(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
+    assert not (result.folder.path / "fine_tune").exists()
+
+
+@pytest.mark.parametrize("format_", ["openai", "trl"])
+def test_an_export_equals_the_run_s_own_files_and_asks_nothing(tmp_path: Path, format_: str) -> None:
+    with serving(faults={"bad_decision": 0.2, "null_content": 0.05}) as server:
+        spec_file(tmp_path, server.base_url, fine_tune={"formats": [format_]})
+        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        asked = server.requests
+    run = only_run(tmp_path / "results")
+    before = derived_files(run)
+    done = nip_run("export", "tiny", "--format", format_, "--out", "out", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert asked > 0
+    own = {p.relative_to(run / "fine_tune"): p.read_bytes() for p in (run / "fine_tune").rglob("*.jsonl")}
+    exported = {p.relative_to(tmp_path / "out"): p.read_bytes() for p in (tmp_path / "out").rglob("*.jsonl")}
+    assert own == exported
+    assert len(own) == 2 * 3
+    assert derived_files(run) == before
+    assert {row["file"] for row in json.loads(done.stdout)["files"]} == {
+        str(path.relative_to(tmp_path / "out")) for path in datasets(tmp_path / "out")
+    }
+
+
+def test_an_export_can_be_another_choice_than_the_run_s_own(tmp_path: Path) -> None:
+    played(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
+    done = nip_run(
+        "export", "tiny", "--format", "openai", "--agent", "verifier", "--only-correct", "--true-labels", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    run = only_run(tmp_path / "results")
+    right = sum(row["correct"] for row in table(run, "rollouts"))
+    assert f"{right}" in done.stdout
+    assert "wrong verdict" in done.stdout
+
+
+def test_a_new_export_replaces_the_old_one_and_leaves_foreign_files_alone(tmp_path: Path) -> None:
+    played(spec_file(tmp_path), tmp_path / "results")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.jsonl").write_text("{}\n")
+    (out / "notes.txt").write_text("keep")
+    for _ in range(2):
+        assert nip_run("export", "tiny", "--format", "openai", "--out", "out", cwd=tmp_path).returncode == 0
+    assert (out / "notes.txt").read_text() == "keep"
+    assert (out / "mine.jsonl").exists()
+
+
+def test_an_export_of_an_agent_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    played(spec_file(tmp_path, size=2), tmp_path / "results")
+    done = nip_run("export", "tiny", "--format", "openai", "--agent", "verifyer", "--out", "out", cwd=tmp_path)
+    assert done.returncode in (1, 2)
+    assert "did you mean 'verifier'" in done.stderr

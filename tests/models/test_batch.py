@@ -1,0 +1,365 @@
+"""Runs through a Batch API: the same records at half the price, and no batch paid for twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import ProviderRefusal, TransientError
+from runner.models.base import Completion, Request, SampleKey
+from runner.models.prices import price_of
+from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
+from runner.models.providers.openai_body import request_body
+from runner.models.settings import ModelSettings
+from tests.support.play import (
+    derived_files,
+    journal_records,
+    nip_run,
+    only_run,
+    played,
+    spec_file,
+    table,
+)
+from tests.support.processes import ended_or_killed, started_silent, until
+from tests.support.servers.batch_client import Provider, providing
+
+BATCH = {"m": {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}}
+
+
+def batch_spec(folder: Path, provider: Provider, **changes: Any) -> Path:
+    return spec_file(folder, provider.base_url, models=BATCH, **{"rollouts": {"concurrency": 64}, **changes})
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run by single calls."""
+    folder = tmp_path_factory.mktemp("live")
+    with providing() as provider:
+        return played(spec_file(folder, provider.base_url), folder / "results").folder.path
+
+
+def calls(run: Path) -> list[tuple[Any, ...]]:
+    return [tuple(record["sample"]) for record in journal_records(run) if record["kind"] == "call"]
+
+
+# Whole runs
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"delay": 0.0}])
+def test_a_run_by_batch_leaves_the_records_of_one_by_single_calls(
+    tmp_path: Path, live: Path, options: dict[str, Any]
+) -> None:
+    with providing(**options) as provider:
+        result = played(batch_spec(tmp_path, provider), tmp_path / "results")
+        stats = provider.stats()
+    assert derived_files(result.folder.path) == derived_files(live)
+    assert stats["chat"] == 0
+    assert stats["lines"] == len(calls(live))
+    assert stats["lines_twice"] == 0
+
+
+@pytest.mark.parametrize("concurrency", [4, 64])
+def test_the_calls_of_one_step_of_all_games_go_in_one_batch(tmp_path: Path, live: Path, concurrency: int) -> None:
+    with providing() as provider:
+        played(batch_spec(tmp_path, provider, rollouts={"concurrency": concurrency}), tmp_path / "results")
+        sizes = provider.stats()["batch_sizes"]
+    steps = Counter(sample[2] for sample in calls(live))
+    assert sizes == [steps[step] for step in sorted(steps)]
+
+
+def test_lines_that_failed_are_asked_again_in_another_batch(tmp_path: Path, live: Path) -> None:
+    with providing(failing_lines=0.3, shuffle=True) as provider:
+        result = played(batch_spec(tmp_path, provider), tmp_path / "results")
+        stats = provider.stats()
+    assert derived_files(result.folder.path) == derived_files(live)
+    assert stats["lines_twice"] > 3
+    assert stats["billed"]["answers"] == len(calls(live))
+    errors = [row["error"] for row in table(result.folder.path, "completions") if row["error"]]
+    assert len(errors) == stats["lines_twice"]
+    assert all("429" in error for error in errors)
+
+
+@pytest.mark.parametrize("unlisted", [False, True])
+def test_lines_that_expired_are_asked_again_and_those_that_did_not_are_kept(
+    tmp_path: Path, live: Path, unlisted: bool
+) -> None:
+    with providing(expired_lines=0.3, unlisted=unlisted) as provider:
+        result = played(batch_spec(tmp_path, provider), tmp_path / "results")
+        stats = provider.stats()
+    assert derived_files(result.folder.path) == derived_files(live)
+    assert stats["lines_twice"] > 3
+    assert stats["billed"]["answers"] == len(calls(live))
+
+
+def test_the_hours_that_a_batch_takes_do_not_count_against_the_time_for_retries(tmp_path: Path, live: Path) -> None:
+    with providing(expired_lines=0.3, delay=0.3) as provider:
+        path = batch_spec(tmp_path, provider, retry={"transient": {"total_seconds": 0.2}})
+        result = played(path, tmp_path / "results")
+    assert derived_files(result.folder.path) == derived_files(live)
+
+
+def test_a_batch_that_fails_validation_stops_the_run_with_the_provider_s_word(tmp_path: Path) -> None:
+    with providing(invalid_batches=100) as provider:
+        batch_spec(tmp_path, provider)
+        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        assert provider.stats()["batches"] == 1
+    assert done.returncode == 4, done.stderr
+    assert "This line is not parseable" in done.stderr
+    assert "batch_0" in done.stderr
+
+
+def test_after_a_failed_batch_the_same_command_sends_its_lines_again(tmp_path: Path, live: Path) -> None:
+    with providing(invalid_batches=1) as provider:
+        path = batch_spec(tmp_path, provider)
+        with pytest.raises(ProviderRefusal):
+            played(path, tmp_path / "results")
+        result = played(path, tmp_path / "results")
+    assert derived_files(result.folder.path) == derived_files(live)
+
+
+def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
+    with providing(failing_lines=0.3, failing_status=401) as provider:
+        batch_spec(tmp_path, provider)
+        begun_at = time.monotonic()
+        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        assert time.monotonic() - begun_at < 10
+    assert done.returncode == 4, done.stderr
+
+
+def test_an_output_file_with_a_torn_line_does_not_hang_the_run(tmp_path: Path, live: Path) -> None:
+    with providing(broken_outputs=1) as provider:
+        batch_spec(tmp_path, provider)
+        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path), 15) == 0
+    assert derived_files(only_run(tmp_path / "results")) == derived_files(live)
+
+
+def test_a_batch_whose_creation_was_not_answered_is_not_paid_for_twice(tmp_path: Path, live: Path) -> None:
+    with providing(drop_creates=1) as provider:
+        result = played(batch_spec(tmp_path, provider), tmp_path / "results")
+        stats = provider.stats()
+    assert derived_files(result.folder.path) == derived_files(live)
+    assert stats["lines"] == len(calls(live))
+    assert stats["lines_twice"] == 0
+
+
+def test_calls_that_cannot_be_sent_are_transport_failures_in_the_end(tmp_path: Path) -> None:
+    with providing() as provider:
+        path = batch_spec(tmp_path, provider, size=2, retry={"transient": {"attempts": 2}})
+    result = played(path, tmp_path / "results")  # the server is gone
+    assert result.metrics["outcomes"]["transport_failed"] == 2
+
+
+def test_a_run_by_batch_and_one_by_single_calls_are_the_same_run(tmp_path: Path) -> None:
+    """How a model is asked is no part of what a rollout is: the run goes on by the other way."""
+    with providing() as provider:
+        path = spec_file(tmp_path, provider.base_url)
+        with pytest.raises(Exception, match="budget"):
+            played(path, tmp_path / "results", "budget.completions=20")
+        played(
+            path, tmp_path / "results", "models.m.batch=true", "models.m.batch_wait=0.05", "models.m.batch_poll=0.05"
+        )
+        stats = provider.stats()
+    assert stats["chat"] == 20
+    assert stats["billed"]["answers"] == len(calls(only_run(tmp_path / "results")))
+
+
+# Killed and gone on with
+
+
+def test_a_run_killed_after_its_batch_was_sent_finds_it_again(tmp_path: Path, live: Path) -> None:
+    with providing(delay=1.5) as provider:
+        path = batch_spec(tmp_path, provider)
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+        until(lambda: provider.stats()["looks"] >= 1)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert provider.stats()["batches"] == 1
+        provider.change(delay=0.05)
+        result = played(path, tmp_path / "results")
+        stats = provider.stats()
+    assert derived_files(result.folder.path) == derived_files(live)
+    assert stats["lines_twice"] == 0
+    assert stats["lines"] == len(calls(live))
+
+
+def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live: Path) -> None:
+    with providing(delay=0.3) as provider:
+        path = batch_spec(tmp_path, provider)
+        for count in (1, 2, 3):
+            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+            until(lambda p=process, n=count: provider.stats()["batches"] >= n or p.poll() is not None)
+            time.sleep(0.05)
+            process.kill()
+            process.wait()
+        result = played(path, tmp_path / "results")
+        stats = provider.stats()
+    assert derived_files(result.folder.path) == derived_files(live)
+    assert stats["lines_twice"] == 0
+    assert stats["billed"]["answers"] == len(calls(live))
+
+
+def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, live: Path) -> None:
+    with providing(delay=60.0) as provider:
+        path = batch_spec(tmp_path, provider)
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+        until(lambda: provider.stats()["looks"] >= 1)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert ended_or_killed(process, 5) == 130
+        provider.change(delay=0.0)
+        result = played(path, tmp_path / "results")
+        assert provider.stats()["lines_twice"] == 0
+    assert derived_files(result.folder.path) == derived_files(live)
+
+
+def test_a_batch_that_the_provider_has_forgotten_does_not_hang_the_run(tmp_path: Path) -> None:
+    with providing(delay=60.0) as provider:
+        batch_spec(tmp_path, provider)
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+        until(lambda: provider.stats()["looks"] >= 1)
+        process.kill()
+        process.wait()
+        provider.change(forgotten=True)
+        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path), 15) is not None
+
+
+# The parts
+
+
+def settings(provider: Provider) -> ModelSettings:
+    return ModelSettings(
+        model="tiny", base_url=provider.base_url, batch=True, batch_wait=0.05, batch_poll=0.05, timeout=5.0
+    )
+
+
+def request(index: int) -> Request:
+    chat = ({"role": "system", "content": "s"}, {"role": "user", "content": f"Question {index}"})
+    return Request("m", chat, SampleKey(f"p{index}", 0, 0, "prover", 0))
+
+
+def asked(
+    provider: Provider, count: int, earlier: list[dict[str, Any]] | None = None
+) -> tuple[list[Completion | BaseException], list[dict[str, Any]]]:
+    """`count` requests at once through one model, and the records that it noted."""
+    notes: list[dict[str, Any]] = []
+
+    async def note(record: dict[str, Any]) -> None:
+        notes.append(record)
+
+    async def go() -> list[Completion | BaseException]:
+        model = BatchModel(settings(provider), "m", note, earlier or ())
+        try:
+            found = asyncio.gather(*(model.complete(request(i)) for i in range(count)), return_exceptions=True)
+            return await asyncio.wait_for(found, 15)
+        finally:
+            await model.close()
+
+    return asyncio.run(go()), notes
+
+
+def names(provider: Provider, count: int) -> list[str]:
+    chosen = settings(provider)
+    return [custom_id(request(i), request_body(chosen, request(i).messages)) for i in range(count)]
+
+
+def test_what_will_be_sent_is_noted_before_it_is_and_the_id_after(tmp_path: Path) -> None:
+    with providing() as provider:
+        found, notes = asked(provider, 5)
+        wanted = names(provider, 5)
+    assert all(isinstance(completion, Completion) for completion in found)
+    assert [note["batch"] for note in notes] == [None, "batch_0"]
+    assert notes[0]["intent"] == notes[1]["intent"]
+    assert notes[0]["lines"] == notes[1]["lines"] == wanted
+
+
+def test_each_call_gets_its_own_line_s_answer_in_whatever_order(tmp_path: Path) -> None:
+    with providing() as provider:
+        straight, _ = asked(provider, 40)
+        provider.change(shuffle=True)
+        shuffled, _ = asked(provider, 40)
+    texts = [[c.choices[0].text for c in found if isinstance(c, Completion)] for found in (straight, shuffled)]
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) > 30
+
+
+def test_a_batch_whose_id_was_never_noted_is_found_by_its_metadata(tmp_path: Path) -> None:
+    """As after a kill between the creation and the note: the journal has the intent alone."""
+    with providing() as provider:
+        _, notes = asked(provider, 6)
+        found, more = asked(provider, 6, earlier=notes[:1])
+        stats = provider.stats()
+    assert all(isinstance(completion, Completion) for completion in found)
+    assert more == []
+    assert stats["batches"] == 1
+    assert stats["lists"] == 1
+
+
+def test_an_intent_that_was_never_sent_is_sent_anew(tmp_path: Path) -> None:
+    with providing() as provider:
+        intent = {"kind": "batch", "group": "m", "intent": "never-sent", "batch": None, "lines": names(provider, 3)}
+        found, notes = asked(provider, 3, earlier=[intent])
+        assert provider.stats()["batches"] == 1
+    assert all(isinstance(completion, Completion) for completion in found)
+    assert len(notes) == 2
+
+
+def test_a_call_that_comes_after_its_earlier_batch_was_found_lost_is_answered(tmp_path: Path) -> None:
+    """A later step asks for a line of a batch that has been looked for in vain by then."""
+    with providing() as provider:
+        lost = {"kind": "batch", "group": "m", "intent": "i", "batch": "batch_gone", "lines": names(provider, 3)[2:]}
+        notes: list[dict[str, Any]] = []
+
+        async def note(record: dict[str, Any]) -> None:
+            notes.append(record)
+
+        async def go() -> Completion:
+            model = BatchModel(settings(provider), "m", note, [lost])
+            try:
+                await asyncio.wait_for(model.complete(request(0)), 10)
+                return await asyncio.wait_for(model.complete(request(2)), 5)
+            finally:
+                await model.close()
+
+        assert isinstance(asyncio.run(go()), Completion)
+
+
+def test_another_group_s_batches_are_left_alone(tmp_path: Path) -> None:
+    with providing() as provider:
+        other = {"kind": "batch", "group": "other", "intent": "i", "batch": "batch_9", "lines": names(provider, 3)}
+        found, _ = asked(provider, 3, earlier=[other])
+        assert provider.stats()["lists"] == 0
+    assert all(isinstance(completion, Completion) for completion in found)
+
+
+def test_a_line_without_an_answer_is_a_transient_failure_of_that_call_alone(tmp_path: Path) -> None:
+    with providing(failing_lines=0.4, failing_status=500) as provider:
+        found, _ = asked(provider, 30)
+    failed = [error for error in found if isinstance(error, BaseException)]
+    assert 3 < len(failed) < 27
+    assert {type(error) for error in failed} == {TransientError}
+
+
+def test_the_batch_s_metadata_names_the_intent(tmp_path: Path) -> None:
+    with providing() as provider:
+        _, notes = asked(provider, 2)
+        import urllib.request
+
+        with urllib.request.urlopen(provider.base_url + "/batches", timeout=5) as response:
+            (batch,) = json.loads(response.read())["data"]
+    assert batch["metadata"] == {METADATA: notes[0]["intent"]}
+
+
+@pytest.mark.parametrize("model", ["gpt-4o-mini", "gpt-4o-2024-08-06"])
+def test_a_listed_price_is_halved_for_a_batch(model: str) -> None:
+    single, batch = price_of(ModelSettings(model=model)), price_of(ModelSettings(model=model, batch=True))
+    assert single is not None
+    assert batch is not None
+    assert batch.cost(1000, 500, 200) == pytest.approx(single.cost(1000, 500, 200) / 2)

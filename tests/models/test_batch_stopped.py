@@ -1,0 +1,105 @@
+"""A run by batch that is asked to stop sends nothing new, and goes on as if it had not been stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runner.models.base import Completion, Request, SampleKey
+from runner.models.providers.openai_batch import BatchModel
+from runner.models.settings import ModelSettings
+from runner.rollouts.engine import Stopped
+from tests.support.play import command, derived_files, environment, journal_records, only_run, played, spec_file
+from tests.support.servers.batch_client import Provider, providing
+
+MODEL = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.01)
+
+
+def answers(results: Path) -> int:
+    runs = list(results.glob("runs/*/journal.jsonl"))
+    return sum(record["kind"] == "call" for record in journal_records(runs[0].parent)) if runs else 0
+
+
+def stopped_while_gathering(folder: Path, provider: Provider, size: int) -> int:
+    """Begin a run and send it SIGINT while the calls of the second step gather; its exit code."""
+    spec_file(folder, provider.base_url, size=size, models={"m": {**MODEL, "batch_wait": 2.0}})
+    process = subprocess.Popen(
+        command("spec.yaml", "-q"), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until(lambda: answers(folder / "results") == size)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        return process.wait(15)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_ctrl_c_while_calls_gather_sends_no_batch_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    size = 6
+    (tmp_path / "live").mkdir()
+    with providing() as provider:
+        live = played(spec_file(tmp_path / "live", provider.base_url, size=size), tmp_path / "live" / "results")
+        assert stopped_while_gathering(tmp_path, provider, size) == 130
+        time.sleep(0.2)
+        stats = provider.stats()
+        assert (stats["batches"], stats["files"], stats["lines"]) == (1, 1, size)
+        result = played(spec_file(tmp_path, provider.base_url, size=size, models={"m": MODEL}), tmp_path / "results")
+        assert provider.stats()["lines_twice"] == 0
+    assert only_run(tmp_path / "results") == result.folder.path
+    assert derived_files(result.folder.path) == derived_files(live.folder.path)
+
+
+def asked(
+    provider: Provider, before_sending: Callable[[], None], earlier: list[dict[str, Any]]
+) -> tuple[list[Completion | BaseException], list[dict[str, Any]]]:
+    """Three requests at once through one model, and the records that it noted."""
+    settings = ModelSettings(model="tiny", base_url=provider.base_url, **MODEL)
+    notes: list[dict[str, Any]] = []
+
+    async def note(record: dict[str, Any]) -> None:
+        notes.append(record)
+
+    async def go() -> list[Completion | BaseException]:
+        model = BatchModel(settings, "m", note, earlier, before_sending=before_sending)
+        chat = ({"role": "user", "content": "x"},)
+        requests = [Request("m", chat, SampleKey(f"p{i}", 0, 0, "prover", 0)) for i in range(3)]
+        try:
+            found = asyncio.gather(*(model.complete(request) for request in requests), return_exceptions=True)
+            return await asyncio.wait_for(found, 10)
+        finally:
+            await model.close()
+
+    return asyncio.run(go()), notes
+
+
+def test_a_stop_while_the_file_goes_up_makes_no_batch_of_it(tmp_path: Path) -> None:
+    with providing() as provider:
+
+        def uploaded() -> None:
+            if provider.stats()["files"]:
+                raise Stopped
+
+        found, notes = asked(provider, uploaded, [])
+        stats = provider.stats()
+        assert (stats["files"], stats["batches"]) == (1, 0)
+        assert {type(error) for error in found} == {Stopped}
+        assert [note["batch"] for note in notes] == [None]
+        # The next process looks for the batch that was meant, finds none, and makes one.
+        found, _ = asked(provider, lambda: None, notes)
+        assert all(isinstance(completion, Completion) for completion in found)
+        assert provider.stats()["batches"] == 1

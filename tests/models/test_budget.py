@@ -1,0 +1,335 @@
+"""A budget holds by the provider's own accounts, whatever fails, and raising it pays for the difference alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import BudgetExhausted, SpecError, TransientError
+from runner.models.base import Choice, Completion, Request, SampleKey, Usage
+from runner.models.layers.budget import Amount, Budget, BudgetSettings, within_budget, worst_case
+from runner.models.prices import price_of
+from runner.models.settings import ModelSettings, Price
+from runner.spec.load import load_spec
+from tests.support.play import derived_files, journal_records, nip_run, only_run, played, spec_file
+from tests.support.servers.batch_client import providing
+from tests.support.servers.chat_client import serving
+
+IN, OUT = 100.0, 400.0
+PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60, "timeout": 0.4}}
+FAULTS = {
+    "rate_limit": 0.05, "rate_limit_wait": 0.05, "server_error": 0.05, "drop": 0.05, "half_body": 0.05,
+    "malformed": 0.05, "hang": 0.03,
+}  # fmt: skip
+
+
+def budget_of(**most: float) -> Any:
+    return {"models": PRICED, "budget": most}
+
+
+@pytest.mark.parametrize("concurrency", [1, 16])
+def test_a_run_never_spends_more_than_its_budget_faults_and_retries_included(tmp_path: Path, concurrency: int) -> None:
+    """By the provider's own account, which bills for answers that never arrived too."""
+    with providing(faults=FAULTS, latency=0.005) as provider:
+        spec_file(tmp_path, provider.base_url, size=40, rollouts={"concurrency": concurrency}, **budget_of(usd=1.0))
+        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        spent = provider.billed_usd(IN, OUT)
+        assert len(provider.stats()["kinds"]) > 1
+    assert done.returncode == 3, done.stderr
+    assert 0.3 < spent <= 1.0
+
+
+def test_an_exhausted_budget_exits_3_and_says_how_to_go_on(tmp_path: Path) -> None:
+    with providing() as provider:
+        spec_file(tmp_path, provider.base_url, **budget_of(usd=0.5))
+        done = nip_run("spec.yaml", "seed=8", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "budget.usd is used up" in done.stderr
+    assert "budget.usd=" in done.stderr
+    assert "nip-run run spec.yaml seed=8" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert json.loads((only_run(tmp_path / "results") / "manifest.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("kind", "small", "large"), [("usd", 1.0, 50.0), ("tokens", 9_000, 10**7), ("completions", 11, 999)]
+)
+def test_raising_the_budget_goes_on_and_pays_for_the_difference_alone(
+    tmp_path: Path, kind: str, small: float, large: float
+) -> None:
+    with providing() as provider:
+        path = spec_file(tmp_path, provider.base_url, models=PRICED)
+        whole = played(path, tmp_path / "whole")
+        needed = provider.stats()["billed"]["answers"]
+        with pytest.raises(BudgetExhausted, match=rf"budget\.{kind}"):
+            played(path, tmp_path / "results", f"budget.{kind}={small}")
+        first = provider.stats()["billed"]["answers"] - needed
+        resumed = played(path, tmp_path / "results", f"budget.{kind}={large}")
+        assert 0 < first < needed
+        assert provider.stats()["billed"]["answers"] == 2 * needed
+    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
+
+
+def test_the_same_budget_again_asks_for_nothing_more_than_it_has_left(tmp_path: Path) -> None:
+    with providing(faults=FAULTS) as provider:
+        path = spec_file(tmp_path, provider.base_url, size=30, **budget_of(usd=1.0))
+        for _ in range(4):
+            with pytest.raises(BudgetExhausted):
+                played(path, tmp_path / "results")
+        assert provider.billed_usd(IN, OUT) <= 1.0
+
+
+def test_a_tokens_budget_holds(tmp_path: Path) -> None:
+    with providing(faults=FAULTS) as provider:
+        path = spec_file(tmp_path, provider.base_url, size=30, **budget_of(tokens=20_000))
+        with pytest.raises(BudgetExhausted):
+            played(path, tmp_path / "results")
+        billed = provider.stats()["billed"]
+    assert 5_000 < billed["prompt_tokens"] + billed["completion_tokens"] <= 20_000
+
+
+def test_a_completions_budget_counts_every_call(tmp_path: Path) -> None:
+    with providing(faults={"server_error": 0.2}) as provider:
+        path = spec_file(tmp_path, provider.base_url, budget={"completions": 20})
+        with pytest.raises(BudgetExhausted):
+            played(path, tmp_path / "results")
+        assert provider.stats()["chat"] == 20
+
+
+def test_what_the_server_did_not_count_stays_at_its_worst_case_for_the_next_process(tmp_path: Path) -> None:
+    priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}  # a call may cost 100
+    with serving(usage=False) as server:
+        spec_file(tmp_path, server.base_url, size=20, models=priced, budget={"usd": 500})
+        for _ in range(3):
+            assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        assert server.requests == 5
+
+
+def test_a_budget_that_suffices_changes_nothing(tmp_path: Path) -> None:
+    with providing() as provider:
+        free = played(spec_file(tmp_path, provider.base_url, models=PRICED), tmp_path / "free")
+        bound = played(spec_file(tmp_path, provider.base_url, **budget_of(usd=100.0)), tmp_path / "bound")
+        usd = provider.billed_usd(IN, OUT) / 2
+    assert derived_files(free.folder.path) == derived_files(bound.folder.path)
+    assert bound.manifest["cost_usd"] == pytest.approx(usd)
+
+
+def test_games_that_were_begun_finish_where_the_budget_allows(tmp_path: Path) -> None:
+    with providing(latency=0.01) as provider:
+        path = spec_file(tmp_path, provider.base_url, size=40, budget={"completions": 40})
+        with pytest.raises(BudgetExhausted):
+            played(path, tmp_path / "results")
+        assert provider.stats()["chat"] == 40
+    rounds: dict[tuple[str, int], int] = {}
+    for record in journal_records(only_run(tmp_path / "results")):
+        datapoint, repeat, *_ = record["sample"]
+        rounds[datapoint, repeat] = rounds.get((datapoint, repeat), 0) + 1
+    assert len(rounds) < 25
+
+
+def test_a_sweep_shares_one_budget(tmp_path: Path) -> None:
+    with providing() as provider:
+        spec_file(tmp_path, provider.base_url, size=2, sweep={"seed": [1, 2, 3, 4]}, **budget_of(usd=0.9))
+        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        first = provider.billed_usd(IN, OUT)
+        more = nip_run("spec.yaml", "-q", "budget.usd=1.4", cwd=tmp_path)
+        second = provider.billed_usd(IN, OUT)
+    assert (done.returncode, more.returncode) == (3, 3), done.stderr + more.stderr
+    assert 0.4 < first <= 0.9 < second <= 1.4
+
+
+def test_the_points_of_a_sweep_may_each_wait_for_room_in_the_budget(tmp_path: Path) -> None:
+    """Both points have calls that wait until others are settled, each in an event loop of its own."""
+    solo = {
+        "protocol": {"use": "solo_verifier", "max_message_rounds": None}, "agents": {"prover": None},
+        "prompts": "prompts/code_validation/solo_verifier", "models": PRICED,
+    }  # fmt: skip
+    with providing(latency=0.05) as provider:
+        path = spec_file(tmp_path, provider.base_url, size=6, **solo)
+        call = (played(path, tmp_path / "one").manifest["cost_usd"] or 0) / 6
+        spec_file(tmp_path, provider.base_url, size=6, sweep={"seed": [1, 2]}, **solo)
+        # Twelve calls, each of which may cost four times what it will.
+        done = nip_run("spec.yaml", "-q", f"budget.usd={18 * call:.6f}", cwd=tmp_path)
+        assert provider.stats()["chat"] <= 18
+    assert done.returncode == 0, done.stderr
+
+
+def test_one_budget_serves_one_event_loop_after_another() -> None:
+    budget = Budget(BudgetSettings(completions=100, usd=1.0))
+    big = Amount(0.8, 0, 1)
+
+    async def two_at_once() -> None:
+        async def one() -> None:
+            await budget.reserve(big)
+            await asyncio.sleep(0.01)
+            budget.settle(big, Amount(0.01, 0, 1))
+
+        await asyncio.gather(one(), one())
+
+    for _ in range(3):
+        asyncio.run(two_at_once())
+    assert budget.spent.completions == 6
+
+
+@pytest.mark.parametrize(
+    ("budget", "model", "message"),
+    [
+        ({"usd": 1.0}, {"max_completion_tokens": 60}, r"price of 'tiny'.*models\.m\.price"),
+        ({"usd": 1.0}, {"price": {"input": 1, "output": 1}}, r"models\.m\.max_completion_tokens"),
+        ({"tokens": 1000}, {}, r"models\.m\.max_completion_tokens"),
+    ],
+)
+def test_what_cannot_be_bounded_is_refused_before_any_call(
+    tmp_path: Path, budget: dict[str, Any], model: dict[str, Any], message: str
+) -> None:
+    path = spec_file(tmp_path, "http://127.0.0.1:9/v1", budget=budget, models={"m": model})
+    with pytest.raises(SpecError, match=message):
+        load_spec(path)
+    done = nip_run("check", "spec.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_costs_nothing_needs_no_price_and_no_limit(tmp_path: Path) -> None:
+    assert played(spec_file(tmp_path, budget={"usd": 0.01}), tmp_path / "results").manifest["cost_usd"] == 0
+
+
+def test_a_budget_of_calls_needs_neither_price_nor_limit(tmp_path: Path) -> None:
+    assert load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", budget={"completions": 5}))
+
+
+def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
+    with providing() as provider:
+        first = played(spec_file(tmp_path, provider.base_url), tmp_path / "results")
+        needed = provider.requests
+        done = nip_run("spec.yaml", "-q", "--replay", first.folder.run_id, "budget.completions=3", cwd=tmp_path)
+        assert provider.requests == needed
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_answer_from_the_cache_spends_nothing_of_a_budget(tmp_path: Path) -> None:
+    with providing() as provider:
+        path = spec_file(tmp_path, provider.base_url, cache="cache.sqlite")
+        played(path, tmp_path / "first")
+        needed = provider.requests
+        played(path, tmp_path / "second", "budget.completions=1")
+        assert provider.requests == needed
+
+
+# The parts
+
+
+SETTINGS = ModelSettings(
+    model="tiny", base_url="http://127.0.0.1:9/v1", max_completion_tokens=50, price=Price(input=1.0, output=2.0)
+)
+REQUEST = Request("m", ({"role": "user", "content": "Ünïcode"},), SampleKey("p", 0, 0, "verifier", 0))
+
+
+def test_what_is_billed_as_prompt_besides_the_messages_is_in_the_worst_case() -> None:
+    tools = {"tools": [{"type": "function", "function": {"name": "look", "description": "x" * 1000}}]}
+    more = worst_case(REQUEST, replace(SETTINGS, extra_body=tools), None).tokens
+    assert more >= worst_case(REQUEST, SETTINGS, None).tokens + 1000
+
+
+def test_the_worst_case_is_at_least_a_token_for_each_byte_and_every_answer_in_full() -> None:
+    price = SETTINGS.price
+    assert worst_case(REQUEST, SETTINGS, price).tokens >= len("Ünïcode".encode()) + 50
+    many = Request("m", REQUEST.messages, REQUEST.sample, n=4)
+    assert worst_case(many, SETTINGS, price).tokens - worst_case(REQUEST, SETTINGS, price).tokens == 150
+    assert worst_case(REQUEST, SETTINGS, price).completions == 1
+
+
+def test_listed_prices_hold_for_openai_s_own_server_alone() -> None:
+    assert price_of(ModelSettings(model="gpt-4o-mini-2024-07-18")) == price_of(ModelSettings(model="gpt-4o-mini"))
+    assert price_of(ModelSettings(model="gpt-4o-mini", base_url="http://127.0.0.1:9/v1")) is None
+    assert price_of(ModelSettings(model="unheard-of")) is None
+    own = Price(input=9.0, output=9.0)
+    assert price_of(ModelSettings(model="gpt-4o-mini", price=own)) == own
+
+
+def paid(budget: Budget, outcome: Completion | Exception) -> None:
+    async def complete(_: Request) -> Completion:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    asked = within_budget(complete, budget, {"m": SETTINGS}, {"m": SETTINGS.price})
+    if isinstance(outcome, Exception):
+        with pytest.raises(type(outcome)):
+            asyncio.run(asked(REQUEST))
+    else:
+        asyncio.run(asked(REQUEST))
+
+
+def test_a_call_is_settled_at_what_the_server_counted() -> None:
+    budget = Budget(BudgetSettings(usd=1.0))
+    paid(budget, Completion((Choice("x", "stop"),), "tiny", Usage(10, 5)))
+    assert budget.spent == Amount(20e-6, 15, 1)
+
+
+def test_a_call_without_an_answer_is_settled_at_its_worst_case() -> None:
+    budget = Budget(BudgetSettings(usd=1.0))
+    error = TransientError("cut off")
+    paid(budget, error)
+    most = worst_case(REQUEST, SETTINGS, SETTINGS.price)
+    assert budget.spent == most
+    assert error.charged == (most.usd, most.tokens, 1)
+
+
+def test_a_call_that_the_server_answered_with_an_error_costs_no_money() -> None:
+    budget = Budget(BudgetSettings(usd=1.0))
+    paid(budget, TransientError("busy", status=503))
+    assert budget.spent == Amount(0.0, 0, 1)
+
+
+def test_a_call_that_was_given_up_is_settled_and_leaves_no_reserve() -> None:
+    budget = Budget(BudgetSettings(completions=2))
+
+    async def never(_: Request) -> Completion:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    asked = within_budget(never, budget, {"m": SETTINGS}, {"m": SETTINGS.price})
+
+    async def given_up() -> None:
+        task = asyncio.create_task(asked(REQUEST))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait_for(budget.reserve(Amount(0.0, 0, 1)), 1)
+        with pytest.raises(BudgetExhausted):
+            budget.settle(Amount(0.0, 0, 1), Amount(0.0, 0, 1))
+            await budget.reserve(Amount(0.0, 0, 1))
+
+    asyncio.run(given_up())
+
+
+def test_money_set_aside_is_never_more_than_the_budget_whatever_the_order() -> None:
+    import random
+
+    async def many() -> float:
+        rng, budget, highest = random.Random(3), Budget(BudgetSettings(usd=1.0)), 0.0
+        open_: set[int] = set()
+
+        async def one(index: int) -> None:
+            nonlocal highest
+            most = Amount(rng.uniform(0.01, 0.3), 0, 1)
+            await budget.reserve(most)
+            open_.add(index)
+            highest = max(highest, budget.spent.usd + budget._reserved.usd)
+            await asyncio.sleep(rng.uniform(0, 0.002))
+            open_.discard(index)
+            budget.settle(most, Amount(most.usd * rng.random() * 0.1, 0, 1))
+
+        found = await asyncio.gather(*(one(i) for i in range(200)), return_exceptions=True)
+        assert all(e is None or isinstance(e, BudgetExhausted) for e in found)
+        assert budget._reserved == Amount()
+        return highest
+
+    assert asyncio.run(many()) <= 1.0 + 1e-9

@@ -1,0 +1,285 @@
+"""A cache shares answers between runs, and never between two requests that differ in anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import BudgetExhausted, ContextExceededError, RunError, TransientError
+from runner.models.base import Choice, Completion, Request, SampleKey, Usage
+from runner.models.layers.cache import Cache, asked_fields, differences, through_cache
+from runner.models.settings import ModelSettings
+from tests.support.play import (
+    command,
+    derived_files,
+    environment,
+    journal_records,
+    nip_run,
+    only_run,
+    played,
+    spec_file,
+)
+from tests.support.servers.chat_client import Loopback, serving
+
+SETTINGS = ModelSettings(model="tiny", base_url="http://127.0.0.1:9/v1")
+ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5, other={"id": "x"})
+
+
+def request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) -> Request:
+    chat = ({"role": "system", "content": "s"}, {"role": "user", "content": text})
+    return Request("m", chat, SampleKey("p", repeat, 0, "verifier", attempt), **more)
+
+
+@pytest.fixture
+def server() -> Any:
+    with serving() as running:
+        yield running
+
+
+# Runs
+
+
+def test_a_second_run_asks_for_nothing(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, cache="shared/cache.sqlite")
+    first = played(path, tmp_path / "first")
+    asked = server.requests
+    second = played(path, tmp_path / "second")
+    assert server.requests == asked
+    assert derived_files(second.folder.path) == derived_files(first.folder.path)
+    assert second.manifest["prompt_tokens"] == first.manifest["prompt_tokens"]
+
+
+def test_answers_from_the_cache_cost_nothing(tmp_path: Path, server: Loopback) -> None:
+    price = {"m": {"price": {"input": 1.0, "output": 2.0}}}
+    path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", models=price)
+    assert played(path, tmp_path / "first").manifest["cost_usd"] > 0
+    assert played(path, tmp_path / "second").manifest["cost_usd"] == 0
+
+
+def test_another_protocol_s_run_shares_the_requests_that_are_the_same(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
+    played(path, tmp_path / "results")
+    asked = server.requests
+    played(path, tmp_path / "results", "protocol.verifier_reward=3.5")
+    assert server.requests == asked
+
+
+def test_repeats_never_share_an_answer(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", rollouts={"per_datapoint": 3})
+    played(path, tmp_path / "first")
+    first_round = [
+        r for r in journal_records(only_run(tmp_path / "first")) if r["kind"] == "call" and r["sample"][2] == 0
+    ]
+    assert len(first_round) == 36
+    assert not any(record["cache"] for record in first_round)
+    bodies = Counter(server.stats()["bodies"])
+    assert sum(count >= 3 for count in bodies.values()) >= 12
+    asked = server.requests
+    played(path, tmp_path / "second")
+    assert server.requests == asked
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["models.m.model=other", "models.m.temperature=0.5", "models.m.max_tokens=99", "+models.m.extra_body.min_p=0.1",
+     "models.m.system_role=developer", "models.m.send_name=false"],
+)  # fmt: skip
+def test_whatever_changes_on_the_wire_misses(tmp_path: Path, server: Loopback, change: str) -> None:
+    path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
+    played(path, tmp_path / "first")
+    asked = server.requests
+    second = played(path, tmp_path / "second", change)
+    assert server.requests - asked >= (2 if "send_name" in change else second.manifest["completions"])
+
+
+def test_another_server_misses(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
+    played(path, tmp_path / "first")
+    with serving() as other:
+        second = played(path, tmp_path / "second", f"models.m.base_url={other.base_url}")
+        assert other.requests == second.manifest["completions"]
+
+
+def test_an_answer_that_was_invalid_is_not_given_for_the_next_attempt(tmp_path: Path) -> None:
+    with serving(faults={"bad_decision": 0.4}) as server:
+        path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
+        first = played(path, tmp_path / "first")
+        asked = server.requests
+        second = played(path, tmp_path / "second")
+        assert server.requests == asked
+    assert {r["sample"][4] for r in journal_records(first.folder.path) if r["kind"] == "call"} > {0, 1}
+    assert derived_files(second.folder.path) == derived_files(first.folder.path)
+
+
+def test_errors_are_never_kept(tmp_path: Path) -> None:
+    with serving(kind="server_error") as server:
+        path = spec_file(tmp_path, server.base_url, size=3, cache="cache.sqlite", retry={"transient": {"attempts": 1}})
+        assert played(path, tmp_path / "first").metrics["outcomes"]["transport_failed"] == 3
+        server.change(kind="context_length_exceeded")
+        assert played(path, tmp_path / "second").metrics["outcomes"]["context_exceeded"] == 3
+        server.change(kind=None)
+        assert played(path, tmp_path / "third").metrics["outcomes"]["decided"] == 3
+
+
+def test_two_processes_use_one_cache_at_once(tmp_path: Path) -> None:
+    with serving(latency=[0.0, 0.02]) as server:
+        spec_file(tmp_path, server.base_url, cache="cache.sqlite")
+        processes = [
+            subprocess.Popen(
+                command("spec.yaml", "-q", "--results", name), cwd=tmp_path, env=environment(),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )
+            for name in ("one", "two", "three")
+        ]  # fmt: skip
+        try:
+            for process in processes:
+                _, err = process.communicate(timeout=60)
+                assert process.returncode == 0, err
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        needed = sum(r["kind"] == "call" for r in journal_records(only_run(tmp_path / "one")))
+        assert needed <= server.requests <= 3 * needed
+    files = [derived_files(only_run(tmp_path / name)) for name in ("one", "two", "three")]
+    assert files[0] == files[1] == files[2]
+
+
+def test_a_file_that_is_no_cache_is_a_clear_error_before_any_call(tmp_path: Path, server: Loopback) -> None:
+    (tmp_path / "cache.sqlite").write_text("not a database, but long enough to be taken for the header of one\n" * 20)
+    spec_file(tmp_path, server.base_url, cache="cache.sqlite")
+    done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "cache.sqlite" in done.stderr
+    assert "fault of nip-run" not in done.stderr
+    assert server.requests == 0
+
+
+def test_shared_prompts_are_answered_from_the_cache_too(tmp_path: Path, server: Loopback) -> None:
+    shared = {"m": {"share_prompts": True}}
+    path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", models=shared, rollouts={"per_datapoint": 3})
+    played(path, tmp_path / "first")
+    asked = server.requests
+    played(path, tmp_path / "second")
+    assert server.requests == asked
+
+
+# why-miss
+
+
+def test_why_miss_names_the_fields_that_differ_from_the_nearest_entry(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
+    played(path, tmp_path / "results")
+    second = played(path, tmp_path / "results", "models.m.temperature=0.5")
+    words = ("why-miss", second.folder.run_id, "--cache", "cache.sqlite")
+    done = nip_run(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "temperature" in done.stdout
+    assert f"{second.manifest['completions']} of {second.manifest['completions']} requests" in done.stdout
+    found = json.loads(nip_run(*words, "--json", "--most", "2", cwd=tmp_path).stdout)
+    assert found["misses"] == found["requests"] == second.manifest["completions"]
+    assert len(found["explained"]) == 2
+    (difference,) = [d for d in found["explained"][0]["differences"] if not d["field"].startswith("messages")]
+    assert difference == {"field": "temperature", "asked": 0.5, "nearest": None}
+
+
+def test_why_miss_says_that_nothing_was_missed(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
+    played(path, tmp_path / "results")
+    second = played(path, tmp_path / "results", "protocol.verifier_reward=3.5")
+    done = nip_run("why-miss", second.folder.run_id, "--cache", "cache.sqlite", cwd=tmp_path)
+    assert "0 of " in done.stdout
+
+
+def test_why_miss_counts_what_the_same_spec_asked_in_another_folder(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
+    played(path, tmp_path / "results")
+    second = played(path, tmp_path / "elsewhere")
+    done = nip_run("why-miss", second.folder.run_id, "--results", "elsewhere", cwd=tmp_path)
+    assert done.stdout.startswith("0 of "), done.stdout + done.stderr
+
+
+def test_why_miss_looks_at_unfinished_games_too(tmp_path: Path, server: Loopback) -> None:
+    path = spec_file(tmp_path, server.base_url, size=4, cache="cache.sqlite")
+    with pytest.raises(BudgetExhausted):
+        played(path, tmp_path / "results", "+budget.completions=2", "rollouts.concurrency=2")
+    found = json.loads(nip_run("why-miss", "tiny", "--json", cwd=tmp_path).stdout)
+    assert found["misses"] == found["requests"] == 2
+
+
+def test_why_miss_without_the_cache_file_is_a_usage_error(tmp_path: Path, server: Loopback) -> None:
+    first = played(spec_file(tmp_path, server.base_url, size=2), tmp_path / "results")
+    done = nip_run("why-miss", first.folder.run_id, "--cache", "nothing.sqlite", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nothing.sqlite" in done.stderr
+    assert not (tmp_path / "nothing.sqlite").exists()
+
+
+# The parts
+
+
+def test_an_answer_comes_back_as_it_went_in_marked_as_from_the_cache(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c.sqlite", "run")
+    asked = asked_fields(request(), SETTINGS)
+    cache.put(request(), asked, ANSWER)
+    found = cache.get(asked)
+    cache.close()
+    assert found is not None
+    assert found.from_cache
+    assert (found.choices, found.model, found.usage, found.other) == (
+        ANSWER.choices, ANSWER.model, ANSWER.usage, ANSWER.other,
+    )  # fmt: skip
+
+
+def test_the_key_holds_the_repeat_the_attempt_and_every_message() -> None:
+    base = asked_fields(request(), SETTINGS)
+    assert differences(base, asked_fields(request(), SETTINGS)) == []
+    for other, name in (
+        (request(repeat=1), "sample.repeat"), (request(attempt=1), "sample.attempt"),
+        (request(text="How?"), "messages[1].content"),
+    ):  # fmt: skip
+        assert [found[0] for found in differences(base, asked_fields(other, SETTINGS))] == [name]
+
+
+@pytest.mark.parametrize("error", [TransientError("x"), ContextExceededError("x", status=400)])
+def test_an_error_leaves_nothing_behind(tmp_path: Path, error: Exception) -> None:
+    cache = Cache(tmp_path / "c.sqlite", "run")
+    outcomes: list[Any] = [error, ANSWER]
+
+    async def complete(_: Request) -> Completion:
+        found = outcomes.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    asked = through_cache(complete, cache, {"m": SETTINGS})
+    with pytest.raises(type(error)):
+        asyncio.run(asked(request()))
+    answer = asyncio.run(asked(request()))
+    assert answer == ANSWER
+    cache.keep(request(), SETTINGS, answer)
+    assert asyncio.run(asked(request())).from_cache
+    cache.close()
+
+
+def test_the_first_answer_stays(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c.sqlite", "run")
+    asked = asked_fields(request(), SETTINGS)
+    cache.put(request(), asked, ANSWER)
+    cache.put(request(), asked, Completion((Choice("other", "stop"),), "tiny"))
+    found = cache.get(asked)
+    cache.close()
+    assert found is not None
+    assert found.choices == ANSWER.choices
+
+
+def test_a_folder_that_cannot_be_made_is_a_run_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cache"):
+        Cache(tmp_path / "file" / "cache.sqlite", "run")

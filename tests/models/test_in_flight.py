@@ -1,0 +1,377 @@
+"""Calls in flight at a kill are counted by the next process: what the provider bills is never more than the budget."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
+from runner.models.base import Choice, Completion, SampleKey
+from runner.models.layers.budget import Amount
+from runner.models.layers.in_flight import AbandonedCalls, InFlight, lost_record
+from runner.models.records import ended_record, failure_record, to_record
+from runner.results.folder import RunFolder
+from runner.rollouts.plan import Plan
+from runner.runs.spending import spending
+from runner.spec.load import load_spec
+from runner.storage.journal import Journal, read_journal
+from tests.support.play import (
+    journal_records,
+    nip_run,
+    only_run,
+    played,
+    spec_file,
+    table,
+)
+from tests.support.processes import started_silent, until
+from tests.support.servers.batch_client import Provider, providing
+from tests.support.servers.chat_client import serving
+from tests.support.training import training_spec
+
+IN, OUT = 10.0, 40.0
+PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60}}
+AT_ONCE = 8
+
+
+def killed_in_flight(folder: Path, provider: Provider) -> None:
+    """Play, and kill when the provider has as many calls as may be made at once; wait until it has billed them."""
+    before = provider.stats()["chat"]
+    process = started_silent("spec.yaml", "-q", cwd=folder)
+    try:
+        until(lambda: provider.stats()["open"] == AT_ONCE or process.poll() is not None)
+        time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    assert provider.stats()["chat"] > before
+    until(lambda: provider.stats()["open"] == 0)
+
+
+def spent(folder: Path) -> Amount:
+    plan = Plan(load_spec(folder / "spec.yaml"))
+    return spending(plan, RunFolder(only_run(folder / "results")))
+
+
+def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [record for record in journal_records(only_run(folder / "results")) if record["kind"] == kind]
+
+
+# Whole runs
+
+
+def test_a_run_that_is_killed_again_and_again_never_spends_more_than_its_budget(tmp_path: Path) -> None:
+    """By the account of the provider, which bills what it got, though nobody lived to read the answer."""
+    with providing(latency=0.4) as provider:
+        spec_file(
+            tmp_path, provider.base_url, size=150, models=PRICED, budget={"usd": 1.0},
+            rollouts={"concurrency": AT_ONCE},
+        )  # fmt: skip
+        for _ in range(3):
+            killed_in_flight(tmp_path, provider)
+        provider.change(latency=0.0)
+        for _ in range(2):
+            assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        assert 0.3 < provider.billed_usd(IN, OUT) <= 1.0
+        assert spent(tmp_path).usd >= provider.billed_usd(IN, OUT)
+    assert len(of_kind(tmp_path, "lost")) == 3
+
+
+def test_a_budget_that_is_set_later_knows_of_calls_that_were_in_flight_at_a_kill(tmp_path: Path) -> None:
+    with providing(latency=1.0) as provider:
+        path = spec_file(tmp_path, provider.base_url, size=20, rollouts={"concurrency": AT_ONCE})
+        killed_in_flight(tmp_path, provider)
+        provider.change(latency=0.0)
+        assert provider.stats()["chat"] == AT_ONCE
+        with pytest.raises(BudgetExhausted):
+            played(path, tmp_path / "results", "budget.completions=20")
+        assert provider.stats()["chat"] == 20
+
+
+def test_exactly_the_calls_in_flight_are_counted_once_and_the_user_is_told(tmp_path: Path) -> None:
+    with providing(latency=1.0) as provider:
+        spec_file(tmp_path, provider.base_url, models=PRICED, rollouts={"concurrency": AT_ONCE})
+        killed_in_flight(tmp_path, provider)
+        provider.change(latency=0.0)
+        before = spent(tmp_path)
+        assert before.completions == AT_ONCE
+        assert before.usd >= provider.billed_usd(IN, OUT)
+        done = nip_run("spec.yaml", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        told = f"{AT_ONCE} calls were in flight when the run was cut short; up to ${before.usd:.4f} is counted"
+        assert told in done.stderr
+        (lost,) = of_kind(tmp_path, "lost")
+        assert lost["charged"] == [before.usd, before.tokens, before.completions]
+        assert spent(tmp_path).completions == provider.stats()["chat"]
+        # And only once: nothing was in flight at the end of the second process.
+        done = nip_run("spec.yaml", "rollouts.per_datapoint=2", cwd=tmp_path)
+        assert "in flight" not in done.stderr
+        assert spent(tmp_path).completions == provider.stats()["chat"]
+
+
+def test_who_runs_out_of_budget_by_calls_in_flight_at_a_kill_is_told_of_them(tmp_path: Path) -> None:
+    with providing(latency=1.0) as provider:
+        spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
+        killed_in_flight(tmp_path, provider)
+        done = nip_run("spec.yaml", "-q", f"budget.completions={AT_ONCE}", cwd=tmp_path)
+        assert provider.stats()["chat"] == AT_ONCE
+    assert done.returncode == 3
+    assert f"note: {AT_ONCE} calls were in flight when the run was cut short; up to" in done.stderr
+    assert "tokens are counted" in done.stderr  # nobody knows the price
+
+
+def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> None:
+    """What is counted is every call that the provider got, and at most those besides that were about to be sent."""
+    rng, kills = random.Random(5), 0
+    with providing(latency=0.01, faults={"server_error": 0.1, "drop": 0.1}) as provider:
+        spec_file(
+            tmp_path, provider.base_url, size=100, models=PRICED, rollouts={"concurrency": AT_ONCE},
+        )  # fmt: skip
+        for _ in range(5):
+            goal = provider.stats()["chat"] + rng.randrange(1, 40)
+            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+            until(lambda p=process, n=goal: provider.stats()["chat"] >= n or p.poll() is not None)
+            process.kill()
+            kills += process.wait() != 0
+            until(lambda: provider.stats()["open"] == 0)
+            assert spent(tmp_path).usd >= provider.billed_usd(IN, OUT)
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+        billed, asked = provider.billed_usd(IN, OUT), provider.stats()["chat"]
+    counted = len(of_kind(tmp_path, "call")) + len(of_kind(tmp_path, "failure"))
+    counted += sum(record["charged"][2] for record in of_kind(tmp_path, "lost"))
+    assert kills >= 4
+    assert asked <= counted <= asked + kills * AT_ONCE
+    assert spent(tmp_path).usd >= billed
+
+
+def test_calls_that_a_second_ctrl_c_gives_up_are_counted(tmp_path: Path) -> None:
+    with providing(latency=5.0) as provider:
+        spec_file(tmp_path, provider.base_url, models={"m": {"timeout": 30.0}}, rollouts={"concurrency": AT_ONCE})
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+        until(lambda: provider.stats()["open"] == AT_ONCE)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    assert spent(tmp_path).completions == AT_ONCE
+
+
+def test_a_run_that_ends_by_itself_leaves_nothing_in_flight(tmp_path: Path) -> None:
+    with providing(faults={"server_error": 0.1, "drop": 0.1, "rate_limit": 0.1}) as provider:
+        result = played(spec_file(tmp_path, provider.base_url), tmp_path / "results")
+        with pytest.raises(BudgetExhausted):
+            played(tmp_path / "spec.yaml", tmp_path / "bound", "budget.completions=20")
+    assert not result.folder.in_flight.exists()
+    assert not RunFolder(only_run(tmp_path / "bound")).in_flight.exists()
+    assert not [note for note in result.notes if "in flight" in note]
+
+
+@pytest.mark.parametrize("kind", ["unauthorized", "insufficient_quota", "unknown_model"])
+def test_calls_that_the_provider_refused_are_not_counted(tmp_path: Path, kind: str) -> None:
+    """A wrong key, tried again and again, eats up no budget."""
+    with serving(kind=kind, latency=[0.0, 0.1]) as server:
+        spec_file(tmp_path, server.base_url, models=PRICED, budget={"usd": 1.0})
+        for _ in range(2):
+            done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+            assert done.returncode == 4
+            assert "in flight" not in done.stderr
+    assert spent(tmp_path) == Amount()
+
+
+def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> None:
+    batch = {"m": {**PRICED["m"], "batch": True, "batch_wait": 0.05, "batch_poll": 0.05}}
+    with providing(delay=60.0) as provider:
+        spec_file(tmp_path, provider.base_url, models=batch)
+        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+        until(lambda: provider.stats()["looks"] >= 1)
+        process.kill()
+        process.wait()
+        assert spent(tmp_path) == Amount()
+        provider.change(delay=0.0)
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+        assert spent(tmp_path).usd == pytest.approx(provider.billed_usd(IN, OUT))
+    assert of_kind(tmp_path, "lost") == []
+
+
+def test_a_run_that_lost_calls_is_replayed_and_exported_like_any_other(tmp_path: Path) -> None:
+    with providing(latency=0.5) as provider:
+        spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
+        killed_in_flight(tmp_path, provider)
+        provider.change(latency=0.0)
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+        run = only_run(tmp_path / "results")
+        assert len(of_kind(tmp_path, "lost")) == 1
+        done = nip_run("export", run.name, "--format", "trl", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        done = nip_run("spec.yaml", "-q", "--replay", run.name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    (replay,) = (path for path in (tmp_path / "results" / "runs").iterdir() if path != run)
+    assert said(replay) == said(run)
+
+
+def said(run: Path) -> list[dict[str, Any]]:
+    """The messages of a run, whichever run it is."""
+    return [{**row, "run_id": None} for row in table(run, "messages")]
+
+
+def test_the_games_of_a_training_run_know_of_them_too(tmp_path: Path) -> None:
+    with providing(latency=1.0) as provider:
+        live = {"provider": "openai", "model": "tiny", "base_url": provider.base_url}
+        by_hand = {"backend": "files"}  # the dummy trainer's models are nobody's to serve
+        training_spec(
+            tmp_path,
+            models={"p": live, "v": live},
+            rollouts={"concurrency": AT_ONCE},
+            training={"trainers": {"p": by_hand, "v": by_hand}},
+        )
+        killed_in_flight(tmp_path, provider)
+        provider.change(latency=0.0)
+        for _ in range(2):
+            done = nip_run("spec.yaml", "-q", "budget.completions=20", cwd=tmp_path)
+            assert done.returncode == 3, done.stderr
+            assert provider.stats()["chat"] == 20
+
+
+def test_a_call_that_could_not_be_counted_is_not_sent(tmp_path: Path) -> None:
+    with providing() as provider:
+        path = spec_file(tmp_path, provider.base_url)
+        folder = RunFolder(tmp_path / "results" / "runs" / Plan(load_spec(path)).run_id)
+        folder.path.mkdir(parents=True)
+        folder.in_flight.mkdir()
+        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        assert provider.stats()["chat"] == 0
+        assert done.returncode == 1
+        assert str(folder.in_flight.relative_to(tmp_path)) in done.stderr
+        assert "fault of nip-run" not in done.stderr
+
+
+# The parts
+
+
+MOST = Amount(0.25, 100, 1)
+
+
+def sample(index: int) -> SampleKey:
+    return SampleKey(f"p{index}", 0, 0, "verifier", 0)
+
+
+def answer(index: int) -> dict[str, Any]:
+    return to_record(sample(index), Completion((Choice("x", "stop"),), "tiny"), "p", "m")
+
+
+def left_after(folder: Path, records: Iterable[dict[str, Any]]) -> AbandonedCalls:
+    """What is left in flight by the file and these records of the journal."""
+    path = folder / "journal.jsonl"
+
+    async def write() -> None:
+        journal = Journal(path, durable=False)
+        for record in records:
+            await journal.append(record)
+        await journal.close()
+
+    asyncio.run(write())
+    left = AbandonedCalls(folder / "in_flight")
+    for _, record in read_journal(path):
+        left.see(record)
+    return left
+
+
+@pytest.fixture
+def in_flight(tmp_path: Path) -> InFlight:
+    return InFlight(tmp_path / "in_flight")
+
+
+def test_what_is_in_flight_can_be_read_at_every_moment(tmp_path: Path, in_flight: InFlight) -> None:
+    rng, open_ = random.Random(1), set[int]()
+    for index in range(300):
+        in_flight.sent(sample(index), MOST, 0)
+        open_.add(index)
+        for done in [other for other in open_ if rng.random() < 0.1]:
+            in_flight.refused(sample(done))
+            open_.discard(done)
+        left = AbandonedCalls(tmp_path / "in_flight").most
+        assert (left.completions, left.tokens) == (len(open_), 100 * len(open_))
+    assert (tmp_path / "in_flight").stat().st_size < 3_000  # free slots are used again
+
+
+def test_a_call_whose_answer_is_in_the_journal_is_not_counted_though_its_slot_is_taken(
+    tmp_path: Path, in_flight: InFlight
+) -> None:
+    for index in range(3):
+        in_flight.sent(sample(index), MOST, 0)
+    in_flight.settled(sample(0))  # and not sample 2: as after a kill between its record and this
+    assert left_after(tmp_path, [answer(0), answer(2)]).most == MOST
+
+
+def test_an_earlier_attempt_s_record_does_not_settle_the_attempt_in_flight(tmp_path: Path, in_flight: InFlight) -> None:
+    failed = failure_record(sample(0), 1, TransientError("cut"), 0.1)
+    in_flight.sent(sample(0), MOST, 1)
+    assert left_after(tmp_path, [failed]).most == MOST
+    assert left_after(tmp_path, [failed]).most == Amount()  # and now there is one of the second
+
+
+@pytest.mark.parametrize("other_first", [True, False])
+def test_a_second_attempt_is_counted_whichever_slot_the_first_had(
+    tmp_path: Path, in_flight: InFlight, other_first: bool
+) -> None:
+    first = [0, 1] if other_first else [1, 0]
+    for index in first:
+        in_flight.sent(sample(index), MOST, 0)
+    for index in first:
+        in_flight.settled(sample(index))
+    in_flight.sent(sample(0), MOST, 2)
+    failed = [failure_record(sample(index), 1, TransientError("cut"), 0.1) for index in first]
+    assert left_after(tmp_path, failed).most == MOST
+
+
+@pytest.mark.parametrize("error", [ContextExceededError("too long", status=400), TransientError("cut")])
+def test_a_call_that_ended_its_game_is_settled_by_that_record(
+    tmp_path: Path, in_flight: InFlight, error: CallError
+) -> None:
+    in_flight.sent(sample(0), MOST, 0)
+    assert left_after(tmp_path, [ended_record(sample(0), error, "p", "m")]).most == Amount()
+
+
+def test_a_kill_between_the_record_of_what_was_lost_and_the_removal_of_the_file_counts_it_once(
+    tmp_path: Path, in_flight: InFlight
+) -> None:
+    """The journal may be shorter than it was when the calls were sent: what was on its way to it is lost too."""
+    for index in range(3):
+        in_flight.sent(sample(index), MOST, 7)
+    lost = lost_record(AbandonedCalls(tmp_path / "in_flight"))
+    assert lost["charged"] == [0.75, 300, 3]
+    assert left_after(tmp_path, [answer(8), lost]).most == Amount()
+    other = InFlight(tmp_path / "other")
+    other.sent(sample(0), MOST, 0)
+    (tmp_path / "other").replace(tmp_path / "in_flight")
+    assert left_after(tmp_path, []).most == MOST
+
+
+def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_flight: InFlight) -> None:
+    for index in range(3):
+        in_flight.sent(sample(index), MOST, 0)
+    data = (tmp_path / "in_flight").read_bytes()
+    for length in range(len(data)):
+        (tmp_path / "in_flight").write_bytes(data[:length])
+        assert AbandonedCalls(tmp_path / "in_flight").most.completions <= 3
+    (tmp_path / "in_flight").unlink()
+    assert AbandonedCalls(tmp_path / "in_flight").most == Amount()
+
+
+def test_the_file_goes_with_the_last_call_and_stays_with_one_that_is_left(tmp_path: Path) -> None:
+    for settled in (True, False):
+        calls = InFlight(tmp_path / "in_flight")
+        calls.sent(sample(0), MOST, 0)
+        if settled:
+            calls.settled(sample(0))
+        calls.settled(sample(1))  # was never sent, like an answer from the cache
+        calls.close()
+        assert (tmp_path / "in_flight").exists() is not settled
+    with pytest.raises(RunError, match="cannot write"):  # it must be counted before there is another
+        InFlight(tmp_path / "in_flight").sent(sample(0), MOST, 0)

@@ -1,0 +1,86 @@
+"""What a server says of its rates in answers that are errors is learnt, and waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.play import nip_run, only_run, played, spec_file
+from tests.support.servers.batch_client import Provider, providing
+
+PATIENT = {"transient": {"attempts": 30, "first_wait": 0.05, "max_wait": 0.2}}
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.01)
+
+
+def relents(provider: Provider, after: int) -> threading.Thread:
+    """The provider refuses everything until `after` calls have come, and then answers without a word on rates."""
+
+    def change() -> None:
+        until(lambda: provider.stats()["chat"] >= after)
+        provider.change(most_at_once=None, headers={})
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    return thread
+
+
+def test_the_rate_that_only_a_429_names_is_kept(tmp_path: Path) -> None:
+    with providing(most_at_once=0, headers={"x-ratelimit-limit-requests": "300"}) as provider:
+        path = spec_file(tmp_path, provider.base_url, size=12, retry=PATIENT)
+        changing = relents(provider, after=8)
+        begun = time.monotonic()
+        result = played(path, tmp_path / "results")
+        seconds = time.monotonic() - begun
+        changing.join()
+        asked, kinds = provider.stats()["chat"], provider.stats()["kinds"]
+    assert kinds["too_many"] >= 8
+    assert result.metrics["outcomes"]["transport_failed"] == 0
+    # The first eight knew nothing yet; then a burst of 30 at once, then five a second.
+    assert seconds > (asked - 8 - 30) / 5 - 0.5
+    assert result.folder.log.read_text().count("allows 300 requests a minute") == 1
+
+
+@pytest.mark.parametrize("kind", ["requests", "tokens"])
+def test_the_rate_is_learnt_though_no_call_is_ever_answered(tmp_path: Path, kind: str) -> None:
+    with providing(most_at_once=0, headers={f"x-ratelimit-limit-{kind}": "60000"}) as provider:
+        spec_file(tmp_path, provider.base_url, size=2, retry={"transient": {"attempts": 2}})
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 1
+    assert f"allows 60000 {kind} a minute" in (only_run(tmp_path / "results") / "run.log").read_text()
+
+
+@pytest.mark.parametrize("kind", ["requests", "tokens"])
+def test_a_429_that_says_when_its_rate_is_free_again_holds_the_whole_group_back_until_then(
+    tmp_path: Path, kind: str
+) -> None:
+    empty = {f"x-ratelimit-remaining-{kind}": "0", f"x-ratelimit-reset-{kind}": "1500ms"}
+    with providing(most_at_once=0, headers=empty) as provider:
+        path = spec_file(tmp_path, provider.base_url, size=24, retry=PATIENT, rollouts={"concurrency": 24})
+        seen: list[int] = []
+
+        def watch() -> None:
+            until(lambda: provider.stats()["chat"] > 0)
+            begun = time.monotonic()
+            provider.change(headers={})
+            time.sleep(0.5)
+            seen.append(provider.stats()["chat"])
+            time.sleep(max(begun + 1.2 - time.monotonic(), 0))
+            seen.append(provider.stats()["chat"])
+            provider.change(most_at_once=None)
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        result = played(path, tmp_path / "results")
+        watching.join()
+    at_once, later = seen
+    assert at_once == later  # whatever was on its way at the first 429, and nothing more
+    assert result.metrics["outcomes"]["transport_failed"] == 0

@@ -1,0 +1,106 @@
+"""What becomes of every answer that can come back from an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from runner.errors import TransientError
+from tests.support.openai_calls import answered, ask, settings
+from tests.support.servers.chat_client import serving
+
+
+def test_usage_is_the_server_s_with_the_cached_tokens() -> None:
+    with serving(cached_tokens=5) as server:
+        usage = ask(settings(server)).usage
+    assert (usage.cached_tokens, usage.estimated) == (5, False)
+    assert usage.prompt_tokens > 5
+
+
+def test_missing_usage_is_estimated_and_marked() -> None:
+    with serving(usage=False, text="x" * 400) as server:
+        usage = ask(settings(server)).usage
+    assert usage.estimated
+    assert 90 <= usage.completion_tokens <= 110
+    assert usage.prompt_tokens > 10
+
+
+def test_every_choice_of_n_is_kept() -> None:
+    with serving() as server:
+        completion = ask(settings(server, n=3))
+    assert len(completion.choices) == 3
+    assert len({choice.text for choice in completion.choices}) > 1
+
+
+def test_the_model_that_the_server_names_is_kept_and_so_are_unknown_fields() -> None:
+    with serving(model="tiny-2026-01-01") as server:
+        completion = ask(settings(server))
+    assert completion.model == "tiny-2026-01-01"
+    assert completion.other["system_fingerprint"] == "fp_loopback"
+    assert completion.other["id"].startswith("chatcmpl-")
+
+
+def choice(**message: Any) -> dict[str, Any]:
+    return {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **message}}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        [], "text", 7, None, {}, {"choices": None}, {"choices": {}}, {"choices": []}, {"choices": [None]},
+        {"choices": [{"index": 0}]}, {"choices": [{"message": "text"}]},
+    ],
+)  # fmt: skip
+def test_json_that_is_no_completion_is_a_failure_of_transport(reply: Any) -> None:
+    with pytest.raises(TransientError):
+        answered(200, reply if not isinstance(reply, str) else json.dumps(reply))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"usage": None}, {"usage": []}, {"usage": {}}, {"usage": {"prompt_tokens": "many"}},
+        {"usage": {"prompt_tokens": 3, "completion_tokens": None}},
+        {"usage": {"prompt_tokens": 3, "prompt_tokens_details": None}},
+        {"usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": None}}},
+        {"usage": {"prompt_tokens": 3, "completion_tokens": "many"}},
+        {"usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": "few"}}},
+        {"model": None}, {"model": 3}, {"id": None, "created": None},
+    ],
+)  # fmt: skip
+def test_a_good_answer_with_odd_surroundings_is_a_good_answer(more: dict[str, Any]) -> None:
+    completion = answered(200, {"choices": [choice(content="yes")], "model": "tiny", **more})
+    assert completion.choices[0].text == "yes"
+    assert completion.usage.completion_tokens >= 0
+    assert completion.usage.prompt_tokens > 0
+    assert isinstance(completion.model, str)
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "refusal"),
+    [
+        ({"content": None}, None, None),
+        ({}, None, None),
+        ({"content": ["a part"]}, None, None),
+        ({"content": None, "refusal": "No."}, None, "No."),
+        ({"content": "x", "refusal": ""}, "x", None),
+        ({"content": "", "reasoning_content": "secret"}, "", None),
+    ],
+)
+def test_contents_are_text_or_missing(message: dict[str, Any], text: str | None, refusal: str | None) -> None:
+    (found,) = answered(200, {"choices": [{"finish_reason": "stop", "message": message}]}).choices
+    assert (found.text, found.refusal) == (text, refusal)
+
+
+@pytest.mark.parametrize("reason", [None, 3, ["stop"], {"a": 1}])
+def test_an_odd_finish_reason_is_no_crash(reason: Any) -> None:
+    (found,) = answered(200, {"choices": [{"finish_reason": reason, "message": {"content": "x"}}]}).choices
+    assert found.finish_reason is None or isinstance(found.finish_reason, str)
+
+
+def test_text_that_utf_8_cannot_hold_does_not_get_through() -> None:
+    """JSON can spell half a surrogate pair; a journal cannot write one."""
+    with pytest.raises(TransientError):
+        answered(200, '{"choices": [{"finish_reason": "stop", "message": {"content": "\\ud800"}}]}')

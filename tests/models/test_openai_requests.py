@@ -1,0 +1,149 @@
+"""What goes to an OpenAI-compatible server: the body, the key, the connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from runner.errors import ProviderRefusal, TransientError
+from runner.models.base import Request
+from runner.models.providers.openai import OpenAiModel
+from runner.models.settings import ModelSettings
+from tests.support.openai_calls import CHAT, SAMPLE, ask, settings
+from tests.support.servers.chat_client import Loopback, serving
+
+
+@pytest.fixture(scope="module")
+def server() -> Any:
+    with serving(record=1000) as running:
+        yield running
+
+
+def sent(server: Loopback, chosen: ModelSettings) -> dict[str, Any]:
+    """The last request as the server got it."""
+    ask(chosen)
+    recorded: dict[str, Any] = server.recorded()[-1]
+    return recorded
+
+
+def body(server: Loopback, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sent(server, settings(server, **more))["body"])
+    return found
+
+
+def test_only_the_model_and_the_messages_are_sent_where_the_spec_sets_nothing(server: Loopback) -> None:
+    assert body(server) == {"model": "tiny", "messages": list(CHAT)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0.0), ("temperature", 1.3), ("top_p", 0.9), ("max_completion_tokens", 300), ("max_tokens", 300),
+        ("n", 2), ("seed", 0), ("reasoning_effort", "low"),
+    ],
+)  # fmt: skip
+def test_a_parameter_that_the_spec_sets_is_sent_and_no_other(server: Loopback, name: str, value: Any) -> None:
+    assert body(server, **{name: value}) == {"model": "tiny", "messages": list(CHAT), name: value}
+
+
+def test_stop_is_sent_as_a_list(server: Loopback) -> None:
+    assert body(server, stop=("END", "</a>"))["stop"] == ["END", "</a>"]
+
+
+def test_the_token_limit_goes_by_the_one_name_that_the_spec_chose(server: Loopback) -> None:
+    assert "max_tokens" not in body(server, max_completion_tokens=9)
+    assert "max_completion_tokens" not in body(server, max_tokens=9)
+
+
+def test_extra_body_goes_along_as_it_is(server: Loopback) -> None:
+    extra = {"chat_template_kwargs": {"enable_thinking": False}, "min_p": 0.1}
+    assert body(server, extra_body=extra) == {"model": "tiny", "messages": list(CHAT), **extra}
+
+
+def test_system_messages_are_developer_messages_where_the_spec_says_so(server: Loopback) -> None:
+    assert [m["role"] for m in body(server)["messages"]] == ["system", "user", "assistant"]
+    roles = [m["role"] for m in body(server, system_role="developer")["messages"]]
+    assert roles == ["developer", "user", "assistant"]
+
+
+def test_names_are_sent_unless_the_spec_says_no(server: Loopback) -> None:
+    assert body(server)["messages"][1]["name"] == "Expert_1"
+    without = body(server, send_name=False)["messages"]
+    assert all("name" not in message for message in without)
+    assert [m["content"] for m in without] == [m["content"] for m in CHAT]
+
+
+def test_a_completion_is_a_post_to_chat_completions_below_the_base_url(server: Loopback) -> None:
+    recorded = sent(server, settings(server))
+    assert (recorded["method"], recorded["path"]) == ("POST", "/v1/chat/completions")
+    assert recorded["headers"]["content-type"] == "application/json"
+
+
+def test_the_key_comes_from_the_variable_that_the_spec_names(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-some")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
+    assert sent(server, settings(server, api_key_env="SOME_KEY"))["headers"]["authorization"] == "Bearer sk-some"
+
+
+def test_openai_s_key_is_never_sent_to_another_server(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY", "OPENAI_WEBHOOK_SECRET"):
+        monkeypatch.setenv(name, "sk-secret")
+    recorded = sent(server, settings(server))
+    assert "sk-secret" not in json.dumps(recorded)
+
+
+def test_base_url_and_headers_from_the_environment_are_not_obeyed(
+    server: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Mine: sk-secret")
+    monkeypatch.setenv("OPENAI_LOG", "debug")
+    assert "sk-secret" not in json.dumps(sent(server, settings(server)))
+
+
+@pytest.mark.parametrize("value", ["", "  "])
+def test_a_missing_key_is_refused_by_the_name_of_its_variable(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("SOME_KEY", value)
+    with pytest.raises(ProviderRefusal, match=r"models\.small.*SOME_KEY"):
+        ask(settings(base_url="http://127.0.0.1:9/v1", api_key_env="SOME_KEY"))
+
+
+def test_openai_itself_needs_openai_s_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ProviderRefusal, match="OPENAI_API_KEY"):
+        ask(settings())
+
+
+def test_no_redirect_is_followed() -> None:
+    with serving(kind="redirect", location="/v1/elsewhere") as server:
+        with pytest.raises(ProviderRefusal, match="redirects"):
+            ask(settings(server))
+        assert server.stats()["paths"] == {"/v1/chat/completions": 1}
+
+
+def test_each_call_is_made_once_whatever_comes_back() -> None:
+    """The client's own retries are off: the spec's policy is the only one."""
+    for kind in ("server_error", "rate_limit", "drop"):
+        with serving(kind=kind) as server:
+            with pytest.raises(TransientError):
+                ask(settings(server))
+            assert server.requests == 1, kind
+
+
+def test_connections_are_kept_and_reused(server: Loopback) -> None:
+    async def many() -> None:
+        model = OpenAiModel(settings(server), "small", 4)
+        try:
+            for _ in range(10):
+                await model.complete(Request("small", CHAT, SAMPLE))
+        finally:
+            await model.close()
+
+    before = server.stats()["connections"]
+    asyncio.run(many())
+    assert server.stats()["connections"] - before <= 3

@@ -1,0 +1,194 @@
+"""One retry layer: bounded in attempts and in time, the server's wish first, every failed attempt told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
+from runner.models.base import Choice, Completion, Request, SampleKey
+from runner.models.layers.retry import own_wait, with_retries
+from runner.models.policy import TransientPolicy
+from runner.models.providers.openai_wire import retry_after
+from tests.support.play import journal_records, played, spec_file
+from tests.support.processes import ended_or_killed, started_silent
+from tests.support.servers.chat_client import serving
+
+REQUEST = Request("m", ({"role": "user", "content": "x"},), SampleKey("p", 0, 0, "verifier", 0))
+ANSWER = Completion((Choice("x", "stop"),), "tiny")
+
+
+class Played:
+    """`with_retries` over a list of outcomes, on a clock that only waiting and calling move."""
+
+    def __init__(self, outcomes: Sequence[NipRunError | None], seconds_a_call: float = 0.0, **policy: Any) -> None:
+        self.now = 100.0
+        self.calls = 0
+        self.waits: list[float] = []
+        self.told: list[tuple[int, str, float]] = []
+        self._outcomes = list(outcomes)
+        self._seconds = seconds_a_call
+        self.policy = TransientPolicy(**policy)
+
+    async def _complete(self, _: Request) -> Completion:
+        self.calls += 1
+        self.now += self._seconds
+        outcome = self._outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+        return ANSWER
+
+    async def _sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+    async def _failed(self, _: Request, attempt: int, error: TransientError, wait: float) -> None:
+        self.told.append((attempt, str(error), wait))
+
+    def ask(self) -> Completion:
+        asked = with_retries(
+            self._complete, self.policy, self._failed, sleep=self._sleep, clock=lambda: self.now, rng=random.Random(1)
+        )
+        return asyncio.run(asked(REQUEST))
+
+
+def failures(count: int, **more: Any) -> list[NipRunError | None]:
+    return [TransientError(f"failure {index}", **more) for index in range(1, count + 1)]
+
+
+def test_an_answer_at_once_is_neither_waited_for_nor_told() -> None:
+    played_ = Played([None])
+    assert played_.ask() == ANSWER
+    assert (played_.calls, played_.waits, played_.told) == (1, [], [])
+
+
+def test_a_transient_failure_is_asked_again_and_told() -> None:
+    played_ = Played([*failures(2), None])
+    assert played_.ask() == ANSWER
+    assert [(attempt, error) for attempt, error, _ in played_.told] == [(1, "failure 1"), (2, "failure 2")]
+    assert [wait for _, _, wait in played_.told] == played_.waits
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 8])
+def test_attempts_are_bounded_and_the_last_failure_is_raised(attempts: int) -> None:
+    played_ = Played(failures(20), attempts=attempts, total_seconds=1e9)
+    with pytest.raises(TransientError, match=f"failure {attempts}$"):
+        played_.ask()
+    assert played_.calls == len(played_.told) == attempts
+    assert len(played_.waits) == attempts - 1
+    assert played_.told[-1][2] < 0
+
+
+def test_total_time_is_bounded_calls_and_waits_together() -> None:
+    played_ = Played(failures(50), seconds_a_call=10.0, attempts=50, total_seconds=60.0, first_wait=5.0, factor=1.0)
+    with pytest.raises(TransientError):
+        played_.ask()
+    assert 3 <= played_.calls <= 6
+    assert played_.now - 100.0 <= 60.0 + 2 * 10.0  # the first and the last call are no waits
+
+
+@pytest.mark.parametrize("wait", [0.25, 7.0, 120.0])
+def test_the_server_s_wait_is_honoured_above_the_own_cap(wait: float) -> None:
+    played_ = Played([*failures(1, retry_after=wait), None], max_wait=1.0)
+    played_.ask()
+    assert played_.waits == [wait]
+
+
+def test_a_server_that_says_nought_is_waited_for_by_our_own_rule() -> None:
+    played_ = Played([*failures(1, retry_after=0.0), None], first_wait=1.0, jitter=0.0)
+    played_.ask()
+    assert played_.waits == [1.0]
+
+
+def test_a_wait_beyond_the_total_time_is_not_begun() -> None:
+    played_ = Played(failures(5, retry_after=3600.0), total_seconds=900.0)
+    with pytest.raises(TransientError):
+        played_.ask()
+    assert (played_.calls, played_.waits) == (1, [])
+
+
+@pytest.mark.parametrize("error", [ProviderRefusal("x"), ContextExceededError("x"), RefusedError("x")])
+def test_what_no_second_call_can_change_is_not_asked_again(error: NipRunError) -> None:
+    played_ = Played([error, None])
+    with pytest.raises(type(error)):
+        played_.ask()
+    assert (played_.calls, played_.told) == (1, [])
+
+
+def test_own_waits_grow_by_the_factor_up_to_the_cap() -> None:
+    policy = TransientPolicy(first_wait=0.5, factor=2.0, max_wait=6.0, jitter=0.0)
+    rng = random.Random(0)
+    assert [own_wait(policy, attempt, rng) for attempt in range(1, 8)] == [0.5, 1.0, 2.0, 4.0, 6.0, 6.0, 6.0]
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.3, 1.0])
+def test_jitter_takes_off_at_most_its_share_and_adds_nothing(jitter: float) -> None:
+    rng = random.Random(0)
+    for attempt in range(1, 12):
+        policy = TransientPolicy(first_wait=0.1, factor=3.0, max_wait=20.0, jitter=jitter)
+        full = own_wait(TransientPolicy(first_wait=0.1, factor=3.0, max_wait=20.0, jitter=0.0), attempt, rng)
+        for _ in range(200):
+            assert full * (1 - jitter) - 1e-12 <= own_wait(policy, attempt, rng) <= full
+
+
+def test_jitter_spreads_calls_that_failed_together() -> None:
+    policy = TransientPolicy()
+    rng = random.Random(0)
+    assert len({own_wait(policy, 1, rng) for _ in range(100)}) == 100
+
+
+def test_a_great_many_attempts_do_not_overflow() -> None:
+    assert own_wait(TransientPolicy(jitter=0.0), 100_000, random.Random(0)) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "2"}, 2.0), ({"retry-after-ms": "250"}, 0.25), ({"retry-after": "-5"}, 0.0), ({}, None),
+        ({"retry-after": "soon"}, None), ({"retry-after-ms": "soon"}, None),
+        ({"retry-after-ms": "soon", "retry-after": "3"}, 3.0), ({"retry-after": ""}, None),
+        ({"retry-after": "inf"}, None), ({"retry-after": "nan"}, None), ({"retry-after": "1e400"}, None),
+        ({"retry-after": "Thu, 01 Jan 1970 00:01:00 GMT"}, 50.0),
+        ({"retry-after": "Thu, 99 Foo 1970 00:01:00 GMT"}, None),
+        ({"retry-after": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}, None),
+        ({"retry-after": "Mon, 01 Jan 1970 00:00:00 +99999999999999999999"}, None),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "9" * 400}, None),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}, 90.0),
+        ({"x-ratelimit-remaining-tokens": "5", "x-ratelimit-reset-tokens": "6s"}, None),
+    ],
+)  # fmt: skip
+def test_the_server_s_wait_is_read_from_its_headers_or_not_at_all(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert retry_after(headers, now=10.0) == seconds
+
+
+def test_a_run_waits_as_long_as_the_server_says_and_records_it(tmp_path: Path) -> None:
+    with serving(faults={"rate_limit_seconds": 0.2}, retry_after=0.3) as server:
+        path = spec_file(tmp_path, server.base_url, size=4)
+        result = played(path, tmp_path / "results")
+        failed = server.stats()["kinds"]["rate_limit_seconds"]
+    records = [r for r in journal_records(result.folder.path) if r["kind"] == "failure"]
+    assert len(records) == failed > 0
+    assert {record["wait"] for record in records} == {0.3}
+    assert all("429" in record["error"] for record in records)
+    assert result.metrics["outcomes"]["decided"] == 4
+
+
+def test_a_server_that_asks_for_an_hour_does_not_hold_a_run_beyond_its_total_time(tmp_path: Path) -> None:
+    """Also the calls that wait behind the first are given up: none of them could be made in time."""
+    import time
+
+    with serving(kind="rate_limit_seconds", retry_after=3600.0) as server:
+        path = spec_file(
+            tmp_path, server.base_url, size=4, rollouts={"concurrency": 1}, retry={"transient": {"total_seconds": 1.0}},
+        )  # fmt: skip
+        begun = time.monotonic()
+        code = ended_or_killed(started_silent(path, "-q", cwd=tmp_path), 8.0)
+        assert time.monotonic() - begun < 12
+    assert code is not None

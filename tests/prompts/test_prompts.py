@@ -1,0 +1,369 @@
+"""Templates from strangers stay in the sandbox, data stays data, and the prompts that ship say what a player needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.errors import NipRunError, Place, RunError, SpecError
+from runner.prompts.templates import (
+    LAST_ROUND,
+    VARIABLES,
+    PromptSet,
+    load_prompts,
+    prompt_variables,
+    template_names,
+)
+from runner.protocols.load import builtin_names, load_protocol
+from runner.protocols.protocol import Protocol
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "prompts" / "code_validation"
+SOLO = load_protocol("solo_verifier")
+COLUMNS = {"question": "What is it?", "solution": "def f():\n    return 1\n", "size": 5}
+
+
+def load(folder: Path, source: str | bytes, columns: dict[str, object] | None = None) -> PromptSet:
+    path = folder / "verifier.jinja"
+    path.write_bytes(source.encode() if isinstance(source, str) else source)
+    return load_prompts(folder, SOLO, columns or COLUMNS, Place("spec.yaml", 4, 1))
+
+
+def rendered(folder: Path, source: str, columns: dict[str, object] | None = None) -> str:
+    columns = columns or COLUMNS
+    return load(folder, source, columns).render("verifier", variables(SOLO, "verifier", columns=columns))
+
+
+def variables(protocol: Protocol, agent: str, *, columns=COLUMNS, prover_stance=1, round_=0) -> dict[str, object]:
+    return prompt_variables(
+        protocol,
+        agent,
+        columns=columns,
+        prover_stance=prover_stance,
+        round_=round_,
+        max_response_words=137,
+        accept="Decision: accept",
+        reject="Decision: reject",
+    )
+
+
+def refusal(folder: Path, source: str | bytes) -> str:
+    with pytest.raises(SpecError) as caught:
+        load(folder, source)
+    return "\n".join(str(p).replace(f"{folder}/", "") for p in caught.value.problems)
+
+
+# The sandbox
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        # reaching for Python
+        "{{ lipsum.__globals__ }}",
+        "{{ ('{0.__class__}'|attr('format'))(question) }}",
+        "{{ question.__class__ }}",
+        "{{ question['__class__'] }}",
+        "{{ question|attr('__class__') }}",
+        "{{ headers|join(attribute='__class__') }}",
+        "{{ question|map('attr', '__class__') }}",
+        "{{ ''.join }}",
+        "{{ question.upper() }}",
+        "{{ question.format(1) }}",
+        "{{ self }}",
+        "{{ self.x }}",
+        "{{ cycler('a') }}",
+        "{{ namespace() }}",
+        "{{ dict() }}",
+        "{{ caller }}",
+        "{{ loop }}",
+        "{{ _private }}",
+        # other files and definitions
+        "{% include '/etc/passwd' %}",
+        "{% include 'verifier.jinja' %}",
+        "{% import 'x' as y %}",
+        "{% from 'x' import y %}",
+        "{% extends 'x' %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% block b %}{% endblock %}",
+        "{% call m() %}{% endcall %}",
+        "{% filter upper %}x{% endfilter %}",
+        "{% set x = 'a' %}",
+        "{% set x %}a{% endset %}",
+        "{% with a=1 %}{% endwith %}",
+        "{% autoescape true %}{{ question }}{% endautoescape %}",
+        "{% do question %}",
+        # making much from little
+        "{{ 'a'*10**9 }}",
+        "{{ 7**10**8 }}",
+        "{{ '%999999999d'%1 }}",
+        "{{ 1/0 }}",
+        "{% for a in range(10**5) %}{% for b in range(10**5) %}x{% endfor %}{% endfor %}",
+        "{{ lipsum(n=10000) }}",
+        "{{ 'x'|indent(10**8) }}",
+        "{{ 'x'|center(1000000000) }}",
+        "{{ 'x'|replace('x', question) }}",
+        "{{ question|format(1) }}",
+        "{% for x in question %}{% for y in question %}a{% endfor %}{% endfor %}",
+        "{% for x in question recursive %}{{ loop(question) }}{% endfor %}",
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{% if 1 %}" * 3000 + "{% endif %}" * 3000,
+        "{{ 1" + "+1" * 4000 + " }}",
+        "x" * (65 << 10),
+        # no template at all
+        "{{ question",
+        "{% if %}",
+        "{% for loop in question %}{{ loop.first }}{% endfor %}",
+        b"\xff\xfe",
+    ],
+    ids=lambda source: str(source)[:60],
+)
+def test_a_hostile_template_is_refused_before_anything_is_rendered(tmp_path, source):
+    assert refusal(tmp_path, source).startswith("verifier.jinja:")
+
+
+RENDER = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+from pathlib import Path
+from runner.errors import NipRunError, Place
+from tests.prompts.test_prompts import rendered
+folder, source = Path(sys.argv[1]), sys.argv[2]
+try:
+    print("rendered", len(rendered(folder, source, {"question": "q" * 20_000, "solution": "a\\n" * 2_000})))
+except NipRunError as error:
+    print("refused", error)
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ question|join(question) }}",
+        "{{ question|join(question)|join(question) }}",
+        "{{ question|join(question)|join(question)|length }}",
+        "{{ ([question]+[question]+[question])|join(question)|join(question) }}",
+        "{{ question" + "|join('aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa')" * 4 + "|length }}",
+        "{{ solution|indent('" + "x" * 20_000 + "') }}",
+        "{{ solution" + "|indent(40)" * 500 + " }}",
+        "{{ solution|indent(100000000) }}",
+        "{{ solution|indent(width=100000000, first=true) }}",
+        "{% for x in question %}{{ question }}{% endfor %}",
+        "{% for x in question %}{% if question|join(question)|length %}{% endif %}{% endfor %}",
+        "{{ question }}" * 2000,
+        "{{ (" * 10 + "question" + "~question)" * 10 + "|length }}",
+    ],
+    ids=lambda source: source[:60],
+)
+def test_what_a_template_makes_is_bounded_in_time_and_memory(tmp_path, source):
+    done = subprocess.run(
+        [sys.executable, "-c", RENDER, str(tmp_path), source],
+        capture_output=True, text=True, timeout=8, check=False, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-300:]
+    word, rest = done.stdout.split(" ", 1)
+    assert word == "refused" or int(rest) <= 4 << 20
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ headers[0] }}",
+        "{{ question['x'] }}",
+        "{{ size[0] }}",
+        "{{ size + question }}",
+        "{{ size < question }}",
+        "{{ size|join }}",
+        "{{ size|first }}",
+        "{% for x in size %}{% endfor %}",
+        "{{ question|trim(5) }}",
+    ],
+)
+def test_what_fails_while_it_is_rendered_names_the_template(tmp_path, source):
+    with pytest.raises(NipRunError, match="verifier"):
+        rendered(tmp_path, source)
+
+
+def test_a_file_that_renders_too_much_is_stopped(tmp_path):
+    with pytest.raises(RunError, match="'verifier' renders to more than 4 MiB"):
+        rendered(tmp_path, "{% for x in question %}{{ question }}{% endfor %}", {**COLUMNS, "question": "q" * 3000})
+
+
+def test_all_that_is_forbidden_is_reported_with_its_line(tmp_path):
+    message = refusal(tmp_path, "a\n{{ x() }}\n\n{% include 'y' %}\n")
+    assert message.split("\n") == [
+        "verifier.jinja:2:1: Call is not allowed in a template",
+        "verifier.jinja:4:1: Include is not allowed in a template",
+    ]
+
+
+# Data stays data
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{ 7*7 }} ${oc.env:HOME}", "{% raw %}", "{# not a comment #}", "<b>&amp;</b>", "%(x)s {0} \\n", "İ😀\u2028"],
+)
+def test_a_datapoints_text_reaches_the_prompt_unchanged(tmp_path, text):
+    assert rendered(tmp_path, "[{{ question }}]", {"question": text}) == f"[{text}]"
+
+
+def test_text_of_the_template_itself_is_kept_to_the_last_newline_but_one(tmp_path):
+    assert rendered(tmp_path, "\ufeffa\n\nb \n\n") == "a\n\nb \n"
+
+
+def test_what_is_allowed_works(tmp_path):
+    source = (
+        "{% if size > 3 and solution is defined %}{{ solution|trim('\\n')|indent(2) }}{% endif %}"
+        "{% for h in headers %}{{ loop.index }}{{ h }}{% endfor %}{{ question|upper }}{{ questions_left + 1 }}"
+    )
+    assert rendered(tmp_path, source) == "def f():\n      return 1WHAT IS IT?1"
+
+
+# The label, and names
+
+
+@pytest.mark.parametrize("name", ["label", "y"])
+@pytest.mark.parametrize(
+    "source",
+    ["a\n{{ NAME }}", "a\n{% if NAME %}x{% endif %}", "a\n{{ NAME|default('') }}", "a\n{{ 'x' if NAME is defined }}"],
+)
+def test_the_label_must_not_reach_a_prompt(tmp_path, name, source):
+    path = tmp_path / "verifier.jinja"
+    path.write_text(source.replace("NAME", name))
+    for columns in ([*COLUMNS, "label", "y"], None):
+        with pytest.raises(SpecError) as caught:
+            load_prompts(tmp_path, SOLO, columns, Place("s"))
+        column = source.split("\n")[1].index("NAME") + 1
+        assert [str(p) for p in caught.value.problems] == [
+            f"{path}:2:{column}: {name}: the label must not reach a prompt"
+        ]
+
+
+def test_the_label_is_not_among_the_variables_either():
+    columns = {**COLUMNS, "label": 1, "y": 1}
+    for name in builtin_names():
+        protocol = load_protocol(name)
+        for agent in protocol.agent_names:
+            assert not {"label", "y"} & variables(protocol, agent, columns=columns).keys()
+
+
+def test_an_unknown_variable_names_the_nearest(tmp_path):
+    assert refusal(tmp_path, "a\n\n{{ qestion }}") == (
+        "verifier.jinja:3:4: qestion: no such variable, and the dataset has no such column; did you mean 'question'?"
+    )
+
+
+def test_a_column_of_the_dataset_is_a_variable(tmp_path):
+    assert rendered(tmp_path, "{{ size }}") == "5"
+
+
+def test_a_column_that_has_the_name_of_a_documented_variable_is_refused_where_it_is_used(tmp_path):
+    columns = {**COLUMNS, "agent": "mallory"}
+    assert rendered(tmp_path, "{{ question }}", columns) == "What is it?"
+    with pytest.raises(SpecError, match="agent: both a column of the dataset and a variable of the runner"):
+        rendered(tmp_path, "{{ agent }}", columns)
+    assert variables(SOLO, "verifier", columns=columns)["agent"] == "verifier"
+
+
+def test_every_documented_variable_is_given():
+    assert variables(SOLO, "verifier").keys() - COLUMNS.keys() == VARIABLES.keys()
+
+
+def test_a_missing_folder_and_missing_templates_are_reported(tmp_path):
+    with pytest.raises(SpecError, match=r"spec.yaml:4:1: prompts: no folder"):
+        load_prompts(tmp_path / "no", SOLO, None, Place("spec.yaml", 4, 1))
+    (tmp_path / "verifer.jinja").write_text("")
+    with pytest.raises(SpecError) as caught:
+        load_prompts(tmp_path, load_protocol("nip"), None, Place("spec.yaml", 4, 1))
+    assert len(caught.value.problems) == 3
+
+
+# The prompts that ship
+
+AGENTS = [
+    pytest.param(name, agent, id=f"{name}-{agent}")
+    for name in builtin_names()
+    for agent in template_names(load_protocol(name))
+]
+
+
+def shipped(name: str) -> tuple[Protocol, PromptSet]:
+    protocol = load_protocol(name)
+    return protocol, load_prompts(SHIPPED / name, protocol, ["question", "solution"], Place("s"))
+
+
+@pytest.mark.parametrize(("name", "template"), AGENTS)
+@pytest.mark.parametrize("stance", [0, 1])
+def test_a_shipped_prompt_renders_in_every_round(name, template, stance):
+    protocol, prompts = shipped(name)
+    agent = template.removesuffix(LAST_ROUND)
+    columns = {"question": "QQQ", "solution": "SSS", "label": "LABEL-1", "y": "LABEL-2"}
+    for round_ in range(protocol.max_message_rounds):
+        text = prompts.render(
+            template, variables(protocol, agent, columns=columns, prover_stance=stance, round_=round_)
+        )
+        assert text.strip()
+        assert "LABEL" not in text
+        assert not re.search(r"\{\{|\}\}|\{%|%\}|Undefined|None", text)
+        if template == agent:
+            assert "QQQ" in text
+            assert "SSS" in text
+            assert "137 words" in text
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_a_shipped_verifier_prompt_has_the_wire_format(name):
+    protocol, prompts = shipped(name)
+    for template in [t for t in prompts.sources if t.startswith("verifier")]:
+        text = prompts.render(template, variables(protocol, "verifier"))
+        assert "Decision: accept" in text
+        assert "Decision: reject" in text
+        if not template.endswith(LAST_ROUND):
+            for header in protocol.agent_spec("verifier").headers.values():
+                assert f"\n{header}" in text
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_a_shipped_verifier_prompt_does_not_know_the_provers_stance(name):
+    _, prompts = shipped(name)
+    for template in [t for t in prompts.sources if t.startswith("verifier")]:
+        assert "stance" not in prompts.variables[template]
+
+
+@pytest.mark.parametrize("name", ["nip", "debate", "mnip"])
+def test_a_shipped_verifier_prompt_counts_the_questions_that_are_left(name):
+    protocol, prompts = shipped(name)
+    for round_ in range(protocol.max_message_rounds):
+        left = sum("verifier" in protocol.can_be_active(i) for i in range(round_ + 1, protocol.max_message_rounds))
+        text = prompts.render("verifier", variables(protocol, "verifier", round_=round_))
+        wanted = {0: r"no more questions", 1: r"1 more question\b"}.get(left, rf"{left} more questions")
+        if "verifier" in protocol.can_be_active(round_):
+            assert re.search(wanted, text), (round_, left)
+
+
+@pytest.mark.parametrize(("name", "template"), [case.values for case in AGENTS if case.values[1].startswith("prover")])
+def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name, template):
+    protocol, prompts = shipped(name)
+    texts = {}
+    for stance in (0, 1):
+        texts[stance] = prompts.render(
+            template, {**variables(protocol, template), "stance": ("reject", "accept")[stance]}
+        )
+    assert "accept" in texts[1]
+    assert "reject" in texts[0]
+    assert texts[0] != texts[1]
+    assert "Decision: " not in texts[0] + texts[1]
+
+
+def test_every_shipped_template_is_used_by_its_protocol():
+    for name in builtin_names():
+        files = {path.name.removesuffix(".jinja") for path in (SHIPPED / name).iterdir()}
+        assert files == set(template_names(load_protocol(name)))
+    assert {path.name for path in SHIPPED.iterdir()} == set(builtin_names())

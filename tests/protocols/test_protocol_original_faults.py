@@ -1,0 +1,172 @@
+"""Where the original is at fault (the second table of the reference cases' README), and the rules all games keep."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runner.agents.whole_agent import AgentRuntime, Observation, OpenAiWholeAgent
+from runner.documents.fields import from_plain
+from runner.errors import SpecError
+from runner.models.base import Choice, Completion, Request
+from runner.prompts.chat import chat_messages
+from runner.prompts.templates import PromptSet
+from runner.protocols.game import Message, Reply, Round, play
+from runner.protocols.load import builtin_names, load_protocol
+from runner.protocols.parse import parse_answer
+from runner.protocols.protocol import Decision, Protocol
+from runner.protocols.rewards import payoff
+from runner.spec.experiment import Experiment
+from tests.support.games import DUEL, LENIENT, STRICT, finished, protocol_of, undecided, who_speaks
+
+
+@pytest.mark.parametrize("verdict", [0, 1])
+def test_both_provers_of_mnip_are_paid_for_their_one_stance(verdict):
+    protocol = load_protocol("mnip", {"randomize_prover_stance": True})
+    for stance in (0, 1):
+        paid = payoff(protocol, round_=0, seed=0, label=1, prover_stance=stance, decision=verdict).rewards
+        assert paid["prover0"] == paid["prover1"] == float(verdict == stance)
+    fixed = payoff(load_protocol("mnip"), round_=0, seed=0, label=1, prover_stance=0, decision=verdict).rewards
+    assert fixed["prover0"] == fixed["prover1"] == float(verdict == 1)
+
+
+@pytest.mark.parametrize(("force", "label", "verdict"), [("zero", 1, 0), ("one", 0, 1), ("y", 0, 0), ("y", 1, 1)])
+def test_a_forced_decision_is_the_decision_and_is_scored(force, label, verdict):
+    protocol = load_protocol("nip", {"force_guess": force})
+    for said in ("Decision: accept", "Decision: reject", "no verdict"):
+        played = finished(protocol, lambda turn, name, said=said: said, label=label)
+        assert played.decision == verdict
+        assert played.rounds[-1].decision == verdict
+        assert played.rounds[-1].rewards == {
+            "verifier": 1.0 if verdict == label else -1.0, "prover": float(verdict == 1),
+        }  # fmt: skip
+
+
+def test_a_history_goes_on_after_a_silent_round():
+    protocol = load_protocol("nip", {"max_message_rounds": 6})
+    rounds = [
+        Round(raw={"verifier": "q0"}, messages=[Message("main", "verifier", "q0")]),
+        Round(),
+        Round(raw={"verifier": "Decision: accept"}),
+        Round(raw={"prover": "p3"}, messages=[Message("main", "prover", "p3")]),
+    ]
+    chat = chat_messages(protocol, "verifier", rounds, round_=4, system="s")
+    assert [m["content"] for m in chat] == ["s", "q0", "Decision: accept", "p3"]
+
+
+def test_a_provers_text_is_a_message_whatever_it_says():
+    for text in ("Decision: reject", "decision: perhaps", "Decision: accept"):
+        parsed = parse_answer(load_protocol("nip"), "prover", 1, text, STRICT)
+        assert parsed == parse_answer(load_protocol("nip"), "prover", 1, text, LENIENT)
+        assert (parsed.decision, parsed.messages) == (Decision.NONE, {"main": text})
+
+
+def test_offsets_are_those_of_the_text_itself():
+    text = "İİİİİ aside QUESTION FOR EXPERT_1: İs it?\nquestion for Expert_2: İt ends so İ"
+    parsed = parse_answer(load_protocol("debate"), "verifier", 0, text, STRICT)
+    assert parsed.messages == {
+        "prover0_channel": "QUESTION FOR EXPERT_1: İs it?",
+        "prover1_channel": "question for Expert_2: İt ends so İ",
+    }
+
+
+def test_a_header_with_a_letter_that_grows_is_found(tmp_path):
+    protocol = protocol_of(tmp_path, DUEL.replace("To one:", "İlk:"))
+    parsed = parse_answer(protocol, "verifier", 0, "x İlk: a\nTO TWO: b", STRICT)
+    assert parsed.messages == {"one": "İlk: a", "two": "TO TWO: b"}
+
+
+def _agent(protocol: Protocol, name: str, attempts: int) -> OpenAiWholeAgent:
+    experiment = from_plain(
+        Experiment,
+        {
+            "name": "t",
+            "dataset": {"path": "none"},
+            "protocol": {"use": protocol.name},
+            "prompts": "none",
+            "models": {"m": {"provider": "dummy"}},
+            "agents": {agent: {"model": "m"} for agent in protocol.agent_names},
+            "retry": {"invalid_response": {"attempts": attempts, "then": "empty_message"}},
+        },
+    )
+    prompts = PromptSet(dict.fromkeys(protocol.agent_names, "s"))
+    return OpenAiWholeAgent(experiment, AgentRuntime(prompts), name, protocol)
+
+
+def test_an_empty_message_fills_only_the_channels_in_which_the_agent_speaks(tmp_path):
+    protocol = protocol_of(tmp_path, DUEL)
+    calls = []
+
+    async def nonsense(request: Request) -> Completion:
+        calls.append(request)
+        return Completion((Choice(f"nonsense {len(calls)}", "stop"),), "scripted")
+
+    agent = _agent(protocol, "verifier", attempts=3)
+    reply = asyncio.run(agent.respond(Observation(0, (), {}), nonsense))
+    assert reply == Reply("nonsense 3", {"one": "", "two": ""}, Decision.NONE, retry_count=3)
+    assert len(calls) == 3
+
+
+def test_mnip_keeps_its_own_round_limits():
+    protocol = load_protocol("mnip", {"max_message_rounds": 3, "min_message_rounds": 3})
+    assert len(finished(protocol, undecided(protocol)).rounds) == 3
+    decides = finished(
+        protocol, lambda turn, name: "Decision: accept" if name == "verifier" else undecided(protocol)(turn, name)
+    )
+    assert (len(decides.rounds), decides.decided) == (3, True)
+
+
+VARIANTS = ({}, {"verifier_first": False}, {"sequential": True}, {"max_message_rounds": 5})
+FIXED = [
+    ("adp", {"sequential": True}, "sequential at False"),
+    ("adp", {"max_message_rounds": 5}, "max_message_rounds at 2"),
+    ("merlin_arthur", {"sequential": True}, "sequential at False"),
+    ("merlin_arthur", {"max_message_rounds": 5}, "max_message_rounds at 2"),
+    ("nip", {"sequential": True}, "sequential at False"),
+    ("solo_verifier", {"verifier_first": False}, "verifier_first at True"),
+    ("solo_verifier", {"sequential": True}, "sequential at False"),
+    ("solo_verifier", {"max_message_rounds": 5}, "max_message_rounds at 2"),
+]
+"""Those of the variants that a protocol refuses, and what it says that it fixes."""
+ALLOWED = [
+    (name, parameters)
+    for name in builtin_names()
+    for parameters in VARIANTS
+    if (name, parameters) not in [fixed[:2] for fixed in FIXED]
+]
+
+
+@pytest.mark.parametrize(("name", "parameters", "fixes"), FIXED)
+def test_a_parameter_that_the_protocol_fixes_is_refused_by_its_name(name, parameters, fixes):
+    (parameter,) = parameters
+    with pytest.raises(SpecError) as caught:
+        load_protocol(name, parameters)
+    assert [(problem.key, problem.message) for problem in caught.value.problems] == [
+        (f"protocol.{parameter}", f"{name} fixes {fixes}; leave it out")
+    ]
+
+
+@pytest.mark.parametrize(("name", "parameters"), ALLOWED)
+def test_the_number_of_questions_is_the_number_of_rounds_in_which_the_verifier_speaks(name, parameters):
+    protocol = load_protocol(name, parameters)
+    speaks = ["verifier" in protocol.can_be_active(i) for i in range(protocol.max_message_rounds)]
+    assert protocol.max_verifier_questions == sum(speaks)
+    for round_ in range(protocol.max_message_rounds):
+        assert protocol.questions_left(round_) == sum(speaks[round_:])
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_a_finished_game_has_one_entry_a_round_and_the_last_is_not_missing(name):
+    protocol = load_protocol(name)
+    played = finished(protocol, undecided(protocol), seed=1)
+    speakers = who_speaks(protocol, protocol.max_message_rounds, seed=1)
+    assert [set(r.raw) for r in played.rounds] == speakers[: max(i for i, who in enumerate(speakers) if who) + 1]
+    assert all(len(r.messages) == sum(map(len, protocol.speakers(i, 1).values())) for i, r in enumerate(played.rounds))
+
+
+def test_a_game_that_was_begun_goes_on_as_it_would_have():
+    protocol = load_protocol("debate", {"sequential": True})
+    whole = finished(protocol, undecided(protocol), seed=3)
+    game = play(protocol, seed=3, label=1, prover_stance=1, rounds=whole.rounds[:5])
+    assert next(game).round == 5

@@ -1,0 +1,62 @@
+"""What a board that cannot be written says: what failed, and one next step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.play import environment, played, spec_file
+
+REBUILD = "nip-run leaderboard --rebuild --results"
+
+CODE = """
+import resource, sys
+from pathlib import Path
+from runner.results import leaderboard
+from runner.errors import LeaderboardError
+from runner.results.folder import RunFolder
+
+results = Path(sys.argv[1])
+(folder,) = (results / "runs").iterdir()
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    leaderboard.append(results, RunFolder(folder)) if sys.argv[2] == "append" else leaderboard.rebuild(results)
+except LeaderboardError as error:
+    print(error)
+"""
+"""An append or a rebuild in a process that may write no file of more than 20 kB, as on a disk that is full."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("board")
+    played(spec_file(folder, size=4), folder / "results")
+    (folder / "results" / "leaderboard.duckdb").unlink()
+    return folder / "results"
+
+
+def said(results: Path, action: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(results), action],
+        env=environment(), capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_append_that_finds_no_room_names_the_command_that_appends_later_once(results: Path) -> None:
+    message = said(results, "append")
+    assert "cannot write" in message
+    assert message.count(REBUILD) == 1
+    assert "damaged" not in message
+
+
+def test_a_rebuild_that_finds_no_room_does_not_advise_itself(results: Path) -> None:
+    message = said(results, "rebuild")
+    assert "cannot write" in message
+    assert "Try again later" in message
+    assert REBUILD not in message
+    assert "damaged" not in message

@@ -1,0 +1,226 @@
+"""Estimates against another's implementation, at the edges, and by simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from statsmodels.stats.proportion import proportion_confint
+
+from runner.datasets.load import Datapoint
+from runner.protocols.game import Message, Round
+from runner.protocols.load import load_protocol
+from runner.results.metrics import Metrics, episode_length, interval
+from runner.rollouts.job import Job
+from runner.rollouts.rollout import OUTCOMES, Rollout
+from runner.spec.load import load_spec
+from tests.support.play import spec_file
+
+Row = tuple[int, int, int, str]
+"""A rollout as datapoint, label, decision, outcome."""
+
+
+@pytest.fixture(scope="module")
+def protocol(tmp_path_factory: pytest.TempPathFactory):
+    return load_spec(spec_file(tmp_path_factory.mktemp("spec"))).protocol
+
+
+def rollout(index: int, row: Row) -> Rollout:
+    point, label, decision, outcome = row
+    job = Job(index, f"r{index}", Datapoint(f"p{point}", label, {}), index, index)
+    played = (
+        Round({"verifier": "?"}, (Message("main", "verifier", "?"),), 2, {"verifier": 0.0}, {"verifier": 1}, {}),
+        Round({"prover": "!"}, (Message("main", "prover", "!"),), 2, {}, {}, {"prover": True}),
+        Round({"verifier": "x"}, (), decision, {"verifier": 1.0}, {}, {}),
+    )
+    rewards = {"verifier": 1.0 if decision == label else -1.0, "prover": 0.5}
+    return Rollout(job, played, decision, outcome, 1, rewards)
+
+
+def estimated(protocol, rows: Sequence[Row]):
+    metrics = Metrics(protocol)
+    for index, row in enumerate(rows):
+        metrics.add(rollout(index, row))
+    return {(found.agent, found.metric): found for found in metrics.estimates()}, metrics
+
+
+def random_rows(seed: int, datapoints: int, repeats: int, spread: float = 0.3) -> list[Row]:
+    """Rollouts whose rightness depends on the datapoint, some of them without a verdict."""
+    rng = np.random.default_rng(seed)
+    chances = np.clip(rng.normal(0.65, spread, datapoints), 0.02, 0.98)
+    rows = []
+    for point, chance in enumerate(chances):
+        for _ in range(repeats):
+            label = int(point % 2)
+            draw = rng.random()
+            decision = 2 if draw < 0.1 else label if rng.random() < chance else 1 - label
+            rows.append((point, label, decision, "no_decision" if decision == 2 else "decided"))
+    rng.shuffle(rows)
+    return [tuple(int(v) if i < 3 else str(v) for i, v in enumerate(row)) for row in rows]  # type: ignore[misc]
+
+
+def clustered(values: Sequence[float], clusters: Sequence[int]) -> tuple[float, float]:
+    """Mean and standard error by statsmodels: a regression on a constant, errors clustered.
+
+    Its small-sample factor is G/(G-1) * (N-1)/(N-K), and with one coefficient the second part is 1.
+    """
+    fit = sm.OLS(np.asarray(values, float), np.ones(len(values))).fit(
+        cov_type="cluster", cov_kwds={"groups": np.asarray(clusters)}
+    )
+    return float(fit.params[0]), float(fit.bse[0])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_means_and_clustered_errors_are_those_of_statsmodels(protocol, seed: int) -> None:
+    rows = random_rows(seed, datapoints=8 + 7 * seed, repeats=1 + seed % 5)
+    found, _ = estimated(protocol, rows)
+    chosen = {
+        "accuracy": [(r[0], float(r[2] == r[1])) for r in rows],
+        "accuracy_1": [(r[0], float(r[2] == 1)) for r in rows if r[1] == 1],
+        "accuracy_0": [(r[0], float(r[2] == 0)) for r in rows if r[1] == 0],
+        "precision": [(r[0], float(r[1] == 1)) for r in rows if r[2] == 1],
+        "recall": [(r[0], float(r[2] == 1)) for r in rows if r[1] == 1 and r[2] != 2],
+        "decision": [(r[0], float(r[2])) for r in rows],
+        "decided": [(r[0], float(r[2] != 2)) for r in rows],
+    }
+    for name, pairs in chosen.items():
+        ours = found[None, name]
+        mean, error = clustered([value for _, value in pairs], [cluster for cluster, _ in pairs])
+        assert ours.value == pytest.approx(mean, abs=1e-12), name
+        assert ours.stderr == pytest.approx(error, abs=1e-9), name
+        assert (ours.n, ours.clusters) == (len(pairs), len({cluster for cluster, _ in pairs}))
+    reward = found["verifier", "reward"]
+    mean, error = clustered([1.0 if r[2] == r[1] else -1.0 for r in rows], [r[0] for r in rows])
+    assert (reward.value, reward.stderr) == (pytest.approx(mean), pytest.approx(error))
+
+
+@pytest.mark.parametrize(("right", "total"), [(1, 400), (37, 400), (200, 400), (399, 400)])
+def test_with_one_rollout_a_datapoint_a_proportion_has_nearly_wilson_s_interval(right: int, total: int) -> None:
+    """Nearly: ours uses the clustered error and Student's t, which vanish as the number of datapoints grows."""
+    p = right / total
+    stderr = math.sqrt(p * (1 - p) / (total - 1))
+    low, high = interval(p, stderr, total, total, proportion=True)
+    expected = proportion_confint(right, total, method="wilson")
+    assert (low, high) == (pytest.approx(expected[0], abs=2e-3), pytest.approx(expected[1], abs=2e-3))
+    assert low is not None
+    assert high is not None
+    assert 0 <= low < p < high <= 1
+
+
+@pytest.mark.parametrize(("value", "label"), [(1.0, 1), (0.0, 0)])
+def test_all_right_and_all_wrong_leave_room_for_doubt(protocol, value: float, label: int) -> None:
+    found, _ = estimated(protocol, [(point, label, 1, "decided") for point in range(20) for _ in range(5)])
+    accuracy = found[None, "accuracy"]
+    assert accuracy.value == value
+    assert accuracy.stderr == 0.0
+    expected = proportion_confint(int(20 * value), 20, method="wilson")
+    assert (accuracy.ci_low, accuracy.ci_high) == (pytest.approx(expected[0]), pytest.approx(expected[1]))
+
+
+def test_a_single_datapoint_gives_no_error_and_no_narrow_interval(protocol) -> None:
+    found, _ = estimated(protocol, [(0, 1, decision, "decided") for decision in (1, 1, 0, 1)])
+    accuracy = found[None, "accuracy"]
+    assert (accuracy.value, accuracy.stderr, accuracy.clusters) == (0.75, None, 1)
+    if accuracy.ci_low is not None:
+        assert accuracy.ci_high is not None
+        assert accuracy.ci_high - accuracy.ci_low > 0.5
+    reward = found["verifier", "reward"]
+    assert (reward.stderr, reward.ci_low, reward.ci_high) == (None, None, None)
+
+
+def test_nothing_played_gives_no_numbers(protocol) -> None:
+    found, metrics = estimated(protocol, [])
+    assert all(row.value is None and row.stderr is None and row.n == 0 for row in found.values())
+    assert all(row.ci_low is None and row.ci_high is None for row in found.values())
+    assert metrics.summary()["outcomes"] == dict.fromkeys(OUTCOMES, 0)
+
+
+def test_failures_of_transport_are_counted_as_outcomes_and_in_nothing_else(protocol) -> None:
+    rows = random_rows(3, 10, 4)
+    lost: list[Row] = [(point, point % 2, 2, "transport_failed") for point in range(10)]
+    with_lost, counted = estimated(protocol, [*rows, *lost])
+    without, _ = estimated(protocol, rows)
+    assert with_lost == without
+    assert counted.outcomes["transport_failed"] == 10
+
+
+@pytest.mark.parametrize("outcome", ["no_decision", "invalid_response", "refused", "context_exceeded"])
+def test_other_games_without_a_verdict_count_as_not_right(protocol, outcome: str) -> None:
+    found, _ = estimated(protocol, [(0, 1, 1, "decided"), (1, 1, 2, outcome), (2, 1, 1, "decided"), (3, 1, 2, outcome)])
+    assert (found[None, "accuracy"].value, found[None, "accuracy"].n) == (0.5, 4)
+    assert (found[None, "accuracy_excluding_failures"].value, found[None, "accuracy_excluding_failures"].n) == (1.0, 2)
+    assert found[None, "decided"].value == 0.5
+
+
+def test_the_worst_datapoint_has_the_lowest_mean(protocol) -> None:
+    rows: list[Row] = [(0, 1, 1, "decided"), (0, 1, 1, "decided"), (1, 1, 1, "decided"), (1, 1, 0, "decided")]
+    found, _ = estimated(protocol, rows)
+    assert found[None, "worst_datapoint_accuracy"].value == 0.5
+
+
+def test_the_order_of_rollouts_changes_no_bit(protocol) -> None:
+    rows = random_rows(11, 30, 5)
+    assert estimated(protocol, rows)[0] == estimated(protocol, sorted(rows))[0]
+
+
+def test_agents_have_their_retries_and_their_token_limits(protocol) -> None:
+    found, _ = estimated(protocol, [(0, 1, 1, "decided"), (1, 0, 0, "decided")])
+    # One retry in the first of three rounds; the verifier spoke in two of them.
+    assert found["verifier", "retry_proportion"].value == pytest.approx(1 / 3)
+    assert found["verifier", "calls_per_message"].value == pytest.approx(1.5)
+    assert found["prover", "token_limit_proportion"].value == pytest.approx(1 / 3)
+    assert found[None, "rounds_played"].value == 3.0
+
+
+def test_rounds_that_an_undecided_game_did_not_reach_count_as_zeros_in_the_originals_shares() -> None:
+    solo = load_protocol("solo_verifier")
+    rounds = (Round({"verifier": "?"}, (), 2, {"verifier": -1.0}, {"verifier": 1}, {"verifier": True}),)
+    job = Job(0, "r0", Datapoint("p0", 1, {}), 0, 0)
+    for outcome, share in (("no_decision", 0.5), ("refused", 1.0)):
+        metrics = Metrics(solo)
+        metrics.add(Rollout(job, rounds, 2, outcome, None, {"verifier": -1.0}))
+        found = metrics.original_statistics()
+        assert (found["verifier.retry_proportion"], found["verifier.token_limit_proportion"]) == (share, share)
+
+
+def test_an_episode_s_length_counts_rounds_with_a_message_in_the_first_channel(protocol) -> None:
+    assert episode_length(protocol, rollout(0, (0, 1, 1, "decided"))) == 2
+
+
+def test_memory_holds_one_row_for_each_datapoint_not_for_each_rollout(protocol) -> None:
+    metrics = Metrics(protocol)
+    for index in range(3000):
+        metrics.add(rollout(index, (index % 3, 1, 1, "decided")))
+    assert metrics.estimates()[0].n == 3000
+    assert max(len(tally.clusters) for tally in metrics._tallies.values()) == 3
+
+
+@pytest.mark.parametrize(
+    ("datapoints", "repeats", "mean", "correlation"),
+    [(50, 5, 0.7, 0.5), (100, 10, 0.7, 0.6), (100, 10, 0.95, 0.4), (30, 3, 0.9, 0.3), (500, 5, 0.5, 0.5),
+     (40, 5, 0.98, 0.3), (200, 1, 0.97, 0.0)],
+)  # fmt: skip
+def test_the_interval_covers_the_truth_about_as_often_as_it_says(
+    datapoints: int, repeats: int, mean: float, correlation: float
+) -> None:
+    """300 benchmarks each, the datapoints' chances beta-distributed around the mean."""
+    rng = np.random.default_rng(1234)
+    if correlation:
+        total = 1 / correlation - 1
+        chances = rng.beta(mean * total, (1 - mean) * total, (300, datapoints))
+    else:
+        chances = np.full((300, datapoints), mean)
+    sums = rng.binomial(repeats, chances)
+    covered = 0
+    for counts in sums:
+        p = counts.sum() / (datapoints * repeats)
+        residuals = float(((counts - repeats * p) ** 2).sum())
+        stderr = math.sqrt(datapoints / (datapoints - 1) * residuals) / (datapoints * repeats)
+        low, high = interval(p, stderr, datapoints * repeats, datapoints, proportion=True)
+        assert low is not None
+        assert high is not None
+        covered += low <= mean <= high
+    assert 0.91 <= covered / 300 <= 0.985

@@ -1,0 +1,263 @@
+"""A server that fails in every way there is: the run completes, and every outcome is the right one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.play import (
+    derived_files,
+    journal_records,
+    only_run,
+    played,
+    spec_file,
+    table,
+)
+from tests.support.processes import ended, started, started_silent, until
+from tests.support.servers.chat_client import Loopback, serving
+
+FAULTS = dict.fromkeys(
+    ("rate_limit", "rate_limit_seconds", "server_error", "drop", "half_body", "malformed", "empty_choices",
+     "null_content", "hang"), 0.05,
+)  # fmt: skip
+FATAL = ("insufficient_quota", "unauthorized", "unknown_model", "unsupported_parameter")
+
+
+@pytest.fixture(scope="module")
+def stormy(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same run twice, against a calm server and one that fails half of the time: folders and what was seen."""
+    found = {}
+    for name, options in (("calm", {}), ("stormy", {"faults": FAULTS, "latency": [0.0, 0.02]})):
+        folder = tmp_path_factory.mktemp(name)
+        with serving(**options) as server:
+            path = spec_file(
+                folder, server.base_url, size=24, models={"m": {"timeout": 0.3}}, rollouts={"concurrency": 16},
+                retry={"invalid_response": {"attempts": 5}},
+            )  # fmt: skip
+            result = played(path, folder / "results")
+            found[name] = (result.folder.path, server.stats())
+    return found
+
+
+def test_under_every_fault_the_run_completes_with_the_answers_of_the_calm_one(stormy: Any) -> None:
+    (calm, _), (storm, stats) = stormy["calm"], stormy["stormy"]
+    assert set(FAULTS) <= set(stats["kinds"])
+    assert derived_rows(storm) == derived_rows(calm)
+    assert json.loads((storm / "manifest.json").read_text())["status"] == "done"
+
+
+def derived_rows(run: Path) -> Any:
+    return table(run, "rollouts"), table(run, "messages")
+
+
+def test_no_failure_of_transport_is_counted_as_a_verdict(stormy: Any) -> None:
+    metrics = json.loads((stormy["stormy"][0] / "metrics.json").read_text())
+    assert metrics["outcomes"]["transport_failed"] == 0
+    assert metrics["outcomes"]["decided"] == 24
+    by_name = {
+        name: {m["metric"]: m for m in json.loads((run / "metrics.json").read_text())["metrics"] if m["agent"] is None}
+        for name, (run, _) in stormy.items()
+    }
+    assert by_name["stormy"]["accuracy"] == by_name["calm"]["accuracy"]
+
+
+def test_every_failed_attempt_is_a_row_and_a_record(stormy: Any) -> None:
+    run, stats = stormy["stormy"]
+    kinds = Counter(stats["kinds"])
+    transport = kinds.total() - kinds["answer"] - kinds["null_content"]
+    rows = table(run, "completions")
+    assert sum(row["error"] is not None for row in rows) == transport
+    assert len(rows) == stats["requests"]
+    assert sum(record["kind"] == "failure" for record in journal_records(run)) == transport
+
+
+def test_no_sample_is_in_the_journal_twice(stormy: Any) -> None:
+    for run, _ in stormy.values():
+        samples = Counter(tuple(r["sample"]) for r in journal_records(run) if r["kind"] == "call")
+        assert set(samples.values()) == {1}
+
+
+@pytest.mark.parametrize(("kind", "concurrency"), [(FATAL[0], 1), *((kind, 16) for kind in FATAL)])
+def test_a_fatal_answer_to_the_first_call_ends_the_run_at_once(tmp_path: Path, kind: str, concurrency: int) -> None:
+    with serving(kind=kind, latency=0.05) as server:
+        spec_file(tmp_path, server.base_url, size=60, rollouts={"concurrency": concurrency})
+        process = started("spec.yaml", "-q", cwd=tmp_path)
+        until(lambda: server.requests > 0 or process.poll() is not None)
+        code, _, said = ended(process, 2)
+        assert server.requests <= concurrency
+    assert code == 4, said
+    assert "Traceback" not in said
+
+
+def test_a_fatal_answer_ends_the_run_while_other_calls_hang(tmp_path: Path) -> None:
+    with serving(kind="unauthorized", after=5, latency=0.02) as server, serving(kind="hang", hang=60.0) as slow:
+        spec_file(
+            tmp_path, server.base_url, size=20, rollouts={"concurrency": 8},
+            models={"slow": {"provider": "openai", "model": "tiny", "base_url": slow.base_url, "timeout": 60.0}},
+            agents={"prover": {"model": "slow"}},
+        )  # fmt: skip
+        code = _seconds_from_the_first(server, "unauthorized", tmp_path)
+    assert code == 4
+
+
+def test_a_fatal_answer_ends_the_run_while_a_speaker_of_the_same_round_hangs(tmp_path: Path) -> None:
+    with (
+        serving(kind="unauthorized", latency=0.02) as server,
+        serving(kind="hang", hang=60.0) as slow,
+        serving(decide=0.0) as good,
+    ):
+        spec_file(
+            tmp_path, server.base_url, size=1, protocol={"use": "debate", "max_message_rounds": 4},
+            prompts="prompts/code_validation/debate",
+            models={
+                "slow": {"provider": "openai", "model": "tiny", "base_url": slow.base_url, "timeout": 60.0},
+                "good": {"provider": "openai", "model": "tiny", "base_url": good.base_url},
+            },
+            agents={
+                "prover": None, "prover0": {"model": "m"}, "prover1": {"model": "slow"}, "verifier": {"model": "good"},
+            },
+        )  # fmt: skip
+        code = _seconds_from_the_first(server, "unauthorized", tmp_path)
+    assert code == 4
+
+
+def _seconds_from_the_first(server: Loopback, kind: str, folder: Path) -> int:
+    process = started_silent("spec.yaml", "-q", cwd=folder)
+    try:
+        until(lambda: server.stats()["kinds"].get(kind, 0) > 0)
+        return process.wait(2)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        [], 3, "text", {}, {"choices": None}, {"choices": "x"}, {"choices": [None]}, {"choices": [{}]},
+        {"choices": [{"message": None, "finish_reason": "stop"}]},
+        {"choices": [{"message": {"content": 3}, "finish_reason": "stop"}]},
+        {"choices": [{"message": {"content": "x"}, "finish_reason": {"a": 1}}]},
+        {"choices": [{"message": {"content": "x"}, "finish_reason": 7}]},
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": "none"},
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": "many"}},
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
+         "usage": {"prompt_tokens": 5, "completion_tokens": "few"}},
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
+         "usage": {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": "a"}}},
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
+         "usage": {"prompt_tokens": -5, "completion_tokens": 1e300}},
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "model": 3, "usage": None},
+        {"choices": [{"message": {"content": "x", "refusal": 5}, "finish_reason": "stop"}]},
+        {"error": "overloaded"}, {"error": {"code": "x"}}, {"error": [1]},
+    ],
+)  # fmt: skip
+def test_no_answer_however_odd_is_a_fault_of_ours(tmp_path: Path, reply: Any) -> None:
+    """Whatever JSON comes with 200, the run ends with an outcome for every rollout, or by refusal."""
+    with serving(reply=reply) as server:
+        path = spec_file(
+            tmp_path, server.base_url, size=2,
+            retry={"transient": {"attempts": 2}, "invalid_response": {"attempts": 2, "then": "abort_rollout"}},
+        )  # fmt: skip
+        result = played(path, tmp_path / "results")
+    assert sum(result.metrics["outcomes"].values()) == 2
+    assert result.metrics["outcomes"]["decided"] == 0
+
+
+def test_an_answer_that_trickles_in_is_given_up_at_the_timeout(tmp_path: Path) -> None:
+    """The timeout is for the call, not for each byte of it."""
+    with trickling() as base_url:
+        path = spec_file(
+            tmp_path, base_url, size=1, models={"m": {"timeout": 0.5}}, retry={"transient": {"attempts": 1}},
+        )  # fmt: skip
+        begun = time.monotonic()
+        result = played(path, tmp_path / "results")
+        assert time.monotonic() - begun < 3
+    assert result.metrics["outcomes"]["transport_failed"] == 1
+
+
+def trickling() -> Any:
+    """A server that sends one byte of an endless answer every 50 ms, for at most 6 s."""
+    import contextlib
+    import socket
+    import threading
+
+    @contextlib.contextmanager
+    def server() -> Any:
+        listening = socket.create_server(("127.0.0.1", 0))
+        ended = threading.Event()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                connection, _ = listening.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(1 << 16)
+                    head = b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n"
+                    connection.sendall(head)
+                    deadline = time.monotonic() + 6
+                    while not ended.wait(0.05) and time.monotonic() < deadline:
+                        connection.sendall(b" ")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        finally:
+            ended.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            listening.close()
+            thread.join(10)
+
+    return server()
+
+
+def test_after_the_first_ctrl_c_no_call_starts(tmp_path: Path) -> None:
+    """Games that wait for a place have not asked yet; only what the server holds may come in."""
+    with serving(latency=0.4) as server:
+        spec_file(tmp_path, server.base_url, size=60)
+        process = started_silent("spec.yaml", "-q", "rollouts.concurrency=48", cwd=tmp_path)
+        try:
+            until(lambda: server.requests >= 4)
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+            asked = server.requests
+            assert process.wait(20) == 130
+            assert server.requests == asked
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_a_run_is_killed_at_ten_moments_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """The short form of benchmarks/proofs/kill_resume.py."""
+    import random
+
+    rng = random.Random(11)
+    with serving(latency=[0.0, 0.1]) as server:
+        path = spec_file(tmp_path, server.base_url, size=50, rollouts={"concurrency": 8, "per_datapoint": 2})
+        whole = played(path, tmp_path / "whole", "rollouts.concurrency=64")
+        needed = server.requests
+        kills = 0
+        for _ in range(10):
+            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+            try:
+                process.wait(rng.uniform(0.5, 1.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                kills += 1
+            process.wait()
+        resumed = played(path, tmp_path / "results")
+        asked = server.requests - needed
+    assert kills > 3
+    assert needed <= asked <= needed + 8 * kills
+    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
+    samples = [tuple(r["sample"]) for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"]
+    assert len(samples) == len(set(samples)) == needed

@@ -1,0 +1,133 @@
+"""Signals while games are played and in between."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import Interrupted
+from runner.results import leaderboard
+from runner.rollouts.engine import Engine
+from runner.runs.process import interruptible, sigterm_as_keyboard_interrupt, stopping_on_signals
+from runner.storage.locks import locked
+from runner.storage.queries import interruptible_queries
+from tests.support.games import SEVENTH, protocol_of
+from tests.support.play import environment, journal_records, only_run, played, spec_file
+from tests.support.processes import ended, started, until
+from tests.support.servers.chat_client import serving
+
+
+def test_after_games_a_signal_is_again_for_whom_it_was_before(tmp_path: Any) -> None:
+    async def unasked(_: Any) -> Any:
+        raise AssertionError
+
+    async def play() -> None:
+        engine = Engine(protocol_of(tmp_path, SEVENTH), {}, unasked)
+        with stopping_on_signals(engine):
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(0.01)
+        assert engine.stopping
+
+    before = signal.getsignal(signal.SIGTERM)
+    with sigterm_as_keyboard_interrupt():
+        ours = signal.getsignal(signal.SIGTERM)
+        assert ours is not before
+        asyncio.run(play())
+        assert signal.getsignal(signal.SIGTERM) is ours
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C as Python has it by itself: the workers of the test runner ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+QUERY = """
+import os, signal, threading, duckdb
+from runner.storage.queries import interruptible_queries
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    with interruptible_queries():
+        duckdb.connect(":memory:", config={"threads": 1}).execute("SELECT sum(range & 3) FROM range(1_000_000_000_000)")
+except KeyboardInterrupt:
+    print("as Ctrl-C")
+"""
+
+
+def test_ctrl_c_in_a_query_is_ctrl_c() -> None:
+    # In a process of its own, whose main thread is surely where the query is.
+    done = subprocess.run(
+        [sys.executable, "-c", QUERY], env=environment(), capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.stdout == "as Ctrl-C\n", done.stderr
+
+
+def test_an_error_that_only_looks_like_it_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match="something else"), interruptible_queries():
+        raise RuntimeError("something else")
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_outside_of_the_games_interrupts_the_run(number: signal.Signals) -> None:
+    with pytest.raises(Interrupted, match="tiny-1 was interrupted"), interruptible("tiny-1"):
+        signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    path, results = spec_file(tmp_path, size=2), tmp_path / "here"
+    results.mkdir()
+    with locked(results / leaderboard.LOCK, "the board"):
+        process = started("spec.yaml", "--results", "here", cwd=tmp_path)
+        until(lambda: process.poll() is not None or any(results.glob("runs/*/metrics.json")))
+        until(lambda: process.poll() is not None or '"done"' in (only_run(results) / "manifest.json").read_text())
+        time.sleep(0.5)  # it has left its loop, whose last moments hear no signal, and waits for the board
+        process.send_signal(number)
+        code, _, err = ended(process)
+    assert code == 130, err
+    assert "Go on with: nip-run run spec.yaml --results here" in err
+    resumed = played(path, results)
+    assert resumed.was_finished
+    assert leaderboard.holds(results, resumed.folder.run_id)
+
+
+NOTEBOOK = """
+import asyncio, signal, threading
+from runner import load_spec, run
+signal.signal(signal.SIGINT, signal.default_int_handler)
+async def cell():
+    try:
+        run(load_spec("spec.yaml"))
+    except BaseException as error:
+        print(type(error).__name__, [thread.name for thread in threading.enumerate() if "nip-run" in thread.name])
+asyncio.new_event_loop().run_until_complete(cell())
+"""
+
+
+def test_one_interrupt_in_a_notebook_stops_the_run_and_keeps_what_was_in_flight(tmp_path: Path) -> None:
+    with serving(latency=0.3) as server:
+        spec_file(tmp_path, server.base_url, rollouts={"concurrency": 2})
+        process = subprocess.Popen(
+            [sys.executable, "-c", NOTEBOOK], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        until(lambda: server.requests >= 3 or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        _, out, err = ended(process)
+        asked = server.requests
+    assert out == "Interrupted []\n", err
+    assert asked <= 6
+    assert len([r for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"]) == asked

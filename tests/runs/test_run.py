@@ -1,0 +1,226 @@
+"""A spec played end to end against a real server: what it asks, what it leaves, and that it is always the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.support.play import derived_files, environment, journal_records, nip_run, only_run, played, spec_file, table
+from tests.support.servers.chat_client import serving
+
+COLUMNS = {
+    "rollouts": "run_id rollout_id datapoint_id repeat seed y stance decision correct outcome rounds rewards",
+    "messages": "run_id rollout_id round channel agent content",
+    "completions": "run_id rollout_id round agent attempt model finish_reason raw_message prompt_tokens "
+    "completion_tokens cached_tokens latency_ms error",
+}
+BOARD_COLUMNS = {
+    "runs": "run_id name kind benchmark protocol status seed spec_sha256 spec version git_commit git_dirty "
+    "parent_run_id iteration started_at finished_at rollouts completions prompt_tokens completion_tokens "
+    "cached_tokens cost_usd",
+    "agents": "run_id agent role model_group provider model base_model",
+    "metrics": "run_id agent metric value stderr ci_low ci_high n clusters",
+    "rollouts": COLUMNS["rollouts"],
+}
+
+
+# What a run leaves
+
+
+def test_the_library_plays_a_spec_as_the_contract_spells_it(tmp_path: Path) -> None:
+    spec_file(tmp_path)
+    code = (
+        "from runner import load_spec, run\n"
+        "import runner\n"
+        "assert run is runner.run\n"
+        "print(run(load_spec('spec.yaml'), results='results').metrics['outcomes']['decided'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert int(done.stdout) > 0
+
+
+def test_a_run_can_be_played_in_a_notebook_where_a_loop_is_running_already(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+
+    async def cell() -> int:
+        return int(played(path, tmp_path / "results").manifest["rollouts"])
+
+    assert asyncio.run(cell()) == 2
+
+
+def test_a_run_leaves_every_file_that_the_contract_names(tmp_path: Path) -> None:
+    with serving() as server:
+        result = played(spec_file(tmp_path, server.base_url), tmp_path / "results")
+    there = {str(path.relative_to(result.folder.path)) for path in result.folder.path.rglob("*") if path.is_file()}
+    assert {
+        "spec.yaml", "manifest.json", "rollouts.parquet", "messages.parquet", "completions.parquet", "metrics.json",
+        "fine_tune/m.sft.jsonl",
+    } <= there  # fmt: skip
+    assert any(name.startswith("journal.") for name in there)
+    assert (tmp_path / "results" / "leaderboard.duckdb").is_file()
+    assert not [name for name in there if name.endswith(".new") or ".parts" in name]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A finished run's results folder, and what the server saw."""
+    folder = tmp_path_factory.mktemp("finished")
+    with serving(cached_tokens=3) as server:
+        played(spec_file(folder, server.base_url), folder / "results")
+        return folder / "results", server.stats()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_the_tables_have_the_contract_s_columns(name: str, finished: tuple[Path, dict[str, Any]]) -> None:
+    rows = table(only_run(finished[0]), name)
+    assert rows
+    assert list(rows[0])[: len(COLUMNS[name].split())] == COLUMNS[name].split()
+
+
+@pytest.mark.parametrize("name", BOARD_COLUMNS)
+def test_the_leaderboard_has_the_contract_s_columns(name: str, finished: tuple[Path, dict[str, Any]]) -> None:
+    connection = duckdb.connect(str(finished[0] / "leaderboard.duckdb"), read_only=True)
+    try:
+        found = [row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall()]
+        assert connection.execute(f"SELECT count(*) FROM {name}").fetchone() != (0,)
+    finally:
+        connection.close()
+    assert set(BOARD_COLUMNS[name].split()) <= set(found)
+
+
+def test_every_answer_of_the_server_is_a_row_with_its_tokens(finished: tuple[Path, dict[str, Any]]) -> None:
+    results, stats = finished
+    rows = table(only_run(results), "completions")
+    assert len(rows) == stats["requests"]
+    assert all(row["prompt_tokens"] > 0 and row["completion_tokens"] > 0 for row in rows)
+    assert {row["cached_tokens"] for row in rows} == {3}
+    assert {row["finish_reason"] for row in rows} == {"stop"}
+    manifest = json.loads((only_run(results) / "manifest.json").read_text())
+    assert manifest["completions"] == stats["requests"]
+    assert manifest["prompt_tokens"] == sum(row["prompt_tokens"] for row in rows)
+
+
+def test_rewards_are_json_objects_that_sql_can_read(finished: tuple[Path, dict[str, Any]]) -> None:
+    rows = table(only_run(finished[0]), "rollouts")
+    for row in rows:
+        rewards = json.loads(row["rewards"])
+        assert rewards["verifier"] == (1.0 if row["correct"] else -1.0)
+    connection = duckdb.connect(str(finished[0] / "leaderboard.duckdb"), read_only=True)
+    try:
+        found = connection.execute("SELECT min((rewards->>'verifier')::DOUBLE) FROM rollouts").fetchone()
+    finally:
+        connection.close()
+    assert found == (min(json.loads(row["rewards"])["verifier"] for row in rows),)
+
+
+def test_rollouts_are_rows_in_the_order_of_the_plan(finished: tuple[Path, dict[str, Any]]) -> None:
+    rows = table(only_run(finished[0]), "rollouts")
+    assert [row["datapoint_id"] for row in rows] == [f"p{index}" for index in range(12)]
+    assert len({row["rollout_id"] for row in rows}) == 12
+    assert [row["y"] for row in rows] == [0, 1] * 6
+    assert all(row["correct"] == (row["decision"] == row["y"]) for row in rows)
+
+
+def test_messages_are_what_the_models_said(finished: tuple[Path, dict[str, Any]]) -> None:
+    run_folder = only_run(finished[0])
+    where = itemgetter("rollout_id", "round", "agent")
+    said = {where(row): row["raw_message"] for row in table(run_folder, "completions")}
+    messages = table(run_folder, "messages")
+    assert messages
+    for row in messages:
+        assert said[where(row)] == row["content"]
+
+
+def test_the_saved_spec_is_itself_a_spec_that_plays_the_same(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    first = only_run(finished[0])
+    with serving(cached_tokens=3) as server:
+        again = played(first / "spec.yaml", tmp_path / "results", f"models.m.base_url={server.base_url}")
+    strip = [{k: v for k, v in row.items() if k != "run_id"} for row in table(first, "messages")]
+    assert [{k: v for k, v in row.items() if k != "run_id"} for row in table(again.folder.path, "messages")] == strip
+
+
+def test_simultaneous_speakers_are_asked_at_the_same_time(tmp_path: Path) -> None:
+    with serving(latency=0.1, decide=0.0) as server:
+        path = spec_file(
+            tmp_path, server.base_url, size=1, protocol={"use": "debate", "max_message_rounds": 4},
+            prompts="prompts/code_validation/debate",
+            agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
+        )  # fmt: skip
+        played(path, tmp_path / "results")
+        assert server.stats()["max_open"] == 2
+
+
+def test_concurrency_bounds_the_calls_in_flight(tmp_path: Path) -> None:
+    with serving(latency=0.03) as server:
+        played(spec_file(tmp_path, server.base_url), tmp_path / "results", "rollouts.concurrency=3")
+        assert server.stats()["max_open"] == 3
+
+
+def test_no_rollout_waits_for_the_round_of_another(tmp_path: Path) -> None:
+    """Some answers take long; the others' games go on meanwhile, and are rounds ahead by then."""
+    with serving(latency=[0.0, 0.4], decide=0.0) as server:
+        path = spec_file(tmp_path, server.base_url, size=8, protocol={"max_message_rounds": 5, "min_message_rounds": 5})
+        played(path, tmp_path / "results")
+    rounds = [r["sample"][2] for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"]
+    assert max(max(rounds[:index]) - rounds[index] for index in range(1, len(rounds))) >= 2
+
+
+def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
+    with serving() as server:
+        spec_file(tmp_path, server.base_url, size=2, sweep={"models.m.temperature": [0.0, 1.0], "seed": [1, 2]})
+        done = nip_run("spec.yaml", "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        asked = server.requests
+        again = nip_run("spec.yaml", "--json", cwd=tmp_path)
+        assert server.requests == asked
+    assert len({row["run_id"] for row in json.loads(done.stdout)}) == 4
+    assert all(row["was_finished"] for row in json.loads(again.stdout))
+
+
+# Determinism
+
+
+@pytest.mark.parametrize("provider", ["dummy", "server"])
+def test_records_do_not_depend_on_concurrency_nor_on_the_hash_seed(tmp_path: Path, provider: str) -> None:
+    with serving(latency=[0.0, 0.015]) as server:
+        spec_file(tmp_path, server.base_url if provider == "server" else None)
+        found = []
+        for concurrency, hash_seed in ((1, "0"), (256, "1")):
+            results = tmp_path / f"results-{concurrency}"
+            done = nip_run(
+                "spec.yaml", f"rollouts.concurrency={concurrency}", "rollouts.per_datapoint=2", "--results", results,
+                "-q", cwd=tmp_path, PYTHONHASHSEED=hash_seed,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            found.append(derived_files(only_run(results)))
+    assert found[0] == found[1]
+    assert len(found[0]) >= 8
+
+
+def test_a_replay_gives_the_same_records_with_no_call(tmp_path: Path) -> None:
+    with serving(faults={"bad_decision": 0.2}) as server:
+        first = played(spec_file(tmp_path, server.base_url), tmp_path / "results")
+        asked = server.requests
+        replay = {"m": {"provider": "replay", "run": str(first.folder.path)}}
+        again = played(spec_file(tmp_path, server.base_url, models=replay), tmp_path / "replayed")
+        assert server.requests == asked
+    for name in ("rollouts", "messages"):
+        drop = ("run_id", "rollout_id")
+        rows, replayed = (
+            [{k: v for k, v in row.items() if k not in drop} for row in table(folder, name)]
+            for folder in (first.folder.path, again.folder.path)
+        )
+        assert rows == replayed

@@ -1,0 +1,101 @@
+"""How a run ends that cannot go on: the exit code, the advice, and what was paid for is kept."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.errors import ProviderRefusal, RunError
+from tests.support.play import derived_files, journal_records, nip_run, only_run, played, spec_file
+from tests.support.processes import ended, started, until
+from tests.support.servers.chat_client import serving
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("insufficient_quota", "top it up"),
+        ("unauthorized", "key"),
+        ("unknown_model", "models.m.model"),
+        ("unsupported_parameter", "models.m.temperature"),
+    ],
+)
+def test_a_provider_that_refuses_ends_the_run_with_4_at_once(tmp_path: Path, kind: str, advice: str) -> None:
+    with serving(kind=kind, after=10, latency=0.02) as server:
+        spec_file(tmp_path, server.base_url, size=64)
+        process = started("spec.yaml", "rollouts.concurrency=8", "-q", cwd=tmp_path)
+        until(lambda: server.stats()["kinds"].get(kind, 0) > 0 or process.poll() is not None)
+        begun = time.monotonic()
+        code, out, err = ended(process)
+        assert time.monotonic() - begun < 2
+        stats = server.stats()
+    assert (code, out) == (4, ""), err
+    assert advice in err
+    assert "Go on with: nip-run run spec.yaml" in err
+    assert "Traceback" not in err
+    assert stats["kinds"][kind] <= 8
+    run_folder = only_run(tmp_path / "results")
+    assert json.loads((run_folder / "manifest.json").read_text())["status"] == "failed"
+    assert len([r for r in journal_records(run_folder) if r["kind"] == "call"]) >= stats["kinds"]["answer"] - 8
+
+
+def test_after_a_refusal_the_same_command_pays_for_the_rest_alone(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url)
+        whole = played(path, tmp_path / "whole")
+        needed = server.requests
+        server.change(kind="insufficient_quota", after=needed + 20)
+        with pytest.raises(ProviderRefusal):
+            played(path, tmp_path / "results")
+        refused = server.stats()["kinds"]["insufficient_quota"]
+        server.change(kind=None)
+        resumed = played(path, tmp_path / "results")
+        assert server.requests <= 2 * needed + refused + 8
+    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
+
+
+def test_the_policy_fail_run_stops_the_run_with_1(tmp_path: Path) -> None:
+    with serving(kind="null_content") as server:
+        spec_file(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 1, "then": "fail_run"}})
+        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "fail_run" in done.stderr
+    assert "Go on with: nip-run run spec.yaml" in done.stderr
+
+
+def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url)
+        with pytest.raises(RunError, match=r"file/results"):
+            played(path, tmp_path / "file" / "results")
+        done = nip_run("spec.yaml", "--results", "file/results", cwd=tmp_path)
+        assert server.requests == 0
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "fault of nip-run" not in done.stderr
+
+
+def test_a_missing_key_is_refused_before_any_call(tmp_path: Path) -> None:
+    with serving() as server:
+        spec_file(tmp_path, server.base_url, models={"m": {"api_key_env": "MY_TEST_KEY"}})
+        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        assert server.requests == 0
+        good = nip_run("spec.yaml", "-q", cwd=tmp_path, MY_TEST_KEY="sk-test")
+    assert done.returncode == 4
+    assert "MY_TEST_KEY" in done.stderr
+    assert good.returncode == 0, good.stderr
+
+
+def test_an_invalid_spec_calls_nothing_and_writes_nothing(tmp_path: Path) -> None:
+    with serving() as server:
+        spec_file(tmp_path, server.base_url, rollouts={"concurency": 3}, models={"m": {"temperature": "hot"}})
+        done = nip_run("spec.yaml", cwd=tmp_path)
+        assert server.requests == 0
+    assert done.returncode == 2
+    assert "concurrency" in done.stderr
+    assert "models.m.temperature" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "spec.yaml"]

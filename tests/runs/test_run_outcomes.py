@@ -1,0 +1,103 @@
+"""What becomes of a game whose calls fail: each class of failure has its outcome, and none is a verdict."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.play import derived_files, metric, played, spec_file, table
+from tests.support.servers.chat_client import serving
+
+
+@pytest.mark.parametrize(
+    ("kind", "then", "outcome"),
+    [
+        ("content_filter", "empty_message", "refused"),
+        ("refusal", "empty_message", "refused"),
+        ("content_policy", "empty_message", "refused"),
+        ("context_length_exceeded", "empty_message", "context_exceeded"),
+        ("null_content", "abort_rollout", "invalid_response"),
+        ("bad_decision", "abort_rollout", "invalid_response"),
+        ("bad_decision", "empty_message", "no_decision"),
+        ("server_error", "empty_message", "transport_failed"),
+        ("empty_choices", "empty_message", "transport_failed"),
+    ],
+)
+def test_each_class_of_failure_has_its_outcome(tmp_path: Path, kind: str, then: str, outcome: str) -> None:
+    with serving(kind=kind) as server:
+        path = spec_file(
+            tmp_path, server.base_url, size=2,
+            retry={"transient": {"attempts": 2}, "invalid_response": {"attempts": 2, "then": then}},
+        )  # fmt: skip
+        result = played(path, tmp_path / "results")
+    assert {name: count for name, count in result.metrics["outcomes"].items() if count} == {outcome: 2}
+    rows = table(result.folder.path, "rollouts")
+    assert {(row["outcome"], row["decision"]) for row in rows} == {(outcome, 2)}
+    # A run that no answer reached is none: its rows are kept, and the same command tries again.
+    assert result.manifest["status"] == ("failed" if outcome == "transport_failed" else "done")
+
+
+def test_bad_answers_are_asked_again_up_to_the_number_given(tmp_path: Path) -> None:
+    with serving(kind="bad_decision") as server:
+        path = spec_file(
+            tmp_path, server.base_url, size=1, protocol={"use": "solo_verifier", "max_message_rounds": None},
+            prompts="prompts/code_validation/solo_verifier", agents={"prover": None},
+            retry={"invalid_response": {"attempts": 4}},
+        )  # fmt: skip
+        result = played(path, tmp_path / "results")
+        assert server.requests == 4
+    assert [row["attempt"] for row in table(result.folder.path, "completions")] == [0, 1, 2, 3]
+
+
+def test_a_failure_of_transport_is_never_a_verdict(tmp_path: Path) -> None:
+    with serving(faults={"server_error": 0.08}, max_faults=10_000) as server:
+        path = spec_file(tmp_path, server.base_url, size=40, retry={"transient": {"attempts": 1}})
+        result = played(path, tmp_path / "results")
+    lost = result.metrics["outcomes"]["transport_failed"]
+    assert 0 < lost < 40
+    rows = table(result.folder.path, "rollouts")
+    assert {row["correct"] for row in rows if row["outcome"] == "transport_failed"} == {None}
+    assert {row["decision"] for row in rows if row["outcome"] == "transport_failed"} == {2}
+    for name in ("accuracy", "decided", "episode_length"):
+        assert metric(result, name)["n"] == 40 - lost
+    right = sum(row["correct"] is True for row in rows)
+    assert metric(result, "accuracy")["value"] == pytest.approx(right / (40 - lost))
+    lines = (result.folder.path / "fine_tune" / "agents" / "verifier.sft.jsonl").read_text().splitlines()
+    assert len(lines) <= 40 - lost
+
+
+def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> None:
+    faults = dict.fromkeys(
+        ("rate_limit", "rate_limit_seconds", "rate_limit_ms", "server_error", "drop", "half_body", "malformed",
+         "html", "empty_choices"), 0.05,
+    )  # fmt: skip
+    found = {}
+    for name, options in (("calm", {}), ("stormy", {"faults": faults})):
+        folder = tmp_path / name
+        folder.mkdir()
+        with serving(**options) as server:
+            result = played(spec_file(folder, server.base_url, size=20), folder / "results")
+            found[name] = (derived_files(result.folder.path), server.stats())
+        assert result.metrics["outcomes"]["transport_failed"] == 0
+    assert found["stormy"][0] == found["calm"][0]
+    kinds = Counter(found["stormy"][1]["kinds"])
+    answered = kinds.pop("answer")
+    assert len(kinds) == len(faults)
+    # No usable answer was bought twice.
+    assert answered == found["calm"][1]["requests"]
+    rows = table(result.folder.path, "completions")
+    assert sum(row["error"] is not None for row in rows) == kinds.total()
+    assert len(rows) == found["stormy"][1]["requests"]
+
+
+def test_a_call_that_hangs_is_given_up_at_the_spec_s_timeout_and_asked_again(tmp_path: Path) -> None:
+    with serving(faults={"hang": 0.3}, max_faults=1) as server:
+        path = spec_file(tmp_path, server.base_url, size=4, models={"m": {"timeout": 0.4}})
+        begun = time.perf_counter()
+        result = played(path, tmp_path / "results")
+        assert time.perf_counter() - begun < 10
+        assert server.stats()["kinds"]["hang"] > 0
+    assert result.metrics["outcomes"]["decided"] == 4

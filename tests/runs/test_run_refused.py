@@ -1,0 +1,57 @@
+"""A provider that refuses one call may answer others that are in flight: what it answers is paid for, and kept."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import ProviderRefusal
+from runner.rollouts.engine import REFUSED_SECONDS
+from tests.support.play import journal_records, nip_run, only_run, played, spec_file
+from tests.support.servers.chat_client import serving
+
+DEBATE = {
+    "protocol": {"use": "debate", "max_message_rounds": 6}, "prompts": "prompts/code_validation/debate",
+    "agents": {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
+}  # fmt: skip
+"""Its provers speak at the same time."""
+
+TREES = {"rollouts": {"num_responses_per_timestep": 2, "concurrency": 8}, "protocol": {"max_message_rounds": 4}}
+"""Every step is answered twice, and all that follows each answer is played at the same time."""
+
+
+@pytest.mark.parametrize("game", [{}, DEBATE, TREES], ids=["nip", "debate", "trees"])
+@pytest.mark.parametrize("kind", ["unauthorized", "insufficient_quota"])
+def test_answers_in_flight_when_the_provider_refuses_are_kept(tmp_path: Path, kind: str, game: dict[str, Any]) -> None:
+    """Every request takes another time, so some answers come long after the first refusal."""
+    with serving(kind=kind, after=12, latency=[0.02, 0.15]) as server:
+        path = spec_file(tmp_path, server.base_url, size=24, **{"rollouts": {"concurrency": 24}, **game})
+        with pytest.raises(ProviderRefusal):
+            played(path, tmp_path / "results")
+        answered = server.stats()["kinds"]["answer"]
+        assert server.stats()["open"] == 0
+    records = journal_records(only_run(tmp_path / "results"))
+    assert answered == 12
+    assert sum(record["kind"] == "call" and not record["cache"] for record in records) == answered
+
+
+def test_nothing_new_is_asked_once_the_provider_has_refused_a_call(tmp_path: Path) -> None:
+    with serving(kind="unauthorized", after=0, latency=[0.02, 0.15]) as server:
+        path = spec_file(tmp_path, server.base_url, size=24, rollouts={"concurrency": 8})
+        with pytest.raises(ProviderRefusal):
+            played(path, tmp_path / "results")
+        assert server.requests == 8
+
+
+def test_a_refusal_does_not_wait_for_calls_that_hang(tmp_path: Path) -> None:
+    with serving(faults={"hang": 0.5}, hang=30.0, kind="unauthorized", after=30) as server:
+        spec_file(
+            tmp_path, server.base_url, size=24, rollouts={"concurrency": 24}, models={"m": {"timeout": 60.0}}
+        )  # fmt: skip
+        begun = time.monotonic()
+        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    assert REFUSED_SECONDS < time.monotonic() - begun < 10

@@ -1,0 +1,182 @@
+"""How a run goes on: finished, longer, shorter, killed, interrupted, in use."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.errors import RunDirectoryError
+from tests.support.play import derived_files, journal_records, nip_run, only_run, played, spec_file
+from tests.support.processes import ended, started, until
+from tests.support.servers.chat_client import serving
+
+
+def test_a_finished_run_is_shown_and_not_played_again(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url)
+        first = played(path, tmp_path / "results")
+        asked, files = server.requests, derived_files(first.folder.path)
+        second = played(path, tmp_path / "results")
+        assert server.requests == asked
+        assert second.was_finished
+        assert json.dumps(second.metrics, sort_keys=True) == json.dumps(first.metrics, sort_keys=True)
+        assert derived_files(second.folder.path) == files
+
+
+def test_a_finished_run_is_shown_without_server_or_key(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url)
+        first = played(path, tmp_path / "results")
+    done = nip_run("spec.yaml", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (shown,) = json.loads(done.stdout)
+    assert shown["was_finished"]
+    assert shown["run_id"] == first.folder.run_id
+
+
+def test_again_plays_a_run_of_its_own(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url)
+        first = played(path, tmp_path / "results")
+        asked = server.requests
+        second = played(path, tmp_path / "results", again=True)
+        third = played(path, tmp_path / "results", again=True)
+        assert server.requests == 3 * asked
+    assert len({first.folder.run_id, second.folder.run_id, third.folder.run_id}) == 3
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [("rollouts.per_datapoint=1", "rollouts.per_datapoint=2"), ("dataset.limit=5", "dataset.limit=12")],
+)
+def test_a_longer_run_pays_for_the_difference_alone(tmp_path: Path, small: str, large: str) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url)
+        fresh = played(path, tmp_path / "fresh", large)
+        whole = server.requests
+        first = played(path, tmp_path / "grown", small)
+        part = server.requests - whole
+        grown = played(path, tmp_path / "grown", large)
+        assert server.requests == 2 * whole
+    assert 0 < part < whole
+    assert grown.folder == first.folder
+    assert derived_files(grown.folder.path) == derived_files(fresh.folder.path)
+
+
+def test_a_shorter_run_after_a_longer_one_pays_for_nothing_and_loses_nothing(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url)
+        first = played(path, tmp_path / "results")
+        files, asked = derived_files(first.folder.path), server.requests
+        shorter = played(path, tmp_path / "results", "dataset.limit=5")
+        assert server.requests == asked
+        longer = played(path, tmp_path / "results")
+        assert server.requests == asked
+    assert shorter.manifest["rollouts"] == 5
+    assert derived_files(longer.folder.path) == files
+
+
+@pytest.mark.parametrize("moment", [3, 17, 34])
+def test_a_killed_run_goes_on_and_asks_only_what_was_in_flight_again(tmp_path: Path, moment: int) -> None:
+    with serving(latency=[0.01, 0.05]) as server:
+        path = spec_file(tmp_path, server.base_url)
+        whole = played(path, tmp_path / "whole", "rollouts.concurrency=4")
+        needed = server.requests
+        process = started("spec.yaml", "rollouts.concurrency=4", "-q", cwd=tmp_path)
+        until(lambda: server.requests >= needed + moment or process.poll() is not None)
+        process.send_signal(signal.SIGKILL)
+        code, _, _ = ended(process)
+        assert code == -signal.SIGKILL
+        kept = len([r for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"])
+        resumed = played(path, tmp_path / "results", "rollouts.concurrency=4")
+        asked = server.requests - needed
+    assert kept > 0 or moment < 5
+    assert needed <= asked <= needed + 4
+    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
+    samples = [tuple(r["sample"]) for r in journal_records(resumed.folder.path) if r["kind"] == "call"]
+    assert len(samples) == len(set(samples)) == needed
+
+
+def test_a_torn_journal_is_cut_said_so_and_gone_on_from(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url)
+        whole = derived_files(played(path, tmp_path / "results").folder.path)
+        run_folder = only_run(tmp_path / "results")
+        journal = run_folder / "journal.jsonl"
+        data = journal.read_bytes()
+        journal.write_bytes(data[: len(data) * 2 // 3].rstrip(b"\n"))  # a cut between two lines tears none
+        manifest = json.loads((run_folder / "manifest.json").read_text())
+        (run_folder / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+        done = nip_run("spec.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "torn" in done.stderr
+    assert derived_files(run_folder) == whole
+
+
+def test_ctrl_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
+    with serving(latency=0.15) as server:
+        path = spec_file(tmp_path, server.base_url)
+        process = started("spec.yaml", "rollouts.concurrency=4", "--results", "here", cwd=tmp_path)
+        until(lambda: server.requests >= 6 or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        code, out, err = ended(process)
+        asked = server.requests
+        assert code == 130, err
+        assert "Traceback" not in err
+        assert "nip-run run spec.yaml rollouts.concurrency=4 --results here" in err
+        assert out == ""
+        run_folder = only_run(tmp_path / "here")
+        assert json.loads((run_folder / "manifest.json").read_text())["status"] == "interrupted"
+        # What was in flight came in and was kept.
+        assert len([r for r in journal_records(run_folder) if r["kind"] == "call"]) == asked
+        whole = played(path, tmp_path / "whole")
+        needed = server.requests - asked
+        resumed = played(path, tmp_path / "here")
+        assert server.requests == 2 * needed
+    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
+
+
+def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
+    with serving(latency=20.0) as server:
+        spec_file(tmp_path, server.base_url, models={"m": {"timeout": 60.0}})
+        process = started("spec.yaml", "-q", cwd=tmp_path)
+        until(lambda: server.requests >= 4 or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        code, _, err = ended(process)
+        assert time.monotonic() - begun < 3
+    assert code == 130, err
+    assert "Traceback" not in err
+
+
+def test_a_run_in_use_is_refused_by_the_name_of_its_process(tmp_path: Path) -> None:
+    with serving(latency=1.0) as server:
+        path = spec_file(tmp_path, server.base_url)
+        process = started("spec.yaml", "-q", cwd=tmp_path)
+        try:
+            until(lambda: server.requests >= 1 or process.poll() is not None)
+            asked = server.requests
+            with pytest.raises(RunDirectoryError, match=f"in use by process {process.pid} "):
+                played(path, tmp_path / "results")
+            assert server.requests <= max(asked, 8)
+        finally:
+            process.kill()
+            ended(process)
+
+
+def test_another_spec_under_a_run_s_id_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=2)
+        played(path, tmp_path / "results", run_id="mine")
+        asked = server.requests
+        with pytest.raises(RunDirectoryError, match=r"models\.m\.temperature.*--run-id") as refused:
+            played(path, tmp_path / "results", "models.m.temperature=0.5", run_id="mine")
+        assert server.requests == asked
+    assert "base_url" not in str(refused.value)

@@ -1,0 +1,166 @@
+"""What is left of a sweep's budget is counted once: its runs belong to one process as long as it plays."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import UsageError
+from runner.rollouts.plan import Plan
+from runner.runs.run import lock_run
+from runner.spec.load import load_specs
+from tests.support.play import command, environment, journal_records, nip_run, spec_file
+from tests.support.servers.batch_client import Provider, providing
+
+IN, OUT = 100.0, 400.0
+PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60}}
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.01)
+
+
+def sweep(folder: Path, provider: Provider, seeds: int = 2, **changes: Any) -> list[str]:
+    """A spec that sweeps over seeds from 1; the ids of its runs."""
+    swept = {"seed": list(range(1, seeds + 1))}
+    path = spec_file(folder, provider.base_url, size=4, models=PRICED, sweep=swept, **changes)
+    return [Plan(spec).run_id for spec in load_specs(path)]
+
+
+@contextmanager
+def playing(folder: Path, provider: Provider) -> Iterator[subprocess.Popen[bytes]]:
+    """The sweep in a process that has come to the first calls of its first point."""
+    process = subprocess.Popen(
+        command("spec.yaml", "-q"), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until(lambda: provider.stats()["chat"] > 0)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def asked_in(folder: Path, run_id: str) -> int:
+    run = folder / "results" / "runs" / run_id
+    return len(journal_records(run)) if (run / "journal.jsonl").is_file() else 0
+
+
+@pytest.mark.parametrize("words", [("spec.yaml",), ("spec.yaml", "sweep={}", "seed=2")], ids=["all", "a later point"])
+def test_a_run_that_another_process_s_budget_counts_on_is_left_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with providing(latency=0.3) as provider:
+        first, second = sweep(tmp_path, provider, budget={"usd": 50.0})
+        with playing(tmp_path, provider) as process:
+            done = nip_run(*words, "-q", cwd=tmp_path)
+            assert process.poll() is None
+            assert asked_in(tmp_path, second) == 0
+        assert done.returncode == 1
+        locked = first if len(words) == 1 else second
+        assert f"run {locked} is in use by process {process.pid} " in done.stderr
+
+
+def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> None:
+    with providing(latency=0.05) as provider:
+        sweep(tmp_path, provider, budget={"usd": 1.0})
+        begun = [
+            subprocess.Popen(
+                command("spec.yaml", "-q"), cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )
+            for _ in range(3)
+        ]  # fmt: skip
+        codes = [process.wait(60) for process in begun]
+        assert provider.billed_usd(IN, OUT) <= 1.0
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        assert 0.4 < provider.billed_usd(IN, OUT) <= 1.0
+    assert 3 in codes
+    assert set(codes) <= {1, 3}
+
+
+def test_nothing_is_asked_before_every_point_of_the_sweep_is_locked(tmp_path: Path) -> None:
+    with providing() as provider:
+        _, second = sweep(tmp_path, provider, budget={"usd": 50.0})
+        with lock_run(tmp_path / "results", second):
+            done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        assert done.returncode == 1
+        assert f"run {second} is in use by process" in done.stderr
+        assert provider.stats()["chat"] == 0
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+
+
+def test_a_sweep_may_have_more_points_than_a_process_may_open_files_by_default(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2, sweep={"seed": list(range(80))}, budget={"usd": 1.0})
+    last = Plan(load_specs(path)[-1]).run_id
+    with lock_run(tmp_path / "results", last):
+        done = subprocess.run(
+            ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *command("spec.yaml", "-q")], cwd=tmp_path,
+            env=environment(), capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    assert f"run {last} is in use by process" in done.stderr
+    assert len(list((tmp_path / "results" / "runs").iterdir())) == 80
+
+
+def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None:
+    with providing(latency=0.1) as provider:
+        runs = sweep(tmp_path, provider, seeds=4)
+        with playing(tmp_path, provider) as process:
+            done = nip_run("spec.yaml", "-q", "sweep={}", "seed=4", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert process.wait(60) == 0
+    assert all(asked_in(tmp_path, run_id) > 0 for run_id in runs)
+
+
+def test_a_run_that_stands_twice_in_a_command_is_counted_and_locked_once(tmp_path: Path) -> None:
+    with providing() as provider:
+        spec_file(tmp_path, provider.base_url, size=4, models=PRICED)
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+        spent = provider.billed_usd(IN, OUT)
+        enough = f"budget.usd={2.6 * spent:.6f}"
+        done = nip_run("spec.yaml", "spec.yaml", "-q", enough, "rollouts.per_datapoint=2", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert provider.billed_usd(IN, OUT) > 1.5 * spent
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a b", "", "."])
+def test_a_run_id_that_can_be_none_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be a run's id"):
+        lock_run(tmp_path / "results", name)
+    if name:
+        spec_file(tmp_path, budget={"usd": 1.0})
+        before = sorted(tmp_path.rglob("*"))
+        assert nip_run("spec.yaml", "-q", "--run-id", name, cwd=tmp_path).returncode == 2
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_budget_counts_no_other_spec_s_run(tmp_path: Path) -> None:
+    """The folder that `--run-id` names holds another game, with other agents."""
+    solo = {
+        "protocol": {"use": "solo_verifier", "max_message_rounds": None}, "agents": {"prover": None},
+        "prompts": "prompts/code_validation/solo_verifier",
+    }  # fmt: skip
+    spec_file(tmp_path, size=2)
+    assert nip_run("spec.yaml", "-q", "--run-id", "taken", cwd=tmp_path).returncode == 0
+    spec_file(tmp_path, size=2, budget={"usd": 1.0}, **solo)
+    done = nip_run("spec.yaml", "-q", "--run-id", "taken", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "holds another spec's run" in done.stderr
+
+
+def test_what_a_run_without_a_manifest_spent_is_counted(tmp_path: Path) -> None:
+    """As after a damaged manifest was removed, to have the run made again from its journal."""
+    with providing() as provider:
+        (run_id,) = sweep(tmp_path, provider, seeds=1, budget={"usd": 0.5})
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        (tmp_path / "results" / "runs" / run_id / "manifest.json").unlink()
+        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        assert provider.billed_usd(IN, OUT) <= 0.5

@@ -1,0 +1,379 @@
+"""A spec file into a Spec: what ships loads, what is wrong is said at its place, and what is saved is the same spec."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from runner.errors import SpecError
+from runner.results.folder import RunFolder
+from runner.results.inputs import resolved_spec, write_inputs
+from runner.rollouts.plan import Plan
+from runner.spec.load import Spec, load_spec, load_specs
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = sorted((ROOT / "specs").glob("*.yaml"))
+
+SPEC = """\
+name: tiny
+dataset: {path: data.jsonl}
+protocol: {use: nip}
+prompts: prompts/code_validation/nip
+models:
+  m: {provider: dummy}
+agents:
+  prover: {model: m}
+  verifier: {model: m}
+"""
+ROWS = [
+    {"id": "a", "question": "q", "solution": "s", "label": 0},
+    {"id": "b", "question": "q", "solution": "t", "label": 1},
+]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def problems(path: Path, *overrides: str) -> list[str]:
+    """Each problem; the spec's own folder is left out of file names."""
+    with pytest.raises(SpecError) as caught:
+        load_specs(path, overrides)
+    return [str(problem).replace(f"{path.parent}/", "") for problem in caught.value.problems]
+
+
+def rollout_ids(spec: Spec) -> list[str]:
+    return [job.rollout_id for job in Plan(spec).jobs()]
+
+
+# What ships
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_spec_loads(path):
+    for loaded in load_specs(path):
+        assert loaded.dataset.datapoints
+        assert loaded.experiment.fine_tune is not None
+
+
+def test_there_is_a_spec_for_every_protocol_and_for_two_servers():
+    loaded = {path.stem: load_specs(path)[0] for path in SHIPPED}
+    protocols = {"nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier"}
+    assert protocols | {"openai", "vllm", "quickstart"} <= loaded.keys()
+    for name in protocols:
+        assert loaded[name].protocol.name == name
+        assert {model.provider for model in loaded[name].experiment.models.values()} == {"dummy"}
+    assert all(model.provider == "openai" for model in loaded["openai"].experiment.models.values())
+    assert all(model.base_url for model in loaded["vllm"].experiment.models.values())
+
+
+def test_a_shipped_spec_is_found_by_name_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_spec("quickstart.yaml").experiment.name == "quickstart"
+    assert load_spec("specs/quickstart.yaml").experiment.name == "quickstart"
+
+
+def test_a_spec_of_ones_own_extends_a_built_in_base(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "extends: base/offline.yaml\nname: mine\nprotocol: {use: solo_verifier}\n"
+        "prompts: prompts/code_validation/solo_verifier\nagents: {verifier: {model: offline}}\n"
+    )
+    assert len(load_spec(path).dataset.datapoints) > 10
+
+
+def test_a_misspelt_spec_gets_the_nearest_one(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    assert problems(tmp_path / "spce.yaml") == [
+        "spce.yaml:1:1: no such spec file, here or among the built-in ones; did you mean 'spec.yaml'?"
+    ]
+
+
+def test_a_folder_is_no_spec(tmp_path):
+    assert "no such spec file" in problems(tmp_path)[0]
+
+
+# What is wrong, and where
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "messages"),
+    [
+        ("name: tiny", "nam: tiny", ["spec.yaml:1:1: (root): missing key: name",
+                                     "spec.yaml:1:1: nam: unknown key; did you mean 'name'?"]),
+        ("name: tiny", "name: [tiny]", ["spec.yaml:1:1: name: text belongs here, not a list"]),
+        ("use: nip", "use: debat", [
+            "spec.yaml:3:12: protocol.use: no protocol 'debat'; did you mean 'debate'?; or give a .yaml file"]),
+        ("use: nip", "use: nip, max_message_round: 3", [
+            "spec.yaml:3:22: protocol.max_message_round: unknown key; did you mean 'max_message_rounds'?"]),
+        ("use: nip", "use: nip, max_message_rounds: '3'", [
+            "spec.yaml:3:22: protocol.max_message_rounds: a whole number belongs here, not '3'"]),
+        ("use: nip", "use: nip, sequential: true", [
+            "spec.yaml:3:22: protocol.sequential: nip fixes sequential at False; leave it out"]),
+        ("use: nip", "use: nip, min_message_rounds: 9", [
+            "spec.yaml:3:22: protocol.min_message_rounds: 9 is more than max_message_rounds (8)"]),
+        ("use: nip", "use: nip, force_guess: two", [
+            "spec.yaml:3:22: protocol.force_guess: 'two' is none of zero, one, y"]),
+        ("path: data.jsonl", "path: dota.jsonl", [
+            "spec.yaml:2:11: dataset.path: no file 'dota.jsonl' beside the spec, nor among the built-in ones"]),
+        ("m: {provider: dummy}", "m: {provider: dumy}", [
+            "spec.yaml:6:7: models.m.provider: 'dumy' is none of openai, dummy, replay; did you mean 'dummy'?"]),
+        ("m: {provider: dummy}", "m: {provider: openai}", [
+            "spec.yaml:6:3: models.m: missing key: model (the name the server knows)"]),
+        ("m: {provider: dummy}", "m: {}", [
+            "spec.yaml:6:3: models.m: missing key: model (the name the server knows)"]),
+        ("m: {provider: dummy}", "m: {model: x, max_tokens: 1, max_completion_tokens: 1}", [
+            "spec.yaml:6:17: models.m.max_tokens: set max_tokens or max_completion_tokens, not both"]),
+        ("m: {provider: dummy}", "m: {provider: replay}", [
+            "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay)"]),
+        ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
+            "spec.yaml:6:25: models.m.run: no run folder 'gone'"]),
+        ("m: {provider: dummy}", "m: {model: x, base_url: 'https://me@evil.example'}", [
+            "spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form ^https?://[^@\\s]+$"]),
+        ("m: {provider: dummy}", "m: {provider: dummy, temperature: -1}", [
+            "spec.yaml:6:24: models.m.temperature: -1 is too small; at least 0"]),
+        ("m: {provider: dummy}", "m: {provider: dummy, temperature: .nan}", None),
+        ("m: {provider: dummy}", "m: {provider: dummy}\n  a b: {provider: dummy}", None),
+        ("prover: {model: m}", "prover: {model: mm}", [
+            "spec.yaml:8:12: agents.prover.model: no model group 'mm'; did you mean 'm'?"]),
+        ("prover: {model: m}", "provr: {model: m}", [
+            "spec.yaml:7:1: agents: nip has a seat that nobody fills: prover",
+            "spec.yaml:8:3: agents.provr: nip has no such agent; did you mean 'prover'?"]),
+        ("prover: {model: m}", "prover: 3", [
+            "spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3"]),
+        ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
+            "spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones"]),
+        ("name: tiny", "name: tiny\nfine_tune: {agents: [verifier, provr]}", [
+            "spec.yaml:2:32: fine_tune.agents: nip has no agent 'provr'; did you mean 'prover'?"]),
+        ("name: tiny", "name: tiny\nsweep: {seed: []}", None),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_a_mistake_in_a_spec_is_said_at_its_place(spec, old, new, messages):
+    assert old in SPEC
+    spec.write_text(SPEC.replace(old, new, 1))
+    found = problems(spec)
+    if messages is not None:
+        assert found == messages
+
+
+def test_a_name_that_no_model_group_can_have_is_refused_where_it_stands(spec):
+    spec.write_text(SPEC.replace("m: {provider: dummy}", "m: {provider: dummy}\n  a b: {provider: dummy}"))
+    (message,) = problems(spec)
+    assert message.startswith("spec.yaml:7:3: models.a b: ")
+
+
+def test_a_prompt_folder_without_a_template_names_it(spec):
+    (spec.parent / "mine").mkdir()
+    shutil.copy(ROOT / "prompts/code_validation/nip/verifier.jinja", spec.parent / "mine/verifer.jinja")
+    shutil.copy(ROOT / "prompts/code_validation/nip/prover.jinja", spec.parent / "mine")
+    messages = problems(spec, "prompts=" + str(spec.parent / "mine"))
+    assert len(messages) == 2
+    assert "no template 'mine/verifier.jinja' (No such file or directory)" in messages[0]
+    assert "did you mean 'verifer.jinja'?" in messages[0]
+    assert "no template 'mine/verifier.last_round.jinja'" in messages[1]
+
+
+def test_mistakes_in_all_sections_come_at_once(spec):
+    spec.write_text(
+        "name: tiny\nseeed: 1\ndataset: {path: none.jsonl}\nprotocol: {use: debat}\nprompts: nowhere\n"
+        "models: {m: {provider: openai}}\nagents: {prover: 3}\nrollouts: {per_datapoint: none}\n"
+    )
+    found = problems(spec)
+    assert [message.split(": ")[1] for message in found] == [
+        "seeed", "dataset.path", "protocol.use", "prompts", "models.m", "agents.prover", "rollouts.per_datapoint",
+    ]  # fmt: skip
+
+
+def test_a_mistake_in_a_template_is_said_with_those_of_the_spec(spec):
+    (spec.parent / "mine").mkdir()
+    for name in ("prover", "verifier", "verifier.last_round"):
+        (spec.parent / "mine" / f"{name}.jinja").write_text("{{ label }}")
+    found = problems(spec, f"prompts={spec.parent / 'mine'}", "models.m.provider=openai")
+    assert len(found) == 4
+    assert sum("the label must not reach a prompt" in message for message in found) == 3
+
+
+def test_a_mistake_in_a_base_is_said_in_the_base(spec):
+    (spec.parent / "base.yaml").write_text("# common\nseed: minus one\n")
+    spec.write_text("extends: base.yaml\n" + SPEC)
+    (message,) = problems(spec)
+    assert "base.yaml:2:1: seed: a whole number belongs here, not 'minus one'" in message
+
+
+@pytest.mark.parametrize("name", ["1.0", "2e0"])
+def test_a_whole_number_written_as_a_float_is_the_same_number(spec, name):
+    loaded = load_spec(spec, [f"seed={name}", f"rollouts.per_datapoint={name}"])
+    same = load_spec(spec, [f"seed={int(float(name))}", f"rollouts.per_datapoint={int(float(name))}"])
+    assert rollout_ids(loaded) == rollout_ids(same)
+
+
+# Sweeps
+
+
+def test_a_sweep_is_the_product_with_the_first_key_slowest(spec):
+    spec.write_text(SPEC + "sweep: {protocol.max_message_rounds: [2, 4], seed: [5, 6, 7]}\n")
+    points = [(s.protocol.max_message_rounds, s.experiment.seed) for s in load_specs(spec)]
+    assert points == [(2, 5), (2, 6), (2, 7), (4, 5), (4, 6), (4, 7)]
+
+
+def test_each_point_of_a_sweep_is_a_run_of_its_own(spec):
+    spec.write_text(SPEC + "sweep: {seed: [0, 1, 2]}\n")
+    specs = load_specs(spec)
+    assert len({Plan(s).run_id for s in specs}) == 3
+    assert all(not s.experiment.sweep for s in specs)
+
+
+def test_load_spec_refuses_a_sweep(spec):
+    spec.write_text(SPEC + "sweep: {seed: [0, 1]}\n")
+    with pytest.raises(SpecError, match="sweeps over 2 points; use load_specs"):
+        load_spec(spec)
+
+
+def test_a_sweep_wins_over_an_override_of_the_same_key(spec):
+    spec.write_text(SPEC + "sweep: {seed: [3, 4]}\n")
+    assert [s.experiment.seed for s in load_specs(spec, ["seed=9", "rollouts.concurrency=2"])] == [3, 4]
+
+
+def test_a_mistake_in_a_swept_value_is_said_at_the_value(spec):
+    spec.write_text(SPEC + "sweep:\n  seed: [0, x]\n  agents.prover.model:\n  - m\n  - n\n")
+    assert problems(spec) == [
+        "spec.yaml:11:13: seed: a whole number belongs here, not 'x'",
+        "spec.yaml:14:5: agents.prover.model: no model group 'n'; there are m",
+    ]
+
+
+@pytest.mark.parametrize("value", ["plain", "é", "😀 astral", 'quotes " and \\ and \n', "x: {y", "\\${name}", "1e3"])
+def test_any_text_can_be_swept(spec, value):
+    spec.write_text(SPEC + f"sweep: {{description: [{json.dumps(value, ensure_ascii=False)}, other]}}\n")
+    wanted = value.replace("\\${", "${")
+    assert [s.experiment.description for s in load_specs(spec)] == [wanted, "other"]
+
+
+def test_a_swept_mapping_replaces_the_mapping(spec):
+    spec.write_text(SPEC + "sweep: {rollouts: [{concurrency: 1}, {per_datapoint: 2}]}\n")
+    one, two = load_specs(spec)
+    assert (one.experiment.rollouts.concurrency, two.experiment.rollouts.per_datapoint) == (1, 2)
+
+
+# Paths
+
+
+def test_paths_are_relative_to_the_file_that_says_them(spec, monkeypatch):
+    deep = spec.parent / "deep"
+    (deep / "own").mkdir(parents=True)
+    (deep / "data.jsonl").write_text(json.dumps({**ROWS[0], "id": "deep"}) + "\n")
+    for name in ("prover", "verifier", "verifier.last_round"):
+        (deep / "own" / f"{name}.jinja").write_text("own")
+    (deep / "base.yaml").write_text("dataset: {path: data.jsonl}\nprompts: own\n")
+    elsewhere = spec.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    kept = SPEC.replace("dataset: {path: data.jsonl}\n", "").replace("prompts: prompts/code_validation/nip\n", "")
+    spec.write_text("extends: deep/base.yaml\n" + kept)
+    loaded = load_spec(spec)
+    assert [point.id for point in loaded.dataset.datapoints] == ["deep"]
+    assert loaded.prompts.sources["prover"] == "own"
+    spec.write_text("extends: deep/base.yaml\n" + SPEC)
+    assert [point.id for point in load_spec(spec).dataset.datapoints] == ["a", "b"]
+
+
+def test_a_path_in_an_override_is_relative_to_the_working_folder(spec, monkeypatch):
+    elsewhere = spec.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "here.jsonl").write_text(json.dumps({**ROWS[0], "id": "here"}) + "\n")
+    monkeypatch.chdir(elsewhere)
+    assert [p.id for p in load_spec(spec, ["dataset.path=here.jsonl"]).dataset.datapoints] == ["here"]
+
+
+def test_a_protocol_file_is_looked_up_beside_the_spec(spec):
+    (spec.parent / "own.yaml").write_text("name: own\nextends: nip\nparameters: {max_message_rounds: 3}\n")
+    loaded = load_spec(spec, [])
+    spec.write_text(SPEC.replace("use: nip", "use: own.yaml"))
+    assert load_spec(spec).protocol.max_message_rounds == 3 != loaded.protocol.max_message_rounds
+
+
+# The resolved spec
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["protocol.max_message_rounds=4", "rollouts.per_datapoint=3", "seed=9"],
+        ["dataset.shuffle=true", "dataset.limit=1"],
+        ["dataset.columns={id: question, question: id}", "dataset.filter=label = 1"],
+        ["description='a ${b} 1e3'", "models.m.stop=['${x}', '1e3']"],
+        ["fine_tune={agents: [verifier], formats: [openai, trl]}", "decision_format.lenient=true"],
+    ],
+    ids=str,
+)
+def test_the_resolved_spec_is_a_valid_spec_with_the_same_rollouts(spec, overrides):
+    escaped = [override.replace("${", "\\${") for override in overrides]
+    first = load_spec(spec, escaped)
+    folder = RunFolder(spec.parent / "run")
+    write_inputs(Plan(first), folder)
+    again = load_spec(folder.spec)
+    assert rollout_ids(again) == rollout_ids(first)
+    assert [job.seed for job in Plan(again).jobs()] == [job.seed for job in Plan(first).jobs()]
+    assert again.experiment.description == first.experiment.description
+    assert again.experiment.models == first.experiment.models
+    assert resolved_spec(Plan(again)) == resolved_spec(Plan(first))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_spec_survives_being_saved(path, tmp_path):
+    first = load_spec(path)
+    folder = RunFolder(tmp_path / "run")
+    write_inputs(Plan(first), folder)
+    again = load_spec(folder.spec)
+    assert rollout_ids(again) == rollout_ids(first)
+    assert again.protocol.parameters == first.protocol.parameters
+
+
+def test_a_datapoints_text_of_any_kind_survives_being_saved(spec):
+    rows = [{**ROWS[0], "solution": "{{ 7*7 }} ${oc.env:HOME} 😀 \u2028", "when": "2024-01-01", "size": 1.5}]
+    (spec.parent / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first = load_spec(spec)
+    folder = RunFolder(spec.parent / "run")
+    write_inputs(Plan(first), folder)
+    assert load_spec(folder.spec).dataset.datapoints == first.dataset.datapoints
+
+
+# Identity
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=1", "protocol.max_message_rounds=4", "agents.prover.max_response_words=9", "models.m.temperature=0.5"],
+)
+def test_what_a_game_depends_on_changes_its_rollouts(spec, override):
+    assert not set(rollout_ids(load_spec(spec))) & set(rollout_ids(load_spec(spec, [override])))
+
+
+@pytest.mark.parametrize(
+    "override", ["description=other", "rollouts.concurrency=1", "retry.transient.attempts=2", "dataset.shuffle=true"]
+)
+def test_what_a_game_does_not_depend_on_leaves_its_rollouts(spec, override):
+    assert sorted(rollout_ids(load_spec(spec))) == sorted(rollout_ids(load_spec(spec, [override])))
+
+
+def test_a_longer_run_has_the_shorter_ones_rollouts_in_it(spec):
+    short = rollout_ids(load_spec(spec, ["dataset.limit=1"]))
+    assert set(short) < set(rollout_ids(load_spec(spec, ["rollouts.per_datapoint=2"])))
+
+
+def test_an_edited_prompt_is_another_rollout(spec):
+    folder = spec.parent / "mine"
+    shutil.copytree(ROOT / "prompts/code_validation/nip", folder)
+    before = rollout_ids(load_spec(spec, [f"prompts={folder}"]))
+    assert before == rollout_ids(load_spec(spec))
+    (folder / "prover.jinja").write_text("edited {{ solution }}")
+    assert not set(before) & set(rollout_ids(load_spec(spec, [f"prompts={folder}"])))

@@ -1,0 +1,65 @@
+"""Jobs at a provider that fine-tunes, for the tests of the backend that asks for them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.models.policy import TransientPolicy
+from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
+from runner.training.backends.base import FineTuneJob, JobState, JobStatus
+from runner.training.backends.connect import backend_for
+from runner.training.backends.openai import OpenAiBackend
+from tests.support.servers.fine_tune_client import FineTuner
+
+QUICK = TransientPolicy(attempts=6, first_wait=0.001, max_wait=0.002)
+EXAMPLE = {"messages": [{"role": "user", "content": "Is it right?"}, {"role": "assistant", "content": "Yes."}]}
+
+
+def job_in(folder: Path, **changes: Any) -> FineTuneJob:
+    folder.mkdir(parents=True, exist_ok=True)
+    method = changes.get("method", "sft")
+    pair = {"input": {"messages": []}, "preferred_output": [], "non_preferred_output": []}
+    dataset = folder / f"m.{method}.jsonl"
+    dataset.write_text((json.dumps(EXAMPLE if method == "sft" else pair) + "\n") * 12)
+    values: dict[str, Any] = {
+        "key": "run/1/m", "group": "m", "method": method, "base_model": "tiny", "dataset": dataset,
+        "dataset_sha256": "ab" * 32, "folder": folder / "job", "seed": 7, "name": "my run",
+    }  # fmt: skip
+    return FineTuneJob(**{**values, **changes})
+
+
+def backend_at(server: FineTuner, *, waits: list[float] | None = None, **trainer: Any) -> OpenAiBackend:
+    model: dict[str, Any] = trainer.pop("model", {})
+    policy = trainer.pop("policy", QUICK)
+    made = backend_for(
+        "m", TrainerSettings(backend="openai", **trainer), ModelSettings(model="tiny", base_url=server.base_url,
+        **{"timeout": 5.0, **model}), policy=policy, sleep=time.sleep if waits is None else waits.append,
+    )  # fmt: skip
+    assert isinstance(made, OpenAiBackend)
+    return made
+
+
+def begun(server: FineTuner, job: FineTuneJob, **options: Any) -> tuple[OpenAiBackend, Mapping[str, Any]]:
+    backend = backend_at(server, **options)
+    return backend, backend.submit(job, [], lambda record: None)
+
+
+def to_its_end(backend: OpenAiBackend, job: FineTuneJob, handle: Mapping[str, Any]) -> list[JobStatus]:
+    statuses = [backend.poll(job, handle)]
+    while statuses[-1].state in (JobState.RUNNING, JobState.WAITING):
+        assert len(statuses) < 50
+        statuses.append(backend.poll(job, handle))
+    return statuses
+
+
+class Killed(BaseException):
+    """What stands for the end of the process."""
+
+
+def unexpected(record: Mapping[str, Any]) -> None:
+    raise AssertionError(record)

@@ -1,0 +1,61 @@
+"""The command line in a process that runs on, for tests that watch it, signal it and wait for its end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.play import command, environment
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for what must come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.01)
+
+
+def started(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
+    """What it says is kept for `ended`."""
+    return subprocess.Popen(
+        command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, preexec_fn=_as_at_a_terminal,
+    )  # fmt: skip
+
+
+def _as_at_a_terminal() -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, and that would be handed down to here."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 30.0) -> tuple[int, str, str]:
+    """Its exit code and what it said on stdout and stderr."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def started_silent(*words: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
+    """What it says is dropped."""
+    return subprocess.Popen(
+        command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, preexec_fn=_as_at_a_terminal,
+    )  # fmt: skip
+
+
+def ended_or_killed(process: subprocess.Popen[Any], seconds: float) -> int | None:
+    """The exit code; None where it had to be killed."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        process.kill()
+        process.wait()

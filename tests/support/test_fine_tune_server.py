@@ -1,0 +1,77 @@
+"""The loopback provider that fine-tunes does what the tests of training rely on."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
+from runner.training.backends.base import FineTuneJob, JobState
+from runner.training.backends.connect import backend_for
+from tests.support.play import metric, played, spec_file
+from tests.support.servers.fine_tune import trainings
+from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
+
+
+def trained(server: FineTuner, folder: Path, base_model: str, *, examples: int = 12, key: str = "run/1/m") -> str:
+    """The name of a model that was trained once more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dataset = folder / "m.sft.jsonl"
+    dataset.write_text((json.dumps({"messages": []}) + "\n") * examples)
+    model = ModelSettings(model=base_model, base_url=server.base_url, timeout=5.0)
+    backend = backend_for("m", TrainerSettings(backend="openai"), model)
+    job = FineTuneJob(key, "m", "sft", base_model, dataset, "ab" * 32, folder / "job", 7, "tiny")
+    handle = backend.submit(job, [], lambda record: None)
+    while (status := backend.poll(job, handle)).state is JobState.RUNNING:
+        pass
+    assert status.model is not None
+    return status.model
+
+
+def test_a_verifier_is_right_more_often_the_more_it_was_trained(tmp_path: Path) -> None:
+    accuracies = []
+    with fine_tuning(accuracy=0.5, gain=0.15) as server:
+        names = ["tiny"]
+        for index in range(3):
+            names.append(trained(server, tmp_path / str(index), names[-1]))
+        for index in (0, 1, 3):
+            (tmp_path / f"play{index}").mkdir()
+            path = spec_file(
+                tmp_path / f"play{index}", server.base_url, size=150, models={"m": {"model": names[index]}}
+            )
+            result = played(path, tmp_path / f"play{index}" / "results")
+            accuracies.append(metric(result, "accuracy")["value"])
+        asked = server.stats()["models"]
+    assert [trainings(name) for name in names] == [0, 1, 2, 3]
+    assert len(set(names)) == 4
+    assert accuracies[0] < accuracies[1] < accuracies[2]
+    assert accuracies[0] < 0.6
+    assert accuracies[2] > 0.85
+    assert set(asked) == {names[0], names[1], names[3]}
+
+
+def test_equal_jobs_get_equal_names_from_another_server(tmp_path: Path) -> None:
+    names = []
+    for _ in range(2):
+        with fine_tuning() as server:
+            names.append(trained(server, tmp_path, trained(server, tmp_path, "tiny")))
+            more = trained(server, tmp_path, "tiny", examples=13)
+            assert more != names[-1]
+    assert names[0] == names[1]
+
+
+def test_a_model_can_be_asked_when_its_job_has_succeeded_and_not_before(tmp_path: Path) -> None:
+    body: dict[str, Any] = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}
+    with fine_tuning() as server:
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            server._get("/v1/chat/completions", json.dumps({**body, "model": "ft:tiny:tiny:1x000000"}).encode())
+        name = trained(server, tmp_path, "tiny")
+        answer = server._get("/v1/chat/completions", json.dumps({**body, "model": name}).encode())
+        listed = server._get("/v1/models")
+    assert answer["model"] == name
+    assert [model["id"] for model in listed["data"]] == ["tiny", "small", name]

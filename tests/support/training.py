@@ -1,0 +1,93 @@
+"""A small training spec for tests, played offline unless a server is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner.api import run
+from runner.results.folder import RunFolder
+from runner.runs.run import RunResult
+from runner.spec.load import load_spec
+from runner.storage.journal import read_journal
+from tests.support.play import merged
+
+TRAIN, TEST = 12, 6
+
+
+def training_spec(folder: Path, **changes: Any) -> Path:
+    """A spec file beside its dataset; `changes` are merged over it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            "id": f"{split}{i}",
+            "label": i % 2,
+            "question": f"Write f(x) that returns x + {first + i}.",
+            "solution": f"def f(x):\n    return x + {first + i if i % 2 else first + i + 1}\n",
+            "split": split,
+        }
+        for split, size, first in (("train", TRAIN, 0), ("test", TEST, 1000))
+        for i in range(size)
+    ]
+    (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
+    spec: dict[str, Any] = {
+        "name": "learn",
+        "kind": "training",
+        "dataset": {"path": "data.jsonl", "split": "train"},
+        "protocol": {"use": "nip", "max_message_rounds": 4},
+        "prompts": "prompts/code_validation/nip",
+        "models": {"p": {"provider": "dummy"}, "v": {"provider": "dummy"}},
+        "agents": {"prover": {"model": "p"}, "verifier": {"model": "v"}},
+        "training": {
+            "method": "expert_iteration",
+            "iterations": 2,
+            "min_examples": 2,
+            "trainers": {"p": {"backend": "dummy"}, "v": {"backend": "dummy"}},
+        },
+    }
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(merged(spec, changes)), "utf-8")
+    return path
+
+
+def malt(**changes: Any) -> dict[str, Any]:
+    """What makes of the small spec one of trees and preferences."""
+    base = {"training": {"method": "malt"}, "rollouts": {"num_responses_per_timestep": 2}}
+    return merged(base, changes)
+
+
+def at_provider(base_url: str, **changes: Any) -> dict[str, Any]:
+    """What has the small spec played and trained by a server."""
+    model = {"provider": "openai", "model": "tiny", "base_url": base_url, "timeout": 10.0}
+    trainer = {"backend": "openai", "poll_seconds": 0.02}
+    base = {
+        "models": {"p": model, "v": {**model, "model": "small"}},
+        "training": {
+            "trainers": {"p": trainer, "v": trainer},
+            "min_examples": 10,
+            "selection": {"reward_threshold": 0.0},
+        },
+        "retry": {"transient": {"first_wait": 0.01, "max_wait": 0.05}},
+        "rollouts": {"per_datapoint": 3, "concurrency": 8},
+    }
+    if changes.get("training", {}).get("method") == "malt":
+        del base["training"]["selection"]
+    return merged(base, changes)
+
+
+def trained(path: Path, results: Path, *overrides: str, **options: Any) -> RunResult:
+    return run(load_spec(path, list(overrides)), results, **options)
+
+
+def stages_of(run_folder: RunFolder) -> list[Mapping[str, Any]]:
+    return [record for _, record in read_journal(run_folder.path / "stages.jsonl")]
+
+
+def datasets_of(run_folder: RunFolder) -> dict[str, bytes]:
+    """Every dataset and sidecar of a training run, by its path in the folder."""
+    paths = sorted((run_folder.path / "iterations").rglob("*.jsonl"))
+    return {str(path.relative_to(run_folder.path)): path.read_bytes() for path in paths}

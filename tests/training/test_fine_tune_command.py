@@ -1,0 +1,395 @@
+"""The user's own trainer: what it is told, what becomes of its end, and that it is started once whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import RunError
+from runner.models.settings import ModelSettings
+from runner.spec.checks.command import PLACEHOLDERS, command_problems
+from runner.spec.trainers import TrainerSettings
+from runner.training.backends.base import Backend, FineTuneJob, JobState, JobStatus
+from runner.training.backends.command import startable_problems
+from runner.training.backends.connect import backend_for
+from runner.training.backends.names import LONGEST
+from tests.support.subprocess_server import ROOT
+
+GOOD = "pathlib.Path(model_file).write_text('  org/better\\n')"
+WAITS = f"""
+open('starts', 'a').write('x')
+while not os.path.exists('go'):
+    time.sleep(0.01)
+{GOOD}
+"""
+
+
+def trainer(code: str, *more: str) -> tuple[str, ...]:
+    """A trainer whose code knows its first arguments by name."""
+    names = "import os, pathlib, signal, sys, time\ndataset, model_file, output = sys.argv[1:4]\n"
+    return (sys.executable, "-c", names + code, "{dataset}", "{model_file}", "{output}", *more)
+
+
+def backend_of(command: tuple[str, ...]) -> Backend:
+    return backend_for("m", TrainerSettings(backend="command", command=command), ModelSettings(model="tiny"))
+
+
+def job_in(folder: Path) -> FineTuneJob:
+    dataset = folder / "m.sft.jsonl"
+    dataset.write_text('{"messages": []}\n')
+    return FineTuneJob("run/1/m", "m", "sft", "org/tiny", dataset, "ab" * 32, folder / "job", 7, "my run")
+
+
+def ended(backend: Backend, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
+    deadline = time.monotonic() + 30
+    while (status := backend.poll(job, handle)).state is JobState.RUNNING:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return status
+
+
+def trained(folder: Path, command: tuple[str, ...]) -> JobStatus:
+    backend, job = backend_of(command), job_in(folder)
+    return ended(backend, job, backend.submit(job, [], lambda record: None))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """In a working directory of its own; no trainer is left waiting in the end."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    (tmp_path / "go").touch()
+
+
+# What it is told, and its end
+
+
+def test_a_trainer_names_the_new_model_in_a_file(tmp_path: Path) -> None:
+    status = trained(tmp_path, trainer(f"print('3 epochs')\nsys.stderr.write('loss 0.1')\n{GOOD}"))
+    assert (status.state, status.model) == (JobState.SUCCEEDED, "org/better")
+    assert sorted((tmp_path / "job" / "trainer.log").read_text().split()) == ["0.1", "3", "epochs", "loss"]
+
+
+def test_every_placeholder_is_filled_in_once_and_nothing_else_is(tmp_path: Path) -> None:
+    shown = "print(*sys.argv[4:], sep='\\n')\n" + GOOD
+    arguments = (*(f"--{name}={{{name}}}" for name in PLACEHOLDERS), "{dataset}:{seed}", '{"lr": 1e-4}', "$HOME *", "")
+    job = job_in(tmp_path)
+    odd = FineTuneJob(**{**vars(job), "base_model": "{seed}", "group": "a b"})
+    backend = backend_of(trainer(shown, *arguments))
+    ended(backend, odd, backend.submit(odd, [], lambda record: None))
+    folder = tmp_path / "job"
+    assert (folder / "trainer.log").read_text().split("\n")[:-1] == [
+        f"--dataset={job.dataset}", "--base_model={seed}", f"--output={folder / 'output'}",
+        f"--model_file={folder / 'model.txt'}", "--method=sft", "--seed=7", "--group=a b", f"{job.dataset}:7",
+        '{"lr": 1e-4}', "$HOME *", "",
+    ]  # fmt: skip
+
+
+def test_a_trainer_that_is_told_an_output_folder_alone_makes_a_model_there(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "import sys; open(sys.argv[2] + '/weights', 'w')", "{dataset}", "{output}")
+    status = trained(tmp_path, command)
+    assert status.model == str(tmp_path / "job" / "output")
+    idle = (sys.executable, "-c", "", "{dataset}", "{output}")
+    (tmp_path / "other").mkdir()
+    assert "wrote nothing into" in trained(tmp_path / "other", idle).message
+
+
+def test_paths_are_whole_though_the_results_are_named_by_a_relative_one(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    job = FineTuneJob(**{**vars(job), "dataset": Path("m.sft.jsonl"), "folder": Path("job")})
+    backend = backend_of(trainer(f"os.chdir('/')\nopen(dataset)\nos.listdir(output)\n{GOOD}"))
+    assert ended(backend, job, backend.submit(job, [], lambda record: None)).model == "org/better"
+
+
+def test_a_trainer_has_our_environment_and_nothing_on_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    code = "assert sys.stdin.read() == ''\npathlib.Path(model_file).write_text(os.environ['CUDA_VISIBLE_DEVICES'])"
+    assert trained(tmp_path, trainer(code)).model == "3"
+
+
+def test_no_file_of_the_working_directory_gets_in_the_way(tmp_path: Path) -> None:
+    for name in ("json.py", "subprocess.py", "runner.py"):
+        (tmp_path / name).write_text("raise SystemExit('not me')")
+    command = (sys.executable, "-I", *trainer(GOOD)[1:])
+    assert trained(tmp_path, command).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("print('no GPU \\x1b[31mhere')\nsys.exit(3)", "exit code 3"),
+        (f"{GOOD}\nsys.exit(1)", "exit code 1"),
+        ("print('no GPU \\x1b[31mhere', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("print('no GPU \\x1b[31mhere')", "the new model's name cannot be read"),
+        ("open(model_file, 'w')", "it is empty"),
+        ("open(model_file, 'w').write(' \\n ')", "it is empty"),
+        ("open(model_file, 'w').write('a\\nb')", "no single line"),
+        ("open(model_file, 'w').write('a\\x1b[2Jb')", "control or invisible characters"),
+        (f"open(model_file, 'w').write('x' * {LONGEST + 1})", f"{LONGEST} is the most"),
+        ("open(model_file, 'w').write('x' * 10_000_000)", f"{LONGEST} is the most"),
+        ("open(model_file, 'wb').write(b'\\xff\\xfe')", "cannot be read"),
+        ("os.mkdir(model_file)", "cannot be read"),
+        ("open(model_file, 'w').write('org/tiny')", "org/tiny is the model that was to be trained"),
+    ],
+)
+def test_a_trainer_that_fails_says_how_and_shows_the_end_of_its_log(tmp_path: Path, code: str, said: str) -> None:
+    status = trained(tmp_path, trainer(code))
+    assert (status.state, status.model) == (JobState.FAILED, None)
+    assert said in status.message
+    assert str(tmp_path / "job" / "trainer.log") in status.message
+    assert "\x1b" not in status.message
+    if "GPU" in code:
+        assert status.message.endswith("\n  no GPU \\x1b[31mhere")
+
+
+def test_of_a_long_log_the_last_lines_are_shown(tmp_path: Path) -> None:
+    status = trained(tmp_path, trainer("for i in range(99999): print('step', i, end='\\r')\nsys.exit(1)"))
+    assert status.message.split("\n")[1:] == [f"  step {i}" for i in range(99989, 99999)]
+
+
+def test_a_program_that_is_not_there_is_an_error_before_anything_is_noted(tmp_path: Path) -> None:
+    backend = backend_of(("no-such-trainer", "{dataset}", "{model_file}"))
+    with pytest.raises(RunError, match="no-such-trainer"):
+        backend.submit(job_in(tmp_path), [], unexpected)
+
+
+def unexpected(record: Mapping[str, Any]) -> None:
+    raise AssertionError(record)
+
+
+def test_a_program_that_the_system_cannot_run_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "train").write_bytes(b"\x7fELF nonsense")
+    (tmp_path / "train").chmod(0o755)
+    status = trained(tmp_path, ("./train", "{dataset}", "{model_file}"))
+    assert status.state is JobState.FAILED
+    assert "cannot start ./train" in status.message
+
+
+# Once
+
+
+def test_begun_again_and_again_a_trainer_is_started_once(tmp_path: Path) -> None:
+    job, known = job_in(tmp_path), list[Mapping[str, Any]]()
+    handle = backend_of(trainer(WAITS)).submit(job, known, known.append)
+    for left in (known, []):
+        for _ in range(3):
+            assert backend_of(trainer(WAITS)).submit(job, left, unexpected) == handle
+    assert backend_of(trainer(WAITS)).poll(job, handle).state is JobState.RUNNING
+    (tmp_path / "go").touch()
+    assert ended(backend_of(trainer(WAITS)), job, handle).model == "org/better"
+    assert backend_of(trainer(WAITS)).submit(job, known, unexpected) == handle
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_a_trainer_that_is_going_on_says_so_with_its_process(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    backend = backend_of(trainer("print(os.getpid(), flush=True)\n" + WAITS))
+    handle = backend.submit(job, [], lambda record: None)
+    until((tmp_path / "starts").exists)
+    pid = (tmp_path / "job" / "trainer.log").read_text().strip()
+    assert f"(process {pid})" in backend.poll(job, handle).message
+
+
+def test_a_trainer_that_failed_is_not_started_again_for_the_same_job(tmp_path: Path) -> None:
+    job, known, command = job_in(tmp_path), list[Mapping[str, Any]](), trainer("sys.exit(5)")
+    handle = backend_of(command).submit(job, known, known.append)
+    assert ended(backend_of(command), job, handle).state is JobState.FAILED
+    assert backend_of(command).submit(job, known, unexpected) == handle
+    assert "exit code 5" in backend_of(command).poll(job, handle).message
+
+
+def test_a_job_in_the_place_of_one_that_failed_is_a_fresh_attempt_that_keeps_the_log(tmp_path: Path) -> None:
+    command = trainer(f"print('here')\nif not os.path.exists('go'): sys.exit(5)\n{GOOD}")
+    job, backend = job_in(tmp_path), backend_of(command)
+    for attempt in (1, 2):
+        handle = backend.submit(job, [], lambda record: None)
+        assert handle["attempt"] == attempt
+        assert ended(backend, job, handle).state is JobState.FAILED
+    (tmp_path / "go").touch()
+    handle = backend.submit(job, [], lambda record: None)
+    assert handle == {"attempt": 3, "after": "attempt 2 failed: exit code 5"}
+    assert ended(backend, job, handle).model == "org/better"
+    for name in ("trainer.log", "trainer.1.log", "trainer.2.log"):
+        assert (tmp_path / "job" / name).read_text() == "here\n"
+
+
+def test_a_job_that_is_begun_anew_counts_the_attempts_of_those_before(tmp_path: Path) -> None:
+    job, backend = job_in(tmp_path), backend_of(trainer("sys.exit(5)"))
+    for attempt in (1, 2, 3):
+        status = ended(backend, job, backend.submit(job, [], lambda record: None))
+        log = tmp_path / "job" / "trainer.log"
+        assert status.message == f"attempt {attempt} of the trainer of m failed: exit code 5 (log: {log})"
+
+
+def test_the_name_that_a_failed_attempt_wrote_is_not_the_next_one_s(tmp_path: Path) -> None:
+    command = trainer(f"if not os.path.exists('go'):\n    {GOOD}\n    sys.exit(5)")
+    job, backend = job_in(tmp_path), backend_of(command)
+    ended(backend, job, backend.submit(job, [], lambda record: None))
+    (tmp_path / "go").touch()
+    handle = backend.submit(job, [], lambda record: None)
+    assert handle["attempt"] == 2
+    assert ended(backend, job, handle).state is JobState.FAILED
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from runner.training.backends.base import FineTuneJob
+from runner.training.backends.command import CommandBackend
+from runner.spec.trainers import TrainerSettings
+folder, command = Path(sys.argv[1]), tuple(sys.argv[2:])
+job = FineTuneJob("run/1/m", "m", "sft", "org/tiny", folder / "m.sft.jsonl", "ab" * 32, folder / "job", 7, "my run")
+backend = CommandBackend("m", TrainerSettings(backend="command", command=command))
+backend.begin(job, [], lambda record: print(record, flush=True))
+print("begun", flush=True)
+time.sleep(60)
+"""
+
+
+def holder(folder: Path, command: tuple[str, ...]) -> subprocess.Popen[str]:
+    """A process that begins the job and waits."""
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder), *command], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def killed(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_the_trainer_outlives_a_killed_run_and_is_found_by_the_next(tmp_path: Path) -> None:
+    job, command = job_in(tmp_path), trainer(WAITS)
+    process = holder(tmp_path, command)
+    assert process.stdout is not None
+    assert "attempt" in process.stdout.readline()
+    assert process.stdout.readline() == "begun\n"
+    killed(process)
+    backend = backend_of(command)
+    handle = backend.submit(job, [{"attempt": 1, "after": ""}], unexpected)
+    assert backend.poll(job, handle).state is JobState.RUNNING
+    (tmp_path / "go").touch()
+    assert ended(backend, job, handle).model == "org/better"
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_a_trainer_that_ended_while_nobody_looked_is_not_started_again(tmp_path: Path) -> None:
+    job, command = job_in(tmp_path), trainer(WAITS)
+    process = holder(tmp_path, command)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.readline()
+    killed(process)
+    (tmp_path / "go").touch()
+    until((tmp_path / "job" / "exit.json").exists)
+    backend = backend_of(command)
+    assert backend.poll(job, backend.submit(job, [{"attempt": 1}], unexpected)).model == "org/better"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_killed_at_any_moment_of_starting_two_trainers_never_run_at_once(tmp_path: Path, seed: int) -> None:
+    code = f"os.close(os.open('alone', os.O_CREAT | os.O_EXCL))\n{WAITS}os.remove('alone')"
+    job, command = job_in(tmp_path), trainer(code)
+    rng = random.Random(f"start/{seed}")
+    for _ in range(3):
+        process = holder(tmp_path, command)
+        time.sleep(rng.uniform(0.05, 0.5))
+        killed(process)
+    known: list[Mapping[str, Any]] = [{"attempt": 1, "after": ""}]
+    backend = backend_of(command)
+    handle = backend.submit(job, known, known.append)
+    until((tmp_path / "starts").exists)
+    (tmp_path / "go").touch()
+    assert ended(backend, job, handle).model == "org/better"
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_a_trainer_that_was_cut_off_with_the_machine_is_started_again_which_is_said(tmp_path: Path) -> None:
+    job, known, backend = job_in(tmp_path), list[Mapping[str, Any]](), backend_of(trainer(WAITS))
+    handle = backend.submit(job, known, known.append)
+    until((tmp_path / "starts").exists)
+    pid = json.loads((tmp_path / "job" / "trainer.lock").read_bytes())["pid"]
+    attending = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(attending, signal.SIGKILL)
+    time.sleep(0.1)
+    assert backend.poll(job, handle).state is JobState.RUNNING, "the trainer itself is still there"
+    os.killpg(pid, signal.SIGKILL)
+    status = ended(backend, job, handle)
+    assert status.state is JobState.FAILED
+    assert "cut off" in status.message
+    handle = backend.submit(job, known, known.append)
+    assert "attempt 1 left no result" in backend.poll(job, handle).message
+    (tmp_path / "go").touch()
+    assert ended(backend, job, handle).model == "org/better"
+    assert (tmp_path / "starts").read_text() == "xx"
+
+
+# The spec
+
+
+def test_a_command_that_says_all_has_no_problems() -> None:
+    assert command_problems(("train", "{dataset}", "--lr={}", "{model_file}", '{"a": 1}')) == []
+    assert command_problems(("train", "{dataset}", "{output}")) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        (("train", "{data_set}", "{output}"), ["no placeholder {data_set}; did you mean 'dataset'?", "{dataset} is"]),
+        (("train", "{dataset}"), ["{model_file} or {output} is missing"]),
+        (("train", "{dataset}", "{output}", "{x}{y}{x}"), ["{x}", "{y}"]),
+        (("", "{dataset}", "{output}"), ["the program"]),
+        (("train", "\0{dataset}", "{output}"), ["NUL"]),
+        ((), ["the program", "{dataset} is missing", "{model_file} or {output} is missing"]),
+    ],
+)
+def test_every_problem_of_a_command_is_found_at_once(command: tuple[str, ...], parts: list[str]) -> None:
+    problems = command_problems(command)
+    assert len(problems) == len(parts)
+    assert all(part in problem for part, problem in zip(parts, problems, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("no-such-trainer", "{dataset}"), "no program 'no-such-trainer' on the PATH"),
+        (("./train", "{dataset}"), "no program './train' in {here}"),
+        ((sys.executable, "gone.py", "{dataset}"), "no script 'gone.py' in {here}"),
+        (("bash", "-e", "gone.sh", "{dataset}"), "no script 'gone.sh' in {here}"),
+        ((sys.executable, "here.py", "made-by-it.py", "{output}/run.py"), None),
+        ((sys.executable, "-c", "print()", "gone.py"), None),
+        (("env", "python", "gone.py"), None),
+    ],
+)
+def test_what_a_command_does_not_find_where_it_is_run_is_known_before(
+    tmp_path: Path, command: tuple[str, ...], problem: str | None
+) -> None:
+    (tmp_path / "here.py").touch()
+    found = startable_problems(command)
+    assert len(found) == (problem is not None)
+    assert all((problem or "").format(here=tmp_path) in one for one in found)
+
+
+def test_a_command_with_problems_is_not_connected() -> None:
+    with pytest.raises(RunError, match=r"training\.trainers\.m\.command: \{dataset\} is missing"):
+        backend_of(("train", "{output}"))

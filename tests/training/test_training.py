@@ -1,0 +1,248 @@
+"""Training runs, offline: what they leave, and who is trained on what."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from runner.cli.run import as_json
+from runner.results.folder import RunFolder
+from runner.results.leaderboard import query
+from runner.spec.load import load_spec
+from runner.training.plan import TrainingPlan
+from runner.training.report import progress
+from tests.support.play import nip_run
+from tests.support.training import TEST, TRAIN, datasets_of, stages_of, trained, training_spec
+
+# What a training run leaves
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of expert iteration: spec and results."""
+    folder = tmp_path_factory.mktemp("finished")
+    trained(training_spec(folder, training={"test": {"scheme": "all"}}), folder / "results")
+    return folder
+
+
+def test_every_iteration_and_every_test_is_a_row_of_its_own(finished: Path) -> None:
+    sql = "SELECT kind, iteration, parent_run_id, status, rollouts, training IS NULL FROM runs ORDER BY kind, iteration"
+    _, rows = query(finished / "results", sql)
+    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    assert rows == [
+        *[("benchmark", iteration, run_id, "done", TEST, True) for iteration in (0, 1, 2)],
+        *[("training", iteration, run_id, "done", TRAIN, False) for iteration in (0, 1)],
+        ("training", None, None, "done", None, False),
+    ]
+
+
+def test_sql_draws_the_learning_curve(finished: Path) -> None:
+    sql = (
+        "SELECT r.iteration, l.accuracy, l.models FROM leaderboard l JOIN runs r USING (run_id) "
+        "WHERE r.parent_run_id IS NOT NULL ORDER BY r.iteration"
+    )
+    _, rows = query(finished / "results", sql)
+    assert [row[0] for row in rows] == [0, 1, 2]
+    assert rows[0][2] == "prover=dummy, verifier=dummy"
+    assert len({row[2] for row in rows}) == 3
+
+
+def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -> None:
+    again = trained(finished / "spec.yaml", finished / "results")
+    assert again.was_finished
+    assert [row["iteration"] for row in again.metrics["tests"]] == [0, 1, 2]
+    shown = nip_run("show", again.folder.run_id, cwd=finished)
+    assert shown.returncode == 0
+    assert "in the end" in shown.stdout
+
+
+def test_a_rollout_of_any_iteration_is_shown_and_games_are_exported_part_by_part(finished: Path) -> None:
+    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    sql = "SELECT rollout_id FROM rollouts WHERE run_id = ? LIMIT 1"
+    _, rows = query(finished / "results", sql, [f"{run_id}-i1"])
+    shown = nip_run("show", run_id, rows[0][0], cwd=finished)
+    assert (shown.returncode, shown.stderr) == (0, f"of run {run_id}-i1\n")
+    assert f"rollout {rows[0][0]}" in shown.stdout
+    missing = nip_run("show", run_id, "nowhere", cwd=finished)
+    assert missing.returncode == 2
+    assert f"its games are those of runs {run_id}-i0, {run_id}-t0, {run_id}-i1" in missing.stderr
+    exported = nip_run("export", run_id, "--format", "trl", cwd=finished)
+    assert exported.returncode == 2
+    assert f"each exported by itself: nip-run export {run_id}-i0 --format trl" in exported.stderr
+
+
+def test_each_model_says_what_it_came_from(finished: Path) -> None:
+    folder = trained(finished / "spec.yaml", finished / "results").folder
+    state = json.loads((folder.path / "state.json").read_text("utf-8"))
+    for group, settings in state.items():
+        assert [step["iteration"] for step in settings["lineage"]] == [0, 1]
+        assert settings["base_model"] == "dummy" == settings["lineage"][0]["from_model"]
+        assert settings["lineage"][0]["model"] == settings["lineage"][1]["from_model"]
+        assert settings["lineage"][1]["model"] == settings["model"]
+        for step in settings["lineage"]:
+            report = next(
+                s for s in stages_of(folder) if (s["stage"], s["iteration"]) == ("datasets", step["iteration"])
+            )
+            assert step["dataset_sha256"] == report["groups"][group]["sha256"]
+
+
+def test_the_next_iteration_plays_with_the_new_models(finished: Path) -> None:
+    folder = trained(finished / "spec.yaml", finished / "results").folder
+    state = json.loads((folder.path / "state.json").read_text("utf-8"))
+    second = RunFolder(folder.path.with_name(folder.run_id + "-i1")).manifest()
+    for row in second["agents"]:
+        assert row["model"] == state[row["model_group"]]["lineage"][0]["model"]
+        assert row["base_model"] == "dummy"
+
+
+def test_every_line_of_a_dataset_is_traced_to_its_rollout(finished: Path) -> None:
+    folder = trained(finished / "spec.yaml", finished / "results").folder
+    files = datasets_of(folder)
+    for name in [name for name in files if not name.endswith(".trace.jsonl")]:
+        traces = [json.loads(line) for line in files[name + ".trace.jsonl"].splitlines()]
+        assert [trace["line"] for trace in traces] == list(range(1, len(files[name].splitlines()) + 1))
+        for trace in traces:
+            _, found = query(
+                finished / "results",
+                "SELECT rewards FROM rollouts WHERE run_id = ? AND rollout_id = ?",
+                [trace["run_id"], trace["rollout_id"]],
+            )
+            assert json.loads(found[0][0])[trace["agent"]] == trace["reward"] >= 0.9
+
+
+def test_the_saved_spec_of_a_training_run_is_a_valid_spec_of_the_same_run(finished: Path) -> None:
+    folder = trained(finished / "spec.yaml", finished / "results").folder
+    saved, given = load_spec(folder.spec), load_spec(finished / "spec.yaml")
+    assert saved.dataset.sha256 != ""
+    assert [p.id for p in saved.dataset.datapoints] == [p.id for p in given.dataset.datapoints]
+    assert saved.test is not None
+    assert given.test is not None
+    assert [p.id for p in saved.test.datapoints] == [p.id for p in given.test.datapoints]
+
+
+def test_what_its_parts_have_to_note_is_noted_with_their_names(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, fine_tune={"min_examples": 1000}, training={"test": {"scheme": "none"}})
+    result = trained(path, tmp_path / "results")
+    run_id = result.folder.run_id
+    assert [line.partition(": ")[0] for line in result.notes] == [f"{run_id}-i0", f"{run_id}-i1"]
+    assert all("fewer than 1000 examples" in line for line in result.notes)
+    assert result.metrics["games"]["rollouts"] == 2 * TRAIN == as_json(result)["rollouts"]
+
+
+def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: Path, tmp_path: Path) -> None:
+    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    shutil.copytree(finished / "results", tmp_path / "results")
+    folder = RunFolder(tmp_path / "results" / "runs" / run_id)
+    lines = (folder.path / "stages.jsonl").read_bytes().splitlines(keepends=True)
+    shutil.rmtree(folder.path / "iterations")
+    for part in ("i0", "t0", "t2"):
+        one = RunFolder(folder.path.with_name(f"{run_id}-{part}"))
+        one.write_manifest({**one.manifest(), "status": "interrupted"})
+    expected = {
+        1: f"iteration 0: its games ({run_id}-i0, interrupted)",
+        2: f"iteration 0: its test ({run_id}-t0, interrupted)",
+        3: "iteration 0: its datasets",
+        len(lines) - 1: f"the last test ({run_id}-t2, interrupted)",
+    }
+    for kept, said in expected.items():
+        (folder.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]))
+        assert progress(folder)["next"] == [said]
+
+
+# Who is trained
+
+
+def test_provers_that_share_a_model_train_it_once_on_both_agents_examples(tmp_path: Path) -> None:
+    path = training_spec(
+        tmp_path,
+        protocol={"use": "debate", "max_message_rounds": 4},
+        prompts="prompts/code_validation/debate",
+        agents={"prover": None, "prover0": {"model": "p"}, "prover1": {"model": "p"}},
+        training={"selection": {"reward_threshold": 0.0}},
+    )
+    folder = trained(path, tmp_path / "results").folder
+    records = stages_of(folder)
+    for iteration in (0, 1):
+        assert sum((r["stage"], r.get("group"), r["iteration"]) == ("trained", "p", iteration) for r in records) == 1
+        trace = folder.path / "iterations" / str(iteration) / "p.sft.jsonl.trace.jsonl"
+        agents = [json.loads(line)["agent"] for line in trace.read_text("utf-8").splitlines()]
+        assert agents == sorted(agents)
+        assert set(agents) == {"prover0", "prover1"}
+
+
+def test_a_frozen_agent_never_trains(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, agents={"verifier": {"freeze": True}}, training={"trainers": {"v": None}})
+    folder = trained(path, tmp_path / "results").folder
+    assert not list(folder.path.rglob("v.sft*"))
+    assert not [record for record in stages_of(folder) if record.get("group") == "v"]
+    last = RunFolder(folder.path.with_name(folder.run_id + "-t2")).manifest()
+    assert {row["agent"]: row["model"] for row in last["agents"]}["verifier"] == "dummy"
+
+
+def test_too_few_examples_are_said_in_the_row_and_leave_the_model_as_it_was(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"min_examples": 1000, "iterations": 1})
+    result = trained(path, tmp_path / "results")
+    _, rows = query(tmp_path / "results", "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'")
+    outcomes = json.loads(rows[0][0])
+    assert {group: outcome["outcome"] for group, outcome in outcomes.items()} == dict.fromkeys("pv", "too_few_examples")
+    assert result.metrics["iterations"][0]["models"]["p"]["model"] == "dummy"
+    shown = nip_run("spec.yaml", cwd=tmp_path)
+    assert "not trained: fewer than 1000 examples" in shown.stdout
+
+
+def test_where_all_rollouts_paid_the_same_weighted_sampling_trains_nobody(tmp_path: Path) -> None:
+    flat = {"verifier_reward": 0.0, "verifier_incorrect_penalty": 0.0, "verifier_terminated_penalty": 0.0}
+    path = training_spec(
+        tmp_path,
+        protocol={**flat, "prover_reward": 0.0},
+        training={"selection": {"method": "weighted_sampling"}, "iterations": 1},
+    )
+    result = trained(path, tmp_path / "results")
+    (row,) = result.metrics["iterations"]
+    assert {outcome["outcome"] for outcome in row["outcomes"].values()} == {"too_few_examples"}
+    report = next(record for record in stages_of(result.folder) if record["stage"] == "datasets")
+    assert "nothing tells the rollouts apart" in report["groups"]["p"]["notes"][0]
+
+
+def test_replaced_guesses_train_the_verifier_where_nothing_tells_its_rollouts_apart(tmp_path: Path) -> None:
+    selection = {"method": "weighted_sampling", "minimum": 100.0}
+    changes = {"selection": selection, "guess_replacement": {"proportion": 0.5}, "iterations": 1}
+    result = trained(training_spec(tmp_path, training=changes), tmp_path / "results")
+    (row,) = result.metrics["iterations"]
+    assert row["outcomes"]["p"]["outcome"] == "too_few_examples"
+    assert (row["outcomes"]["v"]["outcome"], row["outcomes"]["v"]["examples"]) == ("trained", TRAIN // 2)
+    assert "none is trained on as it was played" in row["outcomes"]["v"]["notes"][0]
+    _, stored = query(tmp_path / "results", "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'")
+    assert json.loads(stored[0][0]) == row["outcomes"]
+    shown = nip_run("show", result.folder.run_id, cwd=tmp_path)
+    assert "nothing tells the rollouts apart" in " ".join(shown.stdout.split())
+
+
+def test_all_previous_rollouts_or_the_last_alone(tmp_path: Path) -> None:
+    seen = {}
+    for everything in (False, True):
+        path = training_spec(tmp_path / str(everything), training={"on_all_previous_rollouts": everything})
+        folder = trained(path, tmp_path / str(everything) / "results").folder
+        trace = (folder.path / "iterations" / "1" / "v.sft.jsonl.trace.jsonl").read_text("utf-8").splitlines()
+        seen[everything] = {json.loads(line)["run_id"].rpartition("-")[2] for line in trace}
+    assert seen == {False: {"i1"}, True: {"i0", "i1"}}
+
+
+def test_from_scratch_each_job_starts_from_the_base_model(tmp_path: Path) -> None:
+    folder = trained(training_spec(tmp_path, training={"from_scratch": True}), tmp_path / "results").folder
+    state = json.loads((folder.path / "state.json").read_text("utf-8"))
+    for settings in state.values():
+        (step,) = settings["lineage"]
+        assert (step["from_model"], step["iteration"]) == ("dummy", 1)
+
+
+def test_no_datapoint_is_skipped_and_none_comes_twice_in_an_iteration(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"datapoints_per_iteration": 5, "iterations": 24})
+    plan = TrainingPlan(load_spec(path))
+    played = [[point.id for point in plan.datapoints(iteration)] for iteration in range(24)]
+    assert all(len(set(ids)) == 5 for ids in played)
+    everything = [name for ids in played for name in ids]
+    assert {everything.count(name) for name in everything} == {10}  # 24 x 5 of 12

@@ -1,0 +1,186 @@
+"""Models that are trained by hand, and what is said while a run waits for them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import RunError, UsageError, Waiting
+from runner.hashing import file_hash
+from runner.results.leaderboard import query
+from runner.spec.load import load_spec
+from runner.training.run import train
+from tests.support.play import nip_run
+from tests.support.training import TRAIN, trained, training_spec
+
+
+def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    waits = nip_run("spec.yaml", cwd=tmp_path)
+    assert waits.returncode == 1
+    assert waits.stderr.splitlines()[-1] == "Go on with: nip-run run spec.yaml --set-model p=NAME"
+    assert "Traceback" not in waits.stderr
+    wrong = nip_run("spec.yaml", "--set-model", "q=mine", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "no such model group" in wrong.stderr
+    done = nip_run("spec.yaml", "--set-model", "p=mine-1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["iterations"][0]["models"]["p"]["model"] == "mine-1"
+
+
+def three_groups(folder: Path, p: dict[str, Any], q: dict[str, Any], **training: Any) -> Path:
+    """Two provers and a verifier, each a model of its own; the verifier's is a dummy that has trained at once."""
+    return training_spec(
+        folder,
+        protocol={"use": "mnip"},
+        prompts="prompts/code_validation/mnip",
+        models={"q": {"provider": "dummy"}},
+        agents={"prover": None, "prover0": {"model": "p"}, "prover1": {"model": "q"}},
+        training={
+            "iterations": 1, "min_examples": 1, "selection": {"reward_threshold": -1}, "test": {"scheme": "none"},
+            "trainers": {"p": p, "q": q}, **training,
+        },
+    )  # fmt: skip
+
+
+def test_a_job_that_failed_is_said_where_another_has_trained_and_a_third_waits(tmp_path: Path) -> None:
+    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    path = three_groups(tmp_path, fails, {"backend": "files"})
+    with pytest.raises(RunError, match="training p failed"):
+        trained(path, tmp_path / "results", run_id="mine")
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
+
+
+def test_a_trainer_that_cannot_be_started_is_an_error_before_a_game_is_played(tmp_path: Path) -> None:
+    lost = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
+    path = training_spec(tmp_path, training={"trainers": {"p": lost}})
+    with pytest.raises(RunError, match=r"training\.trainers\.p\.command: there is no program 'no-such-trainer'"):
+        trained(path, tmp_path / "results", run_id="mine")
+    assert [run.name for run in (tmp_path / "results" / "runs").iterdir()] == ["mine"]
+
+
+def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None:
+    code = "import sys, time; time.sleep(0.2); open(sys.argv[2], 'w').write('better')"
+    command = [sys.executable, "-c", code, "{dataset}", "{model_file}"]
+    trainers = {
+        "p": {"backend": "command", "command": command, "poll_seconds": 0.05},
+        "v": {"backend": "dummy", "poll_seconds": 0.01},
+    }
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": {"scheme": "none"}})
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        time.sleep(seconds)
+
+    train(load_spec(path), tmp_path / "results", sleep=sleep)
+    assert set(waits) == {0.05}
+
+
+def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    for _ in range(2):
+        with pytest.raises(Waiting):
+            trained(path, tmp_path / "results")
+    assert len(list((tmp_path / "results" / "runs").iterdir())) == 2
+    _, rows = query(tmp_path / "results", "SELECT status FROM runs WHERE parent_run_id IS NULL")
+    assert rows == [("interrupted",)]
+
+
+def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"trainers": trainers, "test": {"scheme": "all", "limit": 2}})
+    for names in ({}, {"p": "first"}):
+        with pytest.raises(Waiting):
+            trained(path, tmp_path / "results", run_id="mine", set_model=names)
+    shown = nip_run("show", "mine", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    text = " ".join(shown.stdout.split())
+    assert f"rollouts {2 * TRAIN + 2 * 2} completions" in text
+    assert "before iteration 1" in text
+    assert "first" in text
+    assert "in the end" not in text
+    assert f"{Path('results/runs/mine/iterations/1/p.job/README.txt')}); go on with --set-model p=NAME" in text
+    assert "next: iteration 1: v: trained: dummy:dummy-" in text
+    for part in ("i1", "t1"):
+        (tmp_path / "results" / "runs" / f"mine-{part}" / "manifest.json").unlink()
+    shown = nip_run("show", "mine", cwd=tmp_path)
+    assert shown.returncode == 1
+    assert "the test of iteration 1. Restore" in shown.stderr
+
+
+def test_a_point_of_a_sweep_that_waits_lets_the_others_go_on(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    test = {"scheme": "none"}
+    training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": test}, sweep={"seed": [0, 1]})
+    waits = nip_run("spec.yaml", "training.min_examples=1", cwd=tmp_path)
+    assert waits.returncode == 1
+    commands = [shlex.split(line)[5:] for line in waits.stderr.splitlines() if line.startswith("Go on with: ")]
+    assert [words[2] for words in commands] == ["seed=0", "seed=1"]
+    first = [word.replace("NAME", "mine") for word in commands[0]]
+    done = nip_run(*first, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = nip_run("spec.yaml", "training.min_examples=1", "--json", cwd=tmp_path)
+    assert again.returncode == 1
+    finished, waiting = json.loads(again.stdout)
+    assert (finished["was_finished"], waiting["status"]) == (True, "interrupted")
+    assert (waiting["point"], waiting["waiting_for"]) == ({"seed": 1}, ["p"])
+
+
+def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:
+    path = training_spec(tmp_path)
+    with pytest.raises(UsageError, match="--set-model is for training runs"):
+        trained(path, tmp_path / "results", "kind=benchmark", "training=null", set_model={"p": "x"})
+
+
+def test_a_dataset_that_is_edited_by_who_trains_by_hand_is_theirs_and_is_said(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", run_id="mine")
+    dataset = tmp_path / "results" / "runs" / "mine" / "iterations" / "0" / "p.sft.jsonl"
+    chosen = dataset.read_bytes().splitlines(keepends=True)[:2]
+    dataset.write_bytes(b"".join(chosen))
+    done = trained(path, tmp_path / "results", run_id="mine", set_model={"p": "mine-1"})
+    assert dataset.read_bytes() == b"".join(chosen)
+    (row,) = done.metrics["iterations"]
+    assert (row["outcomes"]["p"]["edited"], row["outcomes"]["p"]["examples"]) == (True, 2)
+    assert "p.sft.jsonl was edited after it was built" in row["outcomes"]["p"]["notes"][0]
+    assert row["models"]["p"]["lineage"][0]["dataset_sha256"] == file_hash(dataset)
+    assert "edited" not in row["outcomes"]["v"]
+
+
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_a_name_is_for_the_model_that_was_waited_for_and_for_no_other(tmp_path: Path, from_scratch: bool) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    changes = {"iterations": 2, "trainers": trainers, "from_scratch": from_scratch}
+    path = training_spec(tmp_path, training=changes)
+    for name in ("early", "first"):  # the first is given before anybody was asked, the second is taken
+        with pytest.raises(Waiting):
+            trained(path, tmp_path / "results", set_model={"p": name})
+    for _ in range(2):  # the command of the iteration before, run again as it was
+        with pytest.raises(Waiting, match="not the result"):
+            trained(path, tmp_path / "results", set_model={"p": "first"})
+    done = trained(path, tmp_path / "results", set_model={"p": "second"})
+    assert [row["models"]["p"]["model"] for row in done.metrics["iterations"]] == ["first", "second"]
+
+
+def test_a_name_for_a_model_that_its_backend_names_itself_is_refused(tmp_path: Path) -> None:
+    training_spec(tmp_path)
+    for words, message in (
+        (["--set-model", "p=x"], "its backend is dummy"),
+        (["--set-model", "p=x", "--set-model", "p=y"], "given twice"),
+        (["--set-model", "p=x", "+sweep.seed=[0,1]"], "is for one training run"),
+    ):
+        refused = nip_run("spec.yaml", *words, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert message in refused.stderr

@@ -1,0 +1,86 @@
+"""What is found wrong with a training spec before a game is played."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import SpecError
+from runner.spec.checks.training import tree_calls
+from runner.spec.load import load_spec
+from tests.support.play import nip_run
+from tests.support.training import TEST, TRAIN, malt, training_spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": None}, "a training run needs a section `training`"),
+        ({"kind": "benchmark"}, "this is for `kind: training`"),
+        ({"training": {"trainers": {"p": None}}}, "by what is 'p' trained, which prover plays"),
+        ({"training": {"trainers": {"q": {"backend": "dummy"}}}}, "no model group 'q'"),
+        ({"training": {"trainers": {"p": {"backend": "openai"}}}}, "the group's provider is dummy"),
+        ({"training": {"trainers": {"p": {"backend": "command"}}}}, "`backend: command` needs it"),
+        (
+            {"training": {"trainers": {"p": {"backend": "command", "command": ["true", "{datset}"]}}}},
+            "no placeholder {datset}; did you mean 'dataset'?",
+        ),
+        (
+            {"agents": {"prover": {"freeze": True}, "verifier": {"freeze": True}}, "training": {"trainers": {}}},
+            "all agents are frozen",
+        ),
+        ({"models": {"p": {"provider": "openai", "model": "m"}}}, "no server has a model that nobody has trained"),
+        ({"training": {"method": "malt"}}, "malt compares answers to one step: 2 or more"),
+        ({"rollouts": {"num_responses_per_timestep": 2}}, "expert_iteration plays single games"),
+        (malt(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
+        ({"training": {"datapoints_per_iteration": 13}}, "13 is more than the 12 datapoints"),
+        ({"training": {"test": {"split": "train"}}}, "these datapoints are trained on, too"),
+        ({"training": {"test": {"split": "tset"}}}, "training.test.split: no row has this split"),
+        ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change the model that both play with"),
+        (malt(rollouts={"most_calls": 100}), "grow exponentially with their rounds"),
+        (
+            {"training": {"selection": {"method": "weighted_sampling", "replacement": False, "sample_size_factor": 2}}},
+            "more than there are cannot be drawn",
+        ),
+        ({"training": {"guess_replacement": {"annealing": "cosine"}}}, "cosine"),
+    ],
+)  # fmt: skip
+def test_a_training_spec_that_cannot_be_played_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(training_spec(tmp_path, **changes))
+    assert message in str(caught.value)
+
+
+def test_check_says_how_many_calls_the_trees_may_take(tmp_path: Path) -> None:
+    training_spec(tmp_path, **malt())
+    said = nip_run("check", "spec.yaml", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "exponential in their 4 rounds, at most 360 calls" in said.stdout  # 12 x (2 + 4 + 8 + 16)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("scheme", ["none", "all", "last", "first_and_last"])
+def test_check_knows_every_scheme_of_tests(tmp_path: Path, scheme: str) -> None:
+    training_spec(tmp_path)
+    said = nip_run("check", "spec.yaml", f"training.test.scheme={scheme}", "--json", cwd=tmp_path)
+    tests = {"none": 0, "all": 3, "last": 1, "first_and_last": 2}[scheme]
+    assert json.loads(said.stdout)[0]["rollouts"] == 2 * TRAIN + tests * TEST
+
+
+def test_of_speakers_of_whom_one_is_drawn_one_is_counted(tmp_path: Path) -> None:
+    protocol = {"use": "merlin_arthur", "max_message_rounds": None}
+    path = training_spec(
+        tmp_path,
+        **malt(
+            protocol=protocol,
+            prompts="prompts/code_validation/merlin_arthur",
+            agents={"prover": None, "prover0": {"model": "p"}, "prover1": {"model": "p"}},
+        ),
+    )
+    spec = load_spec(path)
+    assert tree_calls(spec.protocol, 2) == sum(2 ** (r + 1) for r in range(spec.protocol.max_message_rounds))

@@ -1,0 +1,166 @@
+"""What a training run is: which settings make another one, which may change, and which are used at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import RunDirectoryError, SpecError, Waiting
+from runner.results.folder import RunFolder
+from runner.results.inputs import write_inputs
+from runner.results.manifest import open_folder
+from runner.spec.load import load_spec
+from runner.training.plan import TrainingPlan
+from tests.support.play import nip_run
+from tests.support.training import at_provider, malt, trained, training_spec
+
+NOWHERE = "http://127.0.0.1:9/v1"
+
+
+def trained_at_provider(folder: Path, **changes: Any) -> Path:
+    """A spec whose groups a server trains, which nobody will ask."""
+    return training_spec(folder, **at_provider(NOWHERE, **changes))
+
+
+def ids(path: Path, *overrides: str) -> set[str]:
+    return {TrainingPlan(load_spec(path, [override])).run_id for override in overrides}
+
+
+# Which run it is
+
+
+@pytest.mark.parametrize("name", ["n_epochs=3", "batch_size=4", "learning_rate_multiplier=0.5"])
+def test_a_hyperparameter_makes_another_run(tmp_path: Path, name: str) -> None:
+    path = trained_at_provider(tmp_path)
+    assert len(ids(path, "training.iterations=2", f"training.trainers.p.{name}", f"training.trainers.v.{name}")) == 3
+
+
+@pytest.mark.parametrize("name", ["suffix=x", "poll_seconds=3", "validating_minutes=3", "format=openai"])
+def test_by_whom_a_model_is_trained_makes_no_other_run(tmp_path: Path, name: str) -> None:
+    assert len(ids(trained_at_provider(tmp_path), "training.iterations=2", f"training.trainers.p.{name}")) == 1
+
+
+def test_a_sweep_over_a_hyperparameter_is_one_run_for_each_value(tmp_path: Path) -> None:
+    trained_at_provider(tmp_path, sweep={"training.trainers.p.n_epochs": [1, 3]})
+    checked = nip_run("check", "spec.yaml", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("sweep", "key"),
+    [
+        ({"training.iterations": [2, 1]}, "sweep.training.iterations"),
+        ({"training.trainers.p.suffix": ["a", "b"], "seed": [0, 1]}, "sweep.training.trainers.p.suffix"),
+        ({"seed": [1, 1]}, "sweep"),
+    ],
+)
+def test_points_of_a_sweep_that_are_one_run_are_refused_before_anything_is_played(
+    tmp_path: Path, sweep: dict[str, Any], key: str
+) -> None:
+    trained_at_provider(tmp_path, sweep=sweep)
+    for command in ("check", "run"):
+        refused = nip_run(command, "spec.yaml", cwd=tmp_path)
+        assert refused.returncode == 2
+        assert [line for line in refused.stderr.splitlines() if line.startswith(f"spec.yaml:1:1: {key}: ")]
+        assert not (tmp_path / "results").exists()
+
+
+def test_a_changed_hyperparameter_is_named_where_the_run_id_is_taken(tmp_path: Path) -> None:
+    path = trained_at_provider(tmp_path)
+    plan = TrainingPlan(load_spec(path))
+    folder, manifest = open_folder(plan.games, tmp_path / "results", "mine", plan)
+    write_inputs(plan.games, folder)
+    folder.write_manifest(manifest)
+    with pytest.raises(RunDirectoryError, match=r"these keys differ: training\.trainers\.p\.n_epochs\. Choose another"):
+        trained(
+            path, tmp_path / "results", "training.trainers.p={backend: openai, n_epochs: 3, suffix: x}",
+            "training.iterations=5", run_id="mine",
+        )  # fmt: skip
+
+
+# What a run says of itself
+
+
+def provenance(folder: RunFolder) -> dict[str, bytes]:
+    files = [folder.spec, folder.manifest_path, *sorted((folder.path / "inputs").rglob("*.*"))]
+    return {str(path): path.read_bytes() for path in files}
+
+
+def test_a_finished_run_that_is_asked_for_with_other_trainers_stays_as_it_was_and_says_so(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+    done = trained(path, tmp_path / "results")
+    before = provenance(done.folder)
+    again = trained(path, tmp_path / "results", "training.trainers.p={backend: files}", "models.v.timeout=9")
+    assert again.was_finished
+    assert provenance(done.folder) == before
+    (said,) = again.notes
+    assert said.endswith("not used: models.v.timeout, training.trainers.p.backend")
+
+
+def test_other_trainers_are_not_written_down_where_only_the_last_test_is_left(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+    folder = trained(path, tmp_path / "results").folder
+    log = folder.path / "stages.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    folder.write_manifest({**folder.manifest(), "status": "interrupted"})
+    before = folder.spec.read_bytes()
+    done = trained(path, tmp_path / "results", "training.trainers.p={backend: files}")
+    assert (done.manifest["status"], folder.spec.read_bytes()) == ("done", before)
+    assert [note for note in done.notes if note.endswith("training.trainers.p.backend")]
+
+
+def test_more_iterations_are_trained_by_other_trainers_and_the_run_says_by_which(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+    first = trained(path, tmp_path / "results")
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", "training.trainers.p={backend: files}", "training.iterations=2")
+    assert "backend: files" in first.folder.spec.read_text("utf-8")
+
+
+# What reaches nobody
+
+
+COMMAND = {"backend": "command", "command": ["true", "{dataset}", "{model_file}"]}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "key", "message"),
+    [
+        ({**COMMAND, "n_epochs": 3}, "n_epochs", "your trainer is not told; give it in `command`"),
+        ({**COMMAND, "beta": 0.1}, "beta", "give it in `command`"),
+        ({**COMMAND, "suffix": "zz"}, "suffix", "this is for `openai`; leave it out"),
+        ({"backend": "files", "batch_size": 3}, "batch_size", "whoever trains by hand is not told; leave it out"),
+        ({"backend": "dummy", "learning_rate_multiplier": 2.0}, "learning_rate_multiplier", "nobody is trained"),
+        ({"backend": "dummy", "validating_minutes": 2.0}, "validating_minutes", "this is for `openai`"),
+    ],
+)
+def test_a_key_of_a_trainer_that_nobody_reads_is_refused(
+    tmp_path: Path, trainer: dict[str, Any], key: str, message: str
+) -> None:
+    path = training_spec(tmp_path, training={"trainers": {"p": trainer}})
+    line = next(i for i, text in enumerate(path.read_text().splitlines(), 1) if text.strip().startswith(f"{key}:"))
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.place.line) == (f"training.trainers.p.{key}", line)
+    assert message in problem.message
+
+
+def test_beta_is_for_malt(tmp_path: Path) -> None:
+    changes = at_provider(NOWHERE, **malt(training={"trainers": {"p": {"beta": 0.2}}}))
+    load_spec(training_spec(tmp_path / "malt", **changes))
+    with pytest.raises(SpecError, match=r"expert_iteration trains supervised"):
+        load_spec(trained_at_provider(tmp_path, training={"trainers": {"p": {"beta": 0.2}}}))
+
+
+def test_malt_selects_nothing(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, **malt(training={"selection": {"reward_threshold": 0.5}}))
+    with pytest.raises(SpecError, match=r"training\.selection\.reward_threshold: malt selects no rollouts"):
+        load_spec(path)
+
+
+def test_a_saved_spec_with_every_default_written_out_is_not_refused(tmp_path: Path) -> None:
+    folder = trained(training_spec(tmp_path, **malt(training={"iterations": 1})), tmp_path / "results").folder
+    load_spec(folder.spec)

@@ -1,0 +1,162 @@
+"""Training runs at a provider that fine-tunes, over a real server, by the command line."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.results.folder import RunFolder
+from tests.support.play import nip_run
+from tests.support.processes import started_silent
+from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
+from tests.support.training import at_provider, datasets_of, malt, training_spec
+
+SHARED = {"models": {"p": {"share_prompts": True}, "v": {"share_prompts": True}}}
+KINDS: dict[str, dict[str, Any]] = {
+    "expert_iteration": {"training": {"iterations": 3}, **SHARED},
+    "malt": malt(training={"iterations": 2}, rollouts={"num_responses_per_timestep": 3}, **SHARED),
+}
+
+
+def end_of(folder: Path) -> tuple[dict[str, bytes], bytes]:
+    (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
+    return datasets_of(RunFolder(run)), (run / "state.json").read_bytes()
+
+
+def jobs_of(provider: FineTuner) -> list[tuple[Any, ...]]:
+    return sorted((job["model"], job["method"]["type"], job["sha256"], job["status"]) for job in provider.jobs())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) -> None:
+    with fine_tuning(latency=0.01) as provider:
+        training_spec(tmp_path / "whole", **at_provider(provider.base_url, **KINDS[kind]))
+        begun = time.monotonic()
+        done = nip_run("spec.yaml", "--json", cwd=tmp_path / "whole")
+        lasted = time.monotonic() - begun
+        assert done.returncode == 0, done.stderr
+        jobs = jobs_of(provider)
+        assert {job[1] for job in jobs} == {"dpo" if kind == "malt" else "supervised"}
+        models = provider.stats()["models"]
+    assert len(jobs) >= 4
+    assert any(name.startswith("ft:") for name in models)
+    with fine_tuning(latency=0.01) as provider:
+        training_spec(tmp_path / "killed", **at_provider(provider.base_url, **KINDS[kind]))
+        for share in (0.4, 0.6, 0.8):
+            process = started_silent("spec.yaml", cwd=tmp_path / "killed")
+            with suppress(TimeoutExpired):
+                process.wait(share * lasted)
+            process.kill()
+            process.wait()
+        assert nip_run("spec.yaml", cwd=tmp_path / "killed").returncode == 0
+        assert len(provider.jobs()) == len({job["sha256"] for job in provider.jobs()}) == len(jobs)
+
+
+def test_a_job_that_was_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: Path) -> None:
+    """Created, and not yet in the log: the first process and the next must call the job the same."""
+    training = {"iterations": 1, "test": {"scheme": "none"}}
+    with fine_tuning() as provider:
+        frozen = {"verifier": {"freeze": True}}
+        path = training_spec(tmp_path, **at_provider(provider.base_url, training=training, agents=frozen, **SHARED))
+        spec = yaml.safe_load(path.read_text())
+        del spec["training"]["trainers"]["v"]
+        path.write_text(yaml.safe_dump(spec))
+        assert nip_run("spec.yaml", cwd=tmp_path).returncode == 0
+        state = end_of(tmp_path)
+        (log,) = tmp_path.glob("results/runs/*/stages.jsonl")
+        lines = log.read_bytes().splitlines(keepends=True)
+        noted = next(index for index, line in enumerate(lines) if b'"job":"ftjob' in line)
+        log.write_bytes(b"".join(lines[:noted]))
+        manifest = json.loads((log.parent / "manifest.json").read_bytes())
+        (log.parent / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+        done = nip_run("spec.yaml", cwd=tmp_path)
+        assert (done.returncode, len(provider.jobs())) == (0, 1), done.stderr
+    assert end_of(tmp_path) == state
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ({"end": "failed", "error": {"code": "bad", "message": "a bad line", "param": None}}, "a bad line"),
+        ({"end": "cancelled"}, "cancelled"),
+    ],
+)
+def test_a_job_that_ends_badly_ends_the_run_and_the_next_command_begins_another(
+    tmp_path: Path, script: dict[str, Any], message: str
+) -> None:
+    with fine_tuning(script=script) as provider:
+        training = {"iterations": 1, "test": {"scheme": "none"}}
+        training_spec(tmp_path, **at_provider(provider.base_url, training=training, **SHARED))
+        failed = nip_run("spec.yaml", cwd=tmp_path)
+        assert failed.returncode == 1
+        assert message in failed.stderr
+        assert "begins a new job" in failed.stderr
+        assert "Traceback" not in failed.stderr
+        first, chats = len(provider.jobs()), provider.stats()["chat"]
+        provider.change(script={"end": "succeeded"})
+        done = nip_run("spec.yaml", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(provider.jobs()) == 2 * first
+        assert provider.stats()["chat"] == chats
+
+
+def test_a_job_that_ended_badly_while_nobody_watched_is_said_before_another_is_paid_for(tmp_path: Path) -> None:
+    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
+        training = {"iterations": 1, "test": {"scheme": "none"}}
+        spec = at_provider(provider.base_url, training=training, **SHARED)
+        for trainer in spec["training"]["trainers"].values():
+            trainer["validating_minutes"] = 0.005
+        training_spec(tmp_path, **spec)
+        assert nip_run("spec.yaml", cwd=tmp_path).returncode == 1
+        first, second = [job["id"] for job in provider.jobs()]
+        provider.set_job(first, status="failed", error={"code": "bad_line", "message": "line 3 was flagged"})
+        provider.set_job(second, status="succeeded", model="ft:small:by-hand:1x1")
+        provider.change(script={"end": "succeeded"})
+        failed = nip_run("spec.yaml", cwd=tmp_path)
+        assert failed.returncode == 1
+        assert "line 3 was flagged" in failed.stderr
+        assert len(provider.jobs()) == 2
+        done = nip_run("spec.yaml", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(provider.jobs()) == 3
+
+
+def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_again(tmp_path: Path) -> None:
+    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
+        spec = at_provider(provider.base_url, training={"iterations": 1}, **SHARED)
+        for trainer in spec["training"]["trainers"].values():
+            trainer["validating_minutes"] = 0.005
+        training_spec(tmp_path, **spec)
+        stuck = nip_run("spec.yaml", cwd=tmp_path)
+        assert stuck.returncode == 1
+        assert "still validating its files" in stuck.stderr
+        names = [job["id"] for job in provider.jobs()]
+        for number, name in enumerate(names):
+            provider.set_job(name, status="succeeded", model=f"ft:tiny:by-hand:1x{number:06x}")
+        done = nip_run("spec.yaml", "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert [job["id"] for job in provider.jobs()] == names
+        assert len(json.loads(done.stdout)[0]["iterations"]) == 1
+
+
+def test_a_job_that_goes_on_names_the_dataset_that_it_was_begun_with(tmp_path: Path) -> None:
+    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
+        training = {"iterations": 1, "test": {"scheme": "none"}}
+        spec = at_provider(provider.base_url, training=training, **SHARED)
+        spec["training"]["trainers"]["p"]["validating_minutes"] = 0.005
+        training_spec(tmp_path, **spec)
+        assert nip_run("spec.yaml", cwd=tmp_path).returncode == 1
+        for number, job in enumerate(provider.jobs()):
+            provider.set_job(job["id"], status="succeeded", model=f"ft:tiny:by-hand:{number}")
+        done = nip_run("spec.yaml", "training.trainers.p.format=trl", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        uploaded = {job["id"]: job["sha256"] for job in provider.jobs()}
+    steps = [model["lineage"][0] for model in json.loads(end_of(tmp_path)[1]).values()]
+    assert {step["job"]: step["dataset_sha256"] for step in steps} == uploaded

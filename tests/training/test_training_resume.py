@@ -1,0 +1,197 @@
+"""Training runs that go on: after any stage, and what keeps them from beginning anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import JournalError, RunDirectoryError, RunError, UsageError, Waiting
+from runner.hashing import file_hash
+from runner.results.folder import RunFolder
+from runner.runs.run import lock_run
+from tests.support.play import nip_run
+from tests.support.training import datasets_of, malt, stages_of, trained, training_spec
+
+
+@pytest.mark.parametrize("changes", [{}, malt(rollouts={"concurrency": 3})], ids=["expert_iteration", "malt"])
+def test_a_run_that_was_killed_after_any_stage_comes_to_the_same_end(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = training_spec(tmp_path, **changes)
+    whole = trained(path, tmp_path / "results").folder
+    lines = (whole.path / "stages.jsonl").read_bytes().splitlines(keepends=True)
+    state, datasets = (whole.path / "state.json").read_bytes(), datasets_of(whole)
+    assert len(lines) > 8
+    for kept in range(1, len(lines)):
+        shutil.copytree(tmp_path / "results", tmp_path / f"cut{kept}")
+        cut = RunFolder(tmp_path / f"cut{kept}" / "runs" / whole.run_id)
+        (cut.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][: len(lines[kept]) // 2])
+        manifest = cut.manifest()
+        cut.write_manifest({**manifest, "status": "running"})
+        journals = {p: p.read_bytes() for p in sorted((cut.path.parent).glob("*/journal.jsonl"))}
+        again = trained(path, tmp_path / f"cut{kept}").folder
+        assert (again.path / "state.json").read_bytes() == state
+        assert datasets_of(again) == datasets
+        assert {p: p.read_bytes() for p in journals} == journals
+        assert len(stages_of(again)) == len(lines)
+
+
+def test_more_iterations_go_on_where_fewer_ended(tmp_path: Path) -> None:
+    path = training_spec(tmp_path)
+    short = trained(path, tmp_path / "results").folder
+    before = datasets_of(short)
+    longer = trained(path, tmp_path / "results", "training.iterations=3").folder
+    assert longer.run_id == short.run_id
+    assert {name: data for name, data in datasets_of(longer).items() if name in before} == before
+    assert len(list(longer.path.glob("iterations/*"))) == 3
+
+
+def test_datasets_are_the_same_in_another_process_with_another_hash_seed(tmp_path: Path) -> None:
+    changes = {"selection": {"method": "weighted_sampling"}, "guess_replacement": {"proportion": 0.5}}
+    training_spec(tmp_path, training=changes)
+    found = []
+    for seed in ("0", "1"):
+        done = nip_run("spec.yaml", "--results", f"r{seed}", cwd=tmp_path, PYTHONHASHSEED=seed)
+        assert done.returncode == 0, done.stderr
+        (folder,) = (p.parent for p in (tmp_path / f"r{seed}").glob("runs/*/stages.jsonl"))
+        found.append(datasets_of(RunFolder(folder)))
+    assert found[0] == found[1]
+    assert any(b"guess_replaced" in data for data in found[0].values())
+
+
+def test_fewer_iterations_than_were_done_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    path = training_spec(tmp_path)
+    done = trained(path, tmp_path / "results").folder
+    before = done.manifest_path.read_bytes(), done.spec.read_bytes()
+    with pytest.raises(UsageError, match=r"1 is fewer than the 2 that run .* has done"):
+        trained(path, tmp_path / "results", "training.iterations=1")
+    assert (done.manifest_path.read_bytes(), done.spec.read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    ("override", "keys"),
+    [
+        ("training.test.limit=3", "training.test.limit"),
+        ("training.min_examples=3", "training.min_examples"),
+        ("rollouts.per_datapoint=2", "rollouts.per_datapoint"),
+        ("agents.prover.freeze=true", "agents.prover.freeze"),
+        ("dataset.limit=5", "dataset.limit"),
+        ("models.p.temperature=0.5", "models.p.temperature"),
+    ],
+)
+def test_what_makes_another_run_is_named_where_the_id_is_taken(tmp_path: Path, override: str, keys: str) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"trainers": trainers})
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", run_id="mine")
+    free = ("training.iterations=3", "rollouts.concurrency=2", "description=x", "models.p.timeout=9")
+    drop = ("~training.trainers.p",) if "freeze" in override else ()
+    with pytest.raises(RunDirectoryError, match=f"these keys differ: {keys}\\. Choose another"):
+        trained(path, tmp_path / "results", override, *free, *drop, run_id="mine")
+
+
+def test_games_and_training_are_not_one_run(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+    trained(path, tmp_path / "results", run_id="mine")
+    with pytest.raises(RunDirectoryError, match=r"these keys differ: kind\. Choose"):
+        trained(path, tmp_path / "results", "kind=benchmark", "training=null", run_id="mine")
+
+
+def test_an_id_that_leaves_no_room_for_its_parts_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, budget={"completions": 10_000})
+    for run_id in ("x" * 115, "x" * 120):
+        with pytest.raises(UsageError, match="a training run's may have 114"):
+            trained(path, tmp_path / "results", run_id=run_id)
+    refused = nip_run("spec.yaml", "--run-id", "x" * 115, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_log_that_is_gone_or_damaged_begins_no_jobs_anew(tmp_path: Path) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", run_id="mine")
+    log = tmp_path / "results" / "runs" / "mine" / "stages.jsonl"
+    whole = log.read_bytes()
+    second = whole.index(b"\n") + 1
+    for damaged, message in (
+        (whole[:second] + b"x" + whole[second + 1 :], "is damaged, though the run has built datasets"),
+        (b"x" + whole[1:], "is damaged, though the run has built datasets"),
+        (b"x" + whole.splitlines(keepends=True)[0][1:], "is damaged, though the run has built datasets"),
+        (b"", "is damaged, though the run has built datasets"),
+        (None, "is gone, though the run has built datasets"),
+    ):
+        log.unlink() if damaged is None else log.write_bytes(damaged)
+        for _ in range(2):
+            with pytest.raises(JournalError, match=message):
+                trained(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
+    log.write_bytes(whole)
+    trained(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
+
+
+@pytest.mark.parametrize(("part", "file"), [("i0", "manifest.json"), ("i0", "journal.jsonl"), ("t0", "metrics.json")])
+def test_a_part_that_is_gone_is_named_with_what_it_was(tmp_path: Path, part: str, file: str) -> None:
+    trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
+    test = {"scheme": "all", "limit": 2}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": test})
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", run_id="mine")
+    (tmp_path / "results" / "runs" / f"mine-{part}" / file).unlink()
+    what = "the games" if part == "i0" else "the test"
+    with pytest.raises(RunError, match=f"run mine-{part} is a part of training run mine: {what} of iteration 0"):
+        trained(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
+
+
+def test_a_second_process_is_told_who_has_the_run(tmp_path: Path) -> None:
+    path = training_spec(tmp_path)
+    with lock_run(tmp_path / "results", "mine"):
+        second = nip_run("spec.yaml", "--run-id", "mine", cwd=tmp_path)
+    assert second.returncode == 1
+    assert f"run mine is in use by process {os.getpid()} on " in second.stderr
+    assert list((tmp_path / "results" / "runs").iterdir()) == [tmp_path / "results" / "runs" / "mine"]
+    trained(path, tmp_path / "results", run_id="mine")
+
+
+def test_a_dataset_that_is_gone_or_was_edited_is_built_again_before_it_is_trained_on(tmp_path: Path) -> None:
+    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    trainers = {"p": {"backend": "files"}, "v": {**fails, "format": "openai"}}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    with pytest.raises(RunError, match="training v failed"):
+        trained(path, tmp_path / "results")
+    (folder,) = (p.parent for p in (tmp_path / "results").glob("runs/*/stages.jsonl"))
+    before = datasets_of(RunFolder(folder))
+    (folder / "iterations" / "0" / "p.sft.jsonl").unlink()
+    (folder / "iterations" / "0" / "v.sft.jsonl").write_text("tampered", "utf-8")
+    with pytest.raises(Waiting):
+        trained(path, tmp_path / "results", "training.trainers.v={backend: dummy}")
+    assert datasets_of(RunFolder(folder)) == before
+    assert "v.sft.jsonl was edited; it is built again" in (folder / "run.log").read_text("utf-8")
+
+
+def test_a_model_keeps_the_dataset_that_it_was_trained_on_though_the_format_changes(tmp_path: Path) -> None:
+    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    trainers = {"p": {"backend": "dummy"}, "v": fails}
+    path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
+    with pytest.raises(RunError, match="training v failed"):
+        trained(path, tmp_path / "results", run_id="mine")
+    dataset = tmp_path / "results" / "runs" / "mine" / "iterations" / "0" / "p.sft.jsonl"
+    before = file_hash(dataset)
+    overrides = ("+training.trainers.p.format=trl", "training.trainers.v={backend: dummy}")
+    done = trained(path, tmp_path / "results", *overrides, run_id="mine")
+    (row,) = done.metrics["iterations"]
+    assert row["models"]["p"]["lineage"][0]["dataset_sha256"] == before == file_hash(dataset)
+    report = [record for record in stages_of(done.folder) if record["stage"] == "datasets"][-1]
+    assert {group: one["format"] for group, one in report["groups"].items()} == {"p": "openai", "v": "openai"}
+
+
+def test_a_training_run_can_be_played_in_a_notebook_where_a_loop_is_running_already(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+
+    async def cell() -> str:
+        return str(trained(path, tmp_path / "results").manifest["status"])
+
+    assert asyncio.run(cell()) == "done"
