@@ -1,0 +1,111 @@
+"""This version and another one in turns, whole commands: `python benchmarks/pairs.py OTHER_PYTHON [--repeat 5]`.
+
+OTHER_PYTHON is the interpreter of an environment in which the other version is installed. Each command runs A B A B ...
+as a process of its own; the figures are the medians of the ratios of each pair, this version over the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import ROOT, footer, median, table, temporary_folder
+from engine import write_spec
+
+from tests.support.servers.chat_client import serving
+
+QUICKSTART = ROOT / "specs" / "quickstart.yaml"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one process took: CPU seconds, wall seconds, peak megabytes."""
+
+    cpu: float
+    wall: float
+    peak_mb: float
+
+
+def cost(python: str, words: list[str], folder: Path) -> Cost:
+    """Run `nip-run WORDS` as an installed version does, from a folder that holds no other.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    begun = time.perf_counter()
+    with tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            [python, "-P", "-m", "runner", *words], cwd=folder, env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
+        )  # fmt: skip
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        err.seek(0)
+        if process.returncode:
+            raise RuntimeError(f"exit code {process.returncode}: {err.read().decode()}")
+    return Cost(usage.ru_utime + usage.ru_stime, time.perf_counter() - begun, usage.ru_maxrss / 1024)
+
+
+Words = Callable[[], list[str]]
+
+
+@contextmanager
+def commands(folder: Path, rollouts: int) -> Iterator[dict[str, Words]]:
+    """Each command by name; a run's results go to a folder of its own each time."""
+    serial = iter(range(10**6))
+
+    def results() -> list[str]:
+        return ["--results", str(folder / f"results-{next(serial)}"), "-q"]
+
+    dummy = ["rollouts.concurrency=64"]
+    with serving(seed=1) as server:
+        (folder / "served").mkdir()
+        served = write_spec(folder / "served", server.base_url, rollouts, 64)
+        large = [f"rollouts.per_datapoint={max(rollouts * 10 // 72, 1)}", *dummy]
+        yield {
+            "--help": lambda: ["--help"],
+            "run --help": lambda: ["run", "--help"],
+            "check": lambda: ["check", str(QUICKSTART)],
+            "quickstart": lambda: [str(QUICKSTART), *results()],
+            f"{rollouts} rollouts, answers at once": lambda: [str(served), *results()],
+            f"{rollouts * 10} dummy rollouts": lambda: [str(QUICKSTART), *large, *results()],
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("other", help="the other version's interpreter")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rollouts", type=int, default=1000)
+    args = parser.parse_args()
+    rows = []
+    with temporary_folder() as folder, commands(folder, args.rollouts) as found:
+        for name, words in found.items():
+            pairs = []
+            for index in range(args.repeat + 1):
+                order = (sys.executable, args.other) if index % 2 else (args.other, sys.executable)
+                costs = {python: cost(python, words(), folder) for python in order}
+                if index:  # the first pair warms the caches
+                    pairs.append((costs[sys.executable], costs[args.other]))
+            ratios = [
+                median([getattr(a, figure) / getattr(b, figure) for a, b in pairs])
+                for figure in ("cpu", "wall", "peak_mb")
+            ]
+            ours = [median([getattr(a, figure) for a, _ in pairs]) for figure in ("cpu", "peak_mb")]
+            rows.append((name, *ratios, f"{ours[0] * 1000:.0f}", f"{ours[1]:.0f}"))
+    columns = ("command", "CPU ratio", "wall ratio", "memory ratio", "CPU ms", "peak MB")
+    table(f"this version over {args.other}, medians of {args.repeat} pairs", columns, rows)
+    footer(__file__)
+
+
+if __name__ == "__main__":
+    main()
