@@ -257,7 +257,7 @@ from runner.spec.trainers import TrainerSettings
 folder, command = Path(sys.argv[1]), tuple(sys.argv[2:])
 job = FineTuneJob("run/1/m", "m", "sft", "org/tiny", folder / "m.sft.jsonl", "ab" * 32, folder / "job", 7, "my run")
 backend = CommandBackend("m", TrainerSettings(backend="command", command=command))
-backend.begin(job, [], lambda record: print(record, flush=True))
+backend.submit(job, [], lambda record: print(record, flush=True))
 print("begun", flush=True)
 time.sleep(60)
 """

@@ -176,7 +176,7 @@ def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_by_the_ne
 
 
 def test_looks_that_fail_are_taken_again(server: FineTuner, tmp_path: Path) -> None:
-    server.change(statuses=["error", "drop", "html", "empty", "list"])
+    server.change(looks=["error", "drop", "html", "empty", "list"])
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
     assert backend.poll(job, handle).state is JobState.RUNNING
@@ -185,7 +185,7 @@ def test_looks_that_fail_are_taken_again(server: FineTuner, tmp_path: Path) -> N
 def test_a_server_that_stays_away_is_an_error_with_a_next_step(server: FineTuner, tmp_path: Path) -> None:
     job = job_in(tmp_path)
     backend, handle = begun(server, job)
-    server.change(statuses=["error"] * 6)
+    server.change(looks=["error"] * 6)
     with pytest.raises(RunError, match=r"ftjob-0, after 6 attempts.*\n.*same command again"):
         backend.poll(job, handle)
 
