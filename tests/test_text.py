@@ -9,7 +9,7 @@ import pytest
 from runner.errors import SpecError
 from runner.spec.load import load_specs
 from runner.text import did_you_mean_file
-from tests.support.play import nip_run, spec_file
+from tests.support.play import nip_run_here, spec_file
 
 SPECS = ("nip.yaml", "debate.yaml", "quickstart.yaml", "merlin_arthur.yaml")
 
@@ -34,14 +34,14 @@ def test_a_file_that_is_like_no_other_but_in_its_suffix_gets_no_name(name: str) 
 
 def test_a_spec_that_is_not_there_is_not_taken_for_a_built_in_one(tmp_path: Path) -> None:
     for name in ("gone.yaml", "specs/gone.yaml"):
-        done = nip_run(name, cwd=tmp_path)
+        done = nip_run_here(name, cwd=tmp_path)
         assert done.returncode == 2
         assert "no such spec file" in done.stderr
         assert "did you mean" not in done.stderr
 
 
 def test_a_misspelt_command_is_still_known_for_one(tmp_path: Path) -> None:
-    assert "did you mean 'leaderboard'?" in nip_run("leaderbord", cwd=tmp_path).stderr
+    assert "did you mean 'leaderboard'?" in nip_run_here("leaderbord", cwd=tmp_path).stderr
 
 
 def test_a_template_that_is_not_there_is_not_taken_for_a_shorter_one(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from runner.finetune.formats import FORMATS
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.load import load_spec
-from tests.support.play import nip_run, only_run, played, spec_file, table
+from tests.support.play import nip_run, nip_run_here, only_run, played, spec_file, table
 from tests.support.servers.chat_client import serving
 
 DEBATE: dict[str, Any] = {
@@ -198,10 +198,10 @@ def test_a_smaller_share_takes_datapoints_away_and_adds_none() -> None:
 
 def test_a_run_without_a_share_has_no_validation_file(tmp_path: Path) -> None:
     spec_file(tmp_path, fine_tune={"validation_share": 0.4})
-    assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+    assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
     fine_tune = only_run(tmp_path / "results") / "fine_tune"
     assert (fine_tune / "m.sft.validation.jsonl").exists()
-    again = nip_run("spec.yaml", "-q", "fine_tune.validation_share=0", "rollouts.per_datapoint=2", cwd=tmp_path)
+    again = nip_run_here("spec.yaml", "-q", "fine_tune.validation_share=0", "rollouts.per_datapoint=2", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert (fine_tune / "m.sft.jsonl").exists()
     assert not list(fine_tune.rglob("*.validation.*"))
@@ -210,7 +210,7 @@ def test_a_run_without_a_share_has_no_validation_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", ["1", "-0.1", "1.5"])
 def test_a_share_is_less_than_all(tmp_path: Path, share: str) -> None:
     spec_file(tmp_path)
-    done = nip_run("check", "spec.yaml", f"fine_tune.validation_share={share}", cwd=tmp_path)
+    done = nip_run_here("check", "spec.yaml", f"fine_tune.validation_share={share}", cwd=tmp_path)
     assert done.returncode == 2
     assert "fine_tune.validation_share" in done.stderr
 
@@ -238,7 +238,7 @@ def test_any_finished_run_gives_the_same_bytes_in_any_process(tmp_path: Path, fo
 
 def test_an_export_for_verl_equals_the_run_s_own(tmp_path: Path) -> None:
     run = played(spec_file(tmp_path, fine_tune={"formats": ["verl"]}), tmp_path / "results").folder
-    done = nip_run("export", "tiny", "--format", "verl", "--method", "rl", cwd=tmp_path)
+    done = nip_run_here("export", "tiny", "--format", "verl", "--method", "rl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     own = {p: data for p, data in exported(run.fine_tune).items() if p.startswith(("m.", "agents/"))}
     assert own == exported(run.fine_tune / "export-verl")
@@ -257,7 +257,7 @@ def test_an_export_for_verl_equals_the_run_s_own(tmp_path: Path) -> None:
 )
 def test_an_export_that_cannot_be_is_bad_usage(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     played(spec_file(tmp_path, size=2), tmp_path / "results")
-    done = nip_run("export", "tiny", *words, "--out", "out", cwd=tmp_path)
+    done = nip_run_here("export", "tiny", *words, "--out", "out", cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "out").exists()

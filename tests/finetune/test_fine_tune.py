@@ -10,7 +10,7 @@ import pytest
 
 from runner.finetune.examples import Supervised
 from runner.finetune.formats import FORMATS
-from tests.support.play import derived_files, merged, nip_run, only_run, played, spec_file, table
+from tests.support.play import derived_files, merged, nip_run_here, only_run, played, spec_file, table
 from tests.support.servers.chat_client import serving
 
 SOLO: dict[str, Any] = {
@@ -190,12 +190,12 @@ def test_no_fine_tune_section_means_no_files(tmp_path: Path) -> None:
 def test_an_export_equals_the_run_s_own_files_and_asks_nothing(tmp_path: Path, format_: str) -> None:
     with serving(faults={"bad_decision": 0.2, "null_content": 0.05}) as server:
         spec_file(tmp_path, server.base_url, fine_tune={"formats": [format_]})
-        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         asked = server.requests
     run = only_run(tmp_path / "results")
     before = derived_files(run)
-    done = nip_run("export", "tiny", "--format", format_, "--out", "out", "--json", cwd=tmp_path)
+    done = nip_run_here("export", "tiny", "--format", format_, "--out", "out", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert asked > 0
     own = {p.relative_to(run / "fine_tune"): p.read_bytes() for p in (run / "fine_tune").rglob("*.jsonl")}
@@ -210,7 +210,7 @@ def test_an_export_equals_the_run_s_own_files_and_asks_nothing(tmp_path: Path, f
 
 def test_an_export_can_be_another_choice_than_the_run_s_own(tmp_path: Path) -> None:
     played(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
-    done = nip_run(
+    done = nip_run_here(
         "export", "tiny", "--format", "openai", "--agent", "verifier", "--only-correct", "--true-labels", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
@@ -227,13 +227,13 @@ def test_a_new_export_replaces_the_old_one_and_leaves_foreign_files_alone(tmp_pa
     (out / "mine.jsonl").write_text("{}\n")
     (out / "notes.txt").write_text("keep")
     for _ in range(2):
-        assert nip_run("export", "tiny", "--format", "openai", "--out", "out", cwd=tmp_path).returncode == 0
+        assert nip_run_here("export", "tiny", "--format", "openai", "--out", "out", cwd=tmp_path).returncode == 0
     assert (out / "notes.txt").read_text() == "keep"
     assert (out / "mine.jsonl").exists()
 
 
 def test_an_export_of_an_agent_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     played(spec_file(tmp_path, size=2), tmp_path / "results")
-    done = nip_run("export", "tiny", "--format", "openai", "--agent", "verifyer", "--out", "out", cwd=tmp_path)
+    done = nip_run_here("export", "tiny", "--format", "openai", "--agent", "verifyer", "--out", "out", cwd=tmp_path)
     assert done.returncode in (1, 2)
     assert "did you mean 'verifier'" in done.stderr

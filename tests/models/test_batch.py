@@ -21,7 +21,7 @@ from runner.models.settings import ModelSettings
 from tests.support.play import (
     derived_files,
     journal_records,
-    nip_run,
+    nip_run_here,
     only_run,
     played,
     spec_file,
@@ -108,7 +108,7 @@ def test_the_hours_that_a_batch_takes_do_not_count_against_the_time_for_retries(
 def test_a_batch_that_fails_validation_stops_the_run_with_the_provider_s_word(tmp_path: Path) -> None:
     with providing(invalid_batches=100) as provider:
         batch_spec(tmp_path, provider)
-        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert provider.stats()["batches"] == 1
     assert done.returncode == 4, done.stderr
     assert "This line is not parseable" in done.stderr
@@ -128,7 +128,7 @@ def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
     with providing(failing_lines=0.3, failing_status=401) as provider:
         batch_spec(tmp_path, provider)
         begun_at = time.monotonic()
-        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert time.monotonic() - begun_at < 10
     assert done.returncode == 4, done.stderr
 

@@ -16,7 +16,7 @@ from runner.models.layers.budget import Amount, Budget, BudgetSettings, within_b
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.spec.load import load_spec
-from tests.support.play import derived_files, journal_records, nip_run, only_run, played, spec_file
+from tests.support.play import derived_files, journal_records, nip_run, nip_run_here, only_run, played, spec_file
 from tests.support.servers.batch_client import providing
 from tests.support.servers.chat_client import serving
 
@@ -37,7 +37,7 @@ def test_a_run_never_spends_more_than_its_budget_faults_and_retries_included(tmp
     """By the provider's own account, which bills for answers that never arrived too."""
     with providing(faults=FAULTS, latency=0.005) as provider:
         spec_file(tmp_path, provider.base_url, size=40, rollouts={"concurrency": concurrency}, **budget_of(usd=1.0))
-        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         spent = provider.billed_usd(IN, OUT)
         assert len(provider.stats()["kinds"]) > 1
     assert done.returncode == 3, done.stderr
@@ -47,7 +47,7 @@ def test_a_run_never_spends_more_than_its_budget_faults_and_retries_included(tmp
 def test_an_exhausted_budget_exits_3_and_says_how_to_go_on(tmp_path: Path) -> None:
     with providing() as provider:
         spec_file(tmp_path, provider.base_url, **budget_of(usd=0.5))
-        done = nip_run("spec.yaml", "seed=8", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "seed=8", cwd=tmp_path)
     assert done.returncode == 3
     assert "budget.usd is used up" in done.stderr
     assert "budget.usd=" in done.stderr
@@ -136,9 +136,9 @@ def test_games_that_were_begun_finish_where_the_budget_allows(tmp_path: Path) ->
 def test_a_sweep_shares_one_budget(tmp_path: Path) -> None:
     with providing() as provider:
         spec_file(tmp_path, provider.base_url, size=2, sweep={"seed": [1, 2, 3, 4]}, **budget_of(usd=0.9))
-        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         first = provider.billed_usd(IN, OUT)
-        more = nip_run("spec.yaml", "-q", "budget.usd=1.4", cwd=tmp_path)
+        more = nip_run_here("spec.yaml", "-q", "budget.usd=1.4", cwd=tmp_path)
         second = provider.billed_usd(IN, OUT)
     assert (done.returncode, more.returncode) == (3, 3), done.stderr + more.stderr
     assert 0.4 < first <= 0.9 < second <= 1.4
@@ -155,7 +155,7 @@ def test_the_points_of_a_sweep_may_each_wait_for_room_in_the_budget(tmp_path: Pa
         call = (played(path, tmp_path / "one").manifest["cost_usd"] or 0) / 6
         spec_file(tmp_path, provider.base_url, size=6, sweep={"seed": [1, 2]}, **solo)
         # Twelve calls, each of which may cost four times what it will.
-        done = nip_run("spec.yaml", "-q", f"budget.usd={18 * call:.6f}", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", f"budget.usd={18 * call:.6f}", cwd=tmp_path)
         assert provider.stats()["chat"] <= 18
     assert done.returncode == 0, done.stderr
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_bounded_is_refused_before_any_call(
     path = spec_file(tmp_path, "http://127.0.0.1:9/v1", budget=budget, models={"m": model})
     with pytest.raises(SpecError, match=message):
         load_spec(path)
-    done = nip_run("check", "spec.yaml", cwd=tmp_path)
+    done = nip_run_here("check", "spec.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert not (tmp_path / "results").exists()
 
@@ -208,7 +208,7 @@ def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
     with providing() as provider:
         first = played(spec_file(tmp_path, provider.base_url), tmp_path / "results")
         needed = provider.requests
-        done = nip_run("spec.yaml", "-q", "--replay", first.folder.run_id, "budget.completions=3", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", "--replay", first.folder.run_id, "budget.completions=3", cwd=tmp_path)
         assert provider.requests == needed
     assert done.returncode == 0, done.stderr
 

@@ -20,7 +20,7 @@ from tests.support.play import (
     derived_files,
     environment,
     journal_records,
-    nip_run,
+    nip_run_here,
     only_run,
     played,
     spec_file,
@@ -154,7 +154,7 @@ def test_two_processes_use_one_cache_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_no_cache_is_a_clear_error_before_any_call(tmp_path: Path, server: Loopback) -> None:
     (tmp_path / "cache.sqlite").write_text("not a database, but long enough to be taken for the header of one\n" * 20)
     spec_file(tmp_path, server.base_url, cache="cache.sqlite")
-    done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+    done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 1
     assert "cache.sqlite" in done.stderr
     assert "fault of nip-run" not in done.stderr
@@ -178,11 +178,11 @@ def test_why_miss_names_the_fields_that_differ_from_the_nearest_entry(tmp_path: 
     played(path, tmp_path / "results")
     second = played(path, tmp_path / "results", "models.m.temperature=0.5")
     words = ("why-miss", second.folder.run_id, "--cache", "cache.sqlite")
-    done = nip_run(*words, cwd=tmp_path)
+    done = nip_run_here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "temperature" in done.stdout
     assert f"{second.manifest['completions']} of {second.manifest['completions']} requests" in done.stdout
-    found = json.loads(nip_run(*words, "--json", "--most", "2", cwd=tmp_path).stdout)
+    found = json.loads(nip_run_here(*words, "--json", "--most", "2", cwd=tmp_path).stdout)
     assert found["misses"] == found["requests"] == second.manifest["completions"]
     assert len(found["explained"]) == 2
     (difference,) = [d for d in found["explained"][0]["differences"] if not d["field"].startswith("messages")]
@@ -193,7 +193,7 @@ def test_why_miss_says_that_nothing_was_missed(tmp_path: Path, server: Loopback)
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     played(path, tmp_path / "results")
     second = played(path, tmp_path / "results", "protocol.verifier_reward=3.5")
-    done = nip_run("why-miss", second.folder.run_id, "--cache", "cache.sqlite", cwd=tmp_path)
+    done = nip_run_here("why-miss", second.folder.run_id, "--cache", "cache.sqlite", cwd=tmp_path)
     assert "0 of " in done.stdout
 
 
@@ -201,7 +201,7 @@ def test_why_miss_counts_what_the_same_spec_asked_in_another_folder(tmp_path: Pa
     path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
     played(path, tmp_path / "results")
     second = played(path, tmp_path / "elsewhere")
-    done = nip_run("why-miss", second.folder.run_id, "--results", "elsewhere", cwd=tmp_path)
+    done = nip_run_here("why-miss", second.folder.run_id, "--results", "elsewhere", cwd=tmp_path)
     assert done.stdout.startswith("0 of "), done.stdout + done.stderr
 
 
@@ -209,13 +209,13 @@ def test_why_miss_looks_at_unfinished_games_too(tmp_path: Path, server: Loopback
     path = spec_file(tmp_path, server.base_url, size=4, cache="cache.sqlite")
     with pytest.raises(BudgetExhausted):
         played(path, tmp_path / "results", "+budget.completions=2", "rollouts.concurrency=2")
-    found = json.loads(nip_run("why-miss", "tiny", "--json", cwd=tmp_path).stdout)
+    found = json.loads(nip_run_here("why-miss", "tiny", "--json", cwd=tmp_path).stdout)
     assert found["misses"] == found["requests"] == 2
 
 
 def test_why_miss_without_the_cache_file_is_a_usage_error(tmp_path: Path, server: Loopback) -> None:
     first = played(spec_file(tmp_path, server.base_url, size=2), tmp_path / "results")
-    done = nip_run("why-miss", first.folder.run_id, "--cache", "nothing.sqlite", cwd=tmp_path)
+    done = nip_run_here("why-miss", first.folder.run_id, "--cache", "nothing.sqlite", cwd=tmp_path)
     assert done.returncode == 2
     assert "nothing.sqlite" in done.stderr
     assert not (tmp_path / "nothing.sqlite").exists()

@@ -24,7 +24,7 @@ from runner.spec.load import load_spec
 from runner.storage.journal import Journal, read_journal
 from tests.support.play import (
     journal_records,
-    nip_run,
+    nip_run_here,
     only_run,
     played,
     spec_file,
@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_again_and_again_never_spends_more_than_its_budget(
             killed_in_flight(tmp_path, provider)
         provider.change(latency=0.0)
         for _ in range(2):
-            assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+            assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 3
         assert 0.3 < provider.billed_usd(IN, OUT) <= 1.0
         assert spent(tmp_path).usd >= provider.billed_usd(IN, OUT)
     assert len(of_kind(tmp_path, "lost")) == 3
@@ -102,7 +102,7 @@ def test_exactly_the_calls_in_flight_are_counted_once_and_the_user_is_told(tmp_p
         before = spent(tmp_path)
         assert before.completions == AT_ONCE
         assert before.usd >= provider.billed_usd(IN, OUT)
-        done = nip_run("spec.yaml", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         told = f"{AT_ONCE} calls were in flight when the run was cut short; up to ${before.usd:.4f} is counted"
         assert told in done.stderr
@@ -110,7 +110,7 @@ def test_exactly_the_calls_in_flight_are_counted_once_and_the_user_is_told(tmp_p
         assert lost["charged"] == [before.usd, before.tokens, before.completions]
         assert spent(tmp_path).completions == provider.stats()["chat"]
         # And only once: nothing was in flight at the end of the second process.
-        done = nip_run("spec.yaml", "rollouts.per_datapoint=2", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "rollouts.per_datapoint=2", cwd=tmp_path)
         assert "in flight" not in done.stderr
         assert spent(tmp_path).completions == provider.stats()["chat"]
 
@@ -119,7 +119,7 @@ def test_who_runs_out_of_budget_by_calls_in_flight_at_a_kill_is_told_of_them(tmp
     with providing(latency=1.0) as provider:
         spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
-        done = nip_run("spec.yaml", "-q", f"budget.completions={AT_ONCE}", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", f"budget.completions={AT_ONCE}", cwd=tmp_path)
         assert provider.stats()["chat"] == AT_ONCE
     assert done.returncode == 3
     assert f"note: {AT_ONCE} calls were in flight when the run was cut short; up to" in done.stderr
@@ -141,7 +141,7 @@ def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> 
             kills += process.wait() != 0
             until(lambda: provider.stats()["open"] == 0)
             assert spent(tmp_path).usd >= provider.billed_usd(IN, OUT)
-        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+        assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         billed, asked = provider.billed_usd(IN, OUT), provider.stats()["chat"]
     counted = len(of_kind(tmp_path, "call")) + len(of_kind(tmp_path, "failure"))
     counted += sum(record["charged"][2] for record in of_kind(tmp_path, "lost"))
@@ -178,7 +178,7 @@ def test_calls_that_the_provider_refused_are_not_counted(tmp_path: Path, kind: s
     with serving(kind=kind, latency=[0.0, 0.1]) as server:
         spec_file(tmp_path, server.base_url, models=PRICED, budget={"usd": 1.0})
         for _ in range(2):
-            done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+            done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
             assert done.returncode == 4
             assert "in flight" not in done.stderr
     assert spent(tmp_path) == Amount()
@@ -194,7 +194,7 @@ def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> N
         process.wait()
         assert spent(tmp_path) == Amount()
         provider.change(delay=0.0)
-        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+        assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         assert spent(tmp_path).usd == pytest.approx(provider.billed_usd(IN, OUT))
     assert of_kind(tmp_path, "lost") == []
 
@@ -204,12 +204,12 @@ def test_a_run_that_lost_calls_is_replayed_and_exported_like_any_other(tmp_path:
         spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
         provider.change(latency=0.0)
-        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+        assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         run = only_run(tmp_path / "results")
         assert len(of_kind(tmp_path, "lost")) == 1
-        done = nip_run("export", run.name, "--format", "trl", cwd=tmp_path)
+        done = nip_run_here("export", run.name, "--format", "trl", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        done = nip_run("spec.yaml", "-q", "--replay", run.name, cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", "--replay", run.name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     (replay,) = (path for path in (tmp_path / "results" / "runs").iterdir() if path != run)
     assert said(replay) == said(run)
@@ -233,7 +233,7 @@ def test_the_games_of_a_training_run_know_of_them_too(tmp_path: Path) -> None:
         killed_in_flight(tmp_path, provider)
         provider.change(latency=0.0)
         for _ in range(2):
-            done = nip_run("spec.yaml", "-q", "budget.completions=20", cwd=tmp_path)
+            done = nip_run_here("spec.yaml", "-q", "budget.completions=20", cwd=tmp_path)
             assert done.returncode == 3, done.stderr
             assert provider.stats()["chat"] == 20
 
@@ -244,7 +244,7 @@ def test_a_call_that_could_not_be_counted_is_not_sent(tmp_path: Path) -> None:
         folder = RunFolder(tmp_path / "results" / "runs" / Plan(load_spec(path)).run_id)
         folder.path.mkdir(parents=True)
         folder.in_flight.mkdir()
-        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert provider.stats()["chat"] == 0
         assert done.returncode == 1
         assert str(folder.in_flight.relative_to(tmp_path)) in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.play import nip_run, only_run, played, spec_file
+from tests.support.play import nip_run_here, only_run, played, spec_file
 from tests.support.servers.batch_client import Provider, providing
 
 PATIENT = {"transient": {"attempts": 30, "first_wait": 0.05, "max_wait": 0.2}}
@@ -54,7 +54,7 @@ def test_the_rate_that_only_a_429_names_is_kept(tmp_path: Path) -> None:
 def test_the_rate_is_learnt_though_no_call_is_ever_answered(tmp_path: Path, kind: str) -> None:
     with providing(most_at_once=0, headers={f"x-ratelimit-limit-{kind}": "60000"}) as provider:
         spec_file(tmp_path, provider.base_url, size=2, retry={"transient": {"attempts": 2}})
-        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 1
+        assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 1
     assert f"allows 60000 {kind} a minute" in (only_run(tmp_path / "results") / "run.log").read_text()
 
 

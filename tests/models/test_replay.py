@@ -14,7 +14,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.run import RunResult
 from runner.runs.session import ReplayOf
 from runner.spec.load import load_spec
-from tests.support.play import derived_files, nip_run, only_run, played, spec_file, table
+from tests.support.play import derived_files, nip_run_here, only_run, played, spec_file, table
 from tests.support.servers.chat_client import Loopback, serving
 from tests.support.subprocess_server import ROOT
 
@@ -87,7 +87,7 @@ def test_a_replay_from_the_command_line_is_a_run_of_its_own_that_costs_nothing(
     price = {"m": {"price": {"input": 1.0, "output": 2.0}}}
     first = played(spec_file(tmp_path, server.base_url, models=price), tmp_path / "results")
     asked = server.requests
-    done = nip_run("spec.yaml", "--replay", first.folder.run_id, "--json", cwd=tmp_path)
+    done = nip_run_here("spec.yaml", "--replay", first.folder.run_id, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
     assert result["run_id"] == f"{first.folder.run_id}-replay"
@@ -133,7 +133,7 @@ def test_another_prompt_is_refused_with_the_place_where_it_differs(tmp_path: Pat
     asked = server.requests
     verifier = tmp_path / "prompts" / "own" / "verifier.jinja"
     verifier.write_text(verifier.read_text() + "\nBe brief.\n")
-    done = nip_run("spec.yaml", "-q", "--replay", first.folder.run_id, cwd=tmp_path)
+    done = nip_run_here("spec.yaml", "-q", "--replay", first.folder.run_id, cwd=tmp_path)
     assert server.requests == asked
     assert done.returncode == 1
     assert "verifier in round 0" in done.stderr
@@ -206,10 +206,10 @@ def test_an_interrupted_partial_replay_goes_on_and_pays_for_nothing_twice(tmp_pa
     asked = server.requests
     server.change(kind="insufficient_quota", after=asked + 10)
     words = ("spec.yaml", "-q", "--replay", first.folder.run_id, "--until-round", "2")
-    assert nip_run(*words, cwd=tmp_path).returncode == 4
+    assert nip_run_here(*words, cwd=tmp_path).returncode == 4
     refused = server.stats()["kinds"]["insufficient_quota"]
     server.change(kind=None)
-    done = nip_run(*words, cwd=tmp_path)
+    done = nip_run_here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     live = sum(
         row["round"] >= 2
@@ -240,10 +240,10 @@ def test_a_run_by_the_provider_replay_can_be_shown_and_its_spec_is_a_spec(tmp_pa
     first = played(spec_file(tmp_path, server.base_url), tmp_path / "results")
     replay = {"m": {"provider": "replay", "run": f"results/runs/{first.folder.run_id}"}}
     again = played(spec_file(tmp_path, server.base_url, models=replay), tmp_path / "again")
-    done = nip_run("check", again.folder.spec, cwd=tmp_path)
+    done = nip_run_here("check", again.folder.spec, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rollout = table(again.folder.path, "rollouts")[0]["rollout_id"]
-    shown = nip_run("show", again.folder.path, rollout, "--results", "again", cwd=tmp_path)
+    shown = nip_run_here("show", again.folder.path, rollout, "--results", "again", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
 
 
@@ -265,7 +265,7 @@ def test_a_sweep_over_replayed_runs_plays_each_of_them(tmp_path: Path, server: L
         tmp_path, size=4, models={"m": {"provider": "replay", "run": "results/runs/a"}},
         sweep={"models.m.run": ["results/runs/a", "results/runs/b"]},
     )  # fmt: skip
-    done = nip_run("spec.yaml", "--json", "--results", "swept", cwd=tmp_path)
+    done = nip_run_here("spec.yaml", "--json", "--results", "swept", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     runs = [tmp_path / "swept" / "runs" / result["run_id"] for result in json.loads(done.stdout)]
     assert [said_in(run) for run in runs] == [said_in(source) for source in sources]
@@ -275,7 +275,7 @@ def test_a_sweep_over_replayed_runs_plays_each_of_them(tmp_path: Path, server: L
 def test_under_one_run_id_another_run_cannot_be_replayed(tmp_path: Path, server: Loopback) -> None:
     for source, code in zip(two_sources(tmp_path, server), (0, 1), strict=True):
         spec_file(tmp_path, size=4, models={"m": {"provider": "replay", "run": str(source)}})
-        done = nip_run("spec.yaml", "-q", "--run-id", "p", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", "--run-id", "p", cwd=tmp_path)
         assert done.returncode == code, done.stderr
     assert "these keys differ: models.m.run." in done.stderr
 
@@ -296,14 +296,14 @@ def test_a_replay_is_shown_as_it_was_played_after_its_source_has_grown(tmp_path:
     rollout = table(again, "rollouts")[0]["rollout_id"]
     spec = spec_file(tmp_path, server.base_url, size=4)
     played(spec, tmp_path / "results", "rollouts.per_datapoint=2", run_id="a")
-    shown = nip_run("show", again, rollout, cwd=tmp_path)
+    shown = nip_run_here("show", again, rollout, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
 
 
 def test_a_run_without_a_journal_cannot_be_named_in_a_spec(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     spec_file(tmp_path, models={"m": {"provider": "replay", "run": "empty"}})
-    done = nip_run("check", "spec.yaml", cwd=tmp_path)
+    done = nip_run_here("check", "spec.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert "models.m.run: 'empty' has no journal.jsonl that can be read" in done.stderr
 
@@ -331,7 +331,7 @@ def test_one_model_can_be_replayed_while_another_is_asked(tmp_path: Path, server
 def test_an_answer_that_is_missing_is_named(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url)
     first = played(path, tmp_path / "results")
-    done = nip_run(
+    done = nip_run_here(
         "spec.yaml", "-q", "rollouts.per_datapoint=2", "--replay", first.folder.run_id, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 1
@@ -344,7 +344,7 @@ def test_a_run_that_is_not_there_or_has_no_journal_is_a_clear_error(tmp_path: Pa
     path = spec_file(tmp_path, server.base_url)
     first = played(path, tmp_path / "results")
     asked = server.requests
-    assert nip_run("spec.yaml", "--replay", "nothing", cwd=tmp_path).returncode == 2
+    assert nip_run_here("spec.yaml", "--replay", "nothing", cwd=tmp_path).returncode == 2
     (first.folder.path / "journal.jsonl").unlink()
     with pytest.raises(RunError, match="journal"):
         replayed(path, first.folder.path, tmp_path / "again")

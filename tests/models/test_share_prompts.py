@@ -16,7 +16,7 @@ from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.layers.journaled import JournaledCompleter, JournalIndex
 from runner.spec.load import load_spec
 from runner.storage.journal import Journal, read_journal
-from tests.support.play import journal_records, nip_run, only_run, played, spec_file, table
+from tests.support.play import journal_records, nip_run_here, only_run, played, spec_file, table
 from tests.support.processes import started_silent
 from tests.support.servers.batch_client import Provider, providing
 
@@ -215,7 +215,7 @@ def test_a_budget_holds_with_shared_prompts(tmp_path: Path) -> None:
     with providing(faults={"drop": 0.1}, latency=0.01) as provider:
         shared(tmp_path, provider, models=priced, budget={"usd": 1.5})
         for _ in range(2):
-            done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+            done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
             assert done.returncode == 3, done.stderr
         assert 0.3 < provider.billed_usd(100, 400) <= 1.5
 
@@ -223,9 +223,9 @@ def test_a_budget_holds_with_shared_prompts(tmp_path: Path) -> None:
 def test_a_budget_of_calls_counts_a_shared_call_once_also_after_a_resume(tmp_path: Path) -> None:
     with providing() as provider:
         shared(tmp_path, provider)
-        assert nip_run("spec.yaml", "-q", "budget.completions=20", cwd=tmp_path).returncode == 3
+        assert nip_run_here("spec.yaml", "-q", "budget.completions=20", cwd=tmp_path).returncode == 3
         assert provider.stats()["chat"] == 20
-        assert nip_run("spec.yaml", "-q", "budget.completions=30", cwd=tmp_path).returncode == 3
+        assert nip_run_here("spec.yaml", "-q", "budget.completions=30", cwd=tmp_path).returncode == 3
         assert provider.stats()["chat"] == 30
 
 

@@ -19,7 +19,7 @@ from runner.results import leaderboard
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
 from runner.storage.locks import locked
-from tests.support.play import environment, nip_run, played, spec_file, table
+from tests.support.play import environment, nip_run_here, played, spec_file, table
 from tests.support.servers.chat_client import serving
 
 TABLES = ("runs", "agents", "metrics", "rollouts")
@@ -282,7 +282,7 @@ def test_a_folder_s_name_is_no_column(tmp_path: Path) -> None:
     (tmp_path / "lr=1").mkdir()
     spec_file(tmp_path / "lr=1", size=4)
     for words in (("lr=1/spec.yaml", "-q"), ("leaderboard", "--rebuild")):
-        done = nip_run(*words, "--results", "seed=2/r", cwd=tmp_path)
+        done = nip_run_here(*words, "--results", "seed=2/r", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     results = tmp_path / "seed=2" / "r"
     for name in ("messages", "completions"):
@@ -296,6 +296,6 @@ def test_a_finished_run_whose_rows_are_missing_gets_them_when_it_is_run_again(tm
     path = spec_file(tmp_path, size=4)
     played(path, tmp_path / "results")
     (tmp_path / "results" / leaderboard.FILE).unlink()  # as after a kill between the last record and the append
-    done = nip_run("spec.yaml", cwd=tmp_path)
+    done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert leaderboard.query(tmp_path / "results", "SELECT count(*) FROM runs")[1] == [(1,)]

@@ -13,7 +13,17 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.support.play import derived_files, environment, journal_records, nip_run, only_run, played, spec_file, table
+from tests.support.play import (
+    derived_files,
+    environment,
+    journal_records,
+    nip_run,
+    nip_run_here,
+    only_run,
+    played,
+    spec_file,
+    table,
+)
 from tests.support.servers.chat_client import serving
 
 COLUMNS = {
@@ -181,10 +191,10 @@ def test_no_rollout_waits_for_the_round_of_another(tmp_path: Path) -> None:
 def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
     with serving() as server:
         spec_file(tmp_path, server.base_url, size=2, sweep={"models.m.temperature": [0.0, 1.0], "seed": [1, 2]})
-        done = nip_run("spec.yaml", "--json", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         asked = server.requests
-        again = nip_run("spec.yaml", "--json", cwd=tmp_path)
+        again = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
         assert server.requests == asked
     assert len({row["run_id"] for row in json.loads(done.stdout)}) == 4
     assert all(row["was_finished"] for row in json.loads(again.stdout))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ProviderRefusal, RunError
-from tests.support.play import derived_files, journal_records, nip_run, only_run, played, spec_file
+from tests.support.play import derived_files, journal_records, nip_run, nip_run_here, only_run, played, spec_file
 from tests.support.processes import ended, started, until
 from tests.support.servers.chat_client import serving
 
@@ -60,7 +60,7 @@ def test_after_a_refusal_the_same_command_pays_for_the_rest_alone(tmp_path: Path
 def test_the_policy_fail_run_stops_the_run_with_1(tmp_path: Path) -> None:
     with serving(kind="null_content") as server:
         spec_file(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 1, "then": "fail_run"}})
-        done = nip_run("spec.yaml", "-q", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 1
     assert "fail_run" in done.stderr
     assert "Go on with: nip-run run spec.yaml" in done.stderr
@@ -72,7 +72,7 @@ def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path
         path = spec_file(tmp_path, server.base_url)
         with pytest.raises(RunError, match=r"file/results"):
             played(path, tmp_path / "file" / "results")
-        done = nip_run("spec.yaml", "--results", "file/results", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "--results", "file/results", cwd=tmp_path)
         assert server.requests == 0
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -93,7 +93,7 @@ def test_a_missing_key_is_refused_before_any_call(tmp_path: Path) -> None:
 def test_an_invalid_spec_calls_nothing_and_writes_nothing(tmp_path: Path) -> None:
     with serving() as server:
         spec_file(tmp_path, server.base_url, rollouts={"concurency": 3}, models={"m": {"temperature": "hot"}})
-        done = nip_run("spec.yaml", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
         assert server.requests == 0
     assert done.returncode == 2
     assert "concurrency" in done.stderr

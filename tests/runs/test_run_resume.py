@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import RunDirectoryError
-from tests.support.play import derived_files, journal_records, nip_run, only_run, played, spec_file
+from tests.support.play import derived_files, journal_records, nip_run_here, only_run, played, spec_file
 from tests.support.processes import ended, started, until
 from tests.support.servers.chat_client import serving
 
@@ -31,7 +31,7 @@ def test_a_finished_run_is_shown_without_server_or_key(tmp_path: Path) -> None:
     with serving() as server:
         path = spec_file(tmp_path, server.base_url)
         first = played(path, tmp_path / "results")
-    done = nip_run("spec.yaml", "--json", cwd=tmp_path)
+    done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (shown,) = json.loads(done.stdout)
     assert shown["was_finished"]
@@ -111,7 +111,7 @@ def test_a_torn_journal_is_cut_said_so_and_gone_on_from(tmp_path: Path) -> None:
         journal.write_bytes(data[: len(data) * 2 // 3].rstrip(b"\n"))  # a cut between two lines tears none
         manifest = json.loads((run_folder / "manifest.json").read_text())
         (run_folder / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
-        done = nip_run("spec.yaml", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "torn" in done.stderr
     assert derived_files(run_folder) == whole

@@ -15,7 +15,7 @@ from runner.errors import UsageError
 from runner.rollouts.plan import Plan
 from runner.runs.run import lock_run
 from runner.spec.load import load_specs
-from tests.support.play import command, environment, journal_records, nip_run, spec_file
+from tests.support.play import command, environment, journal_records, nip_run, nip_run_here, spec_file
 from tests.support.servers.batch_client import Provider, providing
 
 IN, OUT = 100.0, 400.0
@@ -114,7 +114,7 @@ def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None
     with providing(latency=0.1) as provider:
         runs = sweep(tmp_path, provider, seeds=4)
         with playing(tmp_path, provider) as process:
-            done = nip_run("spec.yaml", "-q", "sweep={}", "seed=4", cwd=tmp_path)
+            done = nip_run_here("spec.yaml", "-q", "sweep={}", "seed=4", cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             assert process.wait(60) == 0
     assert all(asked_in(tmp_path, run_id) > 0 for run_id in runs)
@@ -123,10 +123,10 @@ def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None
 def test_a_run_that_stands_twice_in_a_command_is_counted_and_locked_once(tmp_path: Path) -> None:
     with providing() as provider:
         spec_file(tmp_path, provider.base_url, size=4, models=PRICED)
-        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+        assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         spent = provider.billed_usd(IN, OUT)
         enough = f"budget.usd={2.6 * spent:.6f}"
-        done = nip_run("spec.yaml", "spec.yaml", "-q", enough, "rollouts.per_datapoint=2", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "spec.yaml", "-q", enough, "rollouts.per_datapoint=2", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert provider.billed_usd(IN, OUT) > 1.5 * spent
 
@@ -138,7 +138,7 @@ def test_a_run_id_that_can_be_none_is_refused_before_anything_is_written(tmp_pat
     if name:
         spec_file(tmp_path, budget={"usd": 1.0})
         before = sorted(tmp_path.rglob("*"))
-        assert nip_run("spec.yaml", "-q", "--run-id", name, cwd=tmp_path).returncode == 2
+        assert nip_run_here("spec.yaml", "-q", "--run-id", name, cwd=tmp_path).returncode == 2
         assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -149,9 +149,9 @@ def test_a_budget_counts_no_other_spec_s_run(tmp_path: Path) -> None:
         "prompts": "prompts/code_validation/solo_verifier",
     }  # fmt: skip
     spec_file(tmp_path, size=2)
-    assert nip_run("spec.yaml", "-q", "--run-id", "taken", cwd=tmp_path).returncode == 0
+    assert nip_run_here("spec.yaml", "-q", "--run-id", "taken", cwd=tmp_path).returncode == 0
     spec_file(tmp_path, size=2, budget={"usd": 1.0}, **solo)
-    done = nip_run("spec.yaml", "-q", "--run-id", "taken", cwd=tmp_path)
+    done = nip_run_here("spec.yaml", "-q", "--run-id", "taken", cwd=tmp_path)
     assert done.returncode == 1
     assert "holds another spec's run" in done.stderr
 
@@ -160,7 +160,7 @@ def test_what_a_run_without_a_manifest_spent_is_counted(tmp_path: Path) -> None:
     """As after a damaged manifest was removed, to have the run made again from its journal."""
     with providing() as provider:
         (run_id,) = sweep(tmp_path, provider, seeds=1, budget={"usd": 0.5})
-        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 3
         (tmp_path / "results" / "runs" / run_id / "manifest.json").unlink()
-        assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
+        assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 3
         assert provider.billed_usd(IN, OUT) <= 0.5

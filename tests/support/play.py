@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import duckdb
 
+from runner.cli.main import main
 from runner.runs.run import RunResult, run
 from runner.spec.load import load_spec
 from tests.support.subprocess_server import ROOT
@@ -92,6 +96,18 @@ def nip_run(*words: str | Path, cwd: Path, timeout: float = 60.0, **variables: s
         command(*words), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout,
         check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def nip_run_here(*words: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in this process: for tests that ask what it does and says, and no process of its own.
+
+    A process takes a second of CPU to import what a run needs, which was most of what such a test cost.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    settings = patch.dict(os.environ, environment(**variables), clear=True)
+    with settings, chdir(cwd), redirect_stdout(out), redirect_stderr(err):
+        code = main([str(word) for word in words])
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def derived_files(run: Path) -> dict[str, str]:

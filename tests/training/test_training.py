@@ -14,7 +14,7 @@ from runner.results.leaderboard import query
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress
-from tests.support.play import nip_run
+from tests.support.play import nip_run_here
 from tests.support.training import TEST, TRAIN, datasets_of, stages_of, trained, training_spec
 
 # What a training run leaves
@@ -54,7 +54,7 @@ def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -
     again = trained(finished / "spec.yaml", finished / "results")
     assert again.was_finished
     assert [row["iteration"] for row in again.metrics["tests"]] == [0, 1, 2]
-    shown = nip_run("show", again.folder.run_id, cwd=finished)
+    shown = nip_run_here("show", again.folder.run_id, cwd=finished)
     assert shown.returncode == 0
     assert "in the end" in shown.stdout
 
@@ -63,13 +63,13 @@ def test_a_rollout_of_any_iteration_is_shown_and_games_are_exported_part_by_part
     run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
     sql = "SELECT rollout_id FROM rollouts WHERE run_id = ? LIMIT 1"
     _, rows = query(finished / "results", sql, [f"{run_id}-i1"])
-    shown = nip_run("show", run_id, rows[0][0], cwd=finished)
+    shown = nip_run_here("show", run_id, rows[0][0], cwd=finished)
     assert (shown.returncode, shown.stderr) == (0, f"of run {run_id}-i1\n")
     assert f"rollout {rows[0][0]}" in shown.stdout
-    missing = nip_run("show", run_id, "nowhere", cwd=finished)
+    missing = nip_run_here("show", run_id, "nowhere", cwd=finished)
     assert missing.returncode == 2
     assert f"its games are those of runs {run_id}-i0, {run_id}-t0, {run_id}-i1" in missing.stderr
-    exported = nip_run("export", run_id, "--format", "trl", cwd=finished)
+    exported = nip_run_here("export", run_id, "--format", "trl", cwd=finished)
     assert exported.returncode == 2
     assert f"each exported by itself: nip-run export {run_id}-i0 --format trl" in exported.stderr
 
@@ -189,7 +189,7 @@ def test_too_few_examples_are_said_in_the_row_and_leave_the_model_as_it_was(tmp_
     outcomes = json.loads(rows[0][0])
     assert {group: outcome["outcome"] for group, outcome in outcomes.items()} == dict.fromkeys("pv", "too_few_examples")
     assert result.metrics["iterations"][0]["models"]["p"]["model"] == "dummy"
-    shown = nip_run("spec.yaml", cwd=tmp_path)
+    shown = nip_run_here("spec.yaml", cwd=tmp_path)
     assert "not trained: fewer than 1000 examples" in shown.stdout
 
 
@@ -217,7 +217,7 @@ def test_replaced_guesses_train_the_verifier_where_nothing_tells_its_rollouts_ap
     assert "none is trained on as it was played" in row["outcomes"]["v"]["notes"][0]
     _, stored = query(tmp_path / "results", "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'")
     assert json.loads(stored[0][0]) == row["outcomes"]
-    shown = nip_run("show", result.folder.run_id, cwd=tmp_path)
+    shown = nip_run_here("show", result.folder.run_id, cwd=tmp_path)
     assert "nothing tells the rollouts apart" in " ".join(shown.stdout.split())
 
 

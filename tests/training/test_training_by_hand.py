@@ -16,21 +16,21 @@ from runner.hashing import file_hash
 from runner.results.leaderboard import query
 from runner.spec.load import load_spec
 from runner.training.run import train
-from tests.support.play import nip_run
+from tests.support.play import nip_run_here
 from tests.support.training import TRAIN, trained, training_spec
 
 
 def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
-    waits = nip_run("spec.yaml", cwd=tmp_path)
+    waits = nip_run_here("spec.yaml", cwd=tmp_path)
     assert waits.returncode == 1
     assert waits.stderr.splitlines()[-1] == "Go on with: nip-run run spec.yaml --set-model p=NAME"
     assert "Traceback" not in waits.stderr
-    wrong = nip_run("spec.yaml", "--set-model", "q=mine", cwd=tmp_path)
+    wrong = nip_run_here("spec.yaml", "--set-model", "q=mine", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "no such model group" in wrong.stderr
-    done = nip_run("spec.yaml", "--set-model", "p=mine-1", "--json", cwd=tmp_path)
+    done = nip_run_here("spec.yaml", "--set-model", "p=mine-1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["iterations"][0]["models"]["p"]["model"] == "mine-1"
 
@@ -102,7 +102,7 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
     for names in ({}, {"p": "first"}):
         with pytest.raises(Waiting):
             trained(path, tmp_path / "results", run_id="mine", set_model=names)
-    shown = nip_run("show", "mine", cwd=tmp_path)
+    shown = nip_run_here("show", "mine", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     text = " ".join(shown.stdout.split())
     assert f"rollouts {2 * TRAIN + 2 * 2} completions" in text
@@ -113,7 +113,7 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
     assert "next: iteration 1: v: trained: dummy:dummy-" in text
     for part in ("i1", "t1"):
         (tmp_path / "results" / "runs" / f"mine-{part}" / "manifest.json").unlink()
-    shown = nip_run("show", "mine", cwd=tmp_path)
+    shown = nip_run_here("show", "mine", cwd=tmp_path)
     assert shown.returncode == 1
     assert "the test of iteration 1. Restore" in shown.stderr
 
@@ -122,14 +122,14 @@ def test_a_point_of_a_sweep_that_waits_lets_the_others_go_on(tmp_path: Path) -> 
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     test = {"scheme": "none"}
     training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": test}, sweep={"seed": [0, 1]})
-    waits = nip_run("spec.yaml", "training.min_examples=1", cwd=tmp_path)
+    waits = nip_run_here("spec.yaml", "training.min_examples=1", cwd=tmp_path)
     assert waits.returncode == 1
     commands = [shlex.split(line)[5:] for line in waits.stderr.splitlines() if line.startswith("Go on with: ")]
     assert [words[2] for words in commands] == ["seed=0", "seed=1"]
     first = [word.replace("NAME", "mine") for word in commands[0]]
-    done = nip_run(*first, cwd=tmp_path)
+    done = nip_run_here(*first, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    again = nip_run("spec.yaml", "training.min_examples=1", "--json", cwd=tmp_path)
+    again = nip_run_here("spec.yaml", "training.min_examples=1", "--json", cwd=tmp_path)
     assert again.returncode == 1
     finished, waiting = json.loads(again.stdout)
     assert (finished["was_finished"], waiting["status"]) == (True, "interrupted")
@@ -181,6 +181,6 @@ def test_a_name_for_a_model_that_its_backend_names_itself_is_refused(tmp_path: P
         (["--set-model", "p=x", "--set-model", "p=y"], "given twice"),
         (["--set-model", "p=x", "+sweep.seed=[0,1]"], "is for one training run"),
     ):
-        refused = nip_run("spec.yaml", *words, cwd=tmp_path)
+        refused = nip_run_here("spec.yaml", *words, cwd=tmp_path)
         assert refused.returncode == 2
         assert message in refused.stderr

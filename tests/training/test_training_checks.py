@@ -11,7 +11,7 @@ import pytest
 from runner.errors import SpecError
 from runner.spec.checks.training import tree_calls
 from runner.spec.load import load_spec
-from tests.support.play import nip_run
+from tests.support.play import nip_run_here
 from tests.support.training import TEST, TRAIN, malt, training_spec
 
 
@@ -58,7 +58,7 @@ def test_a_training_spec_that_cannot_be_played_is_refused(
 
 def test_check_says_how_many_calls_the_trees_may_take(tmp_path: Path) -> None:
     training_spec(tmp_path, **malt())
-    said = nip_run("check", "spec.yaml", cwd=tmp_path)
+    said = nip_run_here("check", "spec.yaml", cwd=tmp_path)
     assert said.returncode == 0, said.stderr
     assert "exponential in their 4 rounds, at most 360 calls" in said.stdout  # 12 x (2 + 4 + 8 + 16)
     assert not (tmp_path / "results").exists()
@@ -67,7 +67,7 @@ def test_check_says_how_many_calls_the_trees_may_take(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["none", "all", "last", "first_and_last"])
 def test_check_knows_every_scheme_of_tests(tmp_path: Path, scheme: str) -> None:
     training_spec(tmp_path)
-    said = nip_run("check", "spec.yaml", f"training.test.scheme={scheme}", "--json", cwd=tmp_path)
+    said = nip_run_here("check", "spec.yaml", f"training.test.scheme={scheme}", "--json", cwd=tmp_path)
     tests = {"none": 0, "all": 3, "last": 1, "first_and_last": 2}[scheme]
     assert json.loads(said.stdout)[0]["rollouts"] == 2 * TRAIN + tests * TEST
 

@@ -13,7 +13,7 @@ from runner.results.inputs import write_inputs
 from runner.results.manifest import open_folder
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
-from tests.support.play import nip_run
+from tests.support.play import nip_run_here
 from tests.support.training import at_provider, malt, trained, training_spec
 
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -44,7 +44,7 @@ def test_by_whom_a_model_is_trained_makes_no_other_run(tmp_path: Path, name: str
 
 def test_a_sweep_over_a_hyperparameter_is_one_run_for_each_value(tmp_path: Path) -> None:
     trained_at_provider(tmp_path, sweep={"training.trainers.p.n_epochs": [1, 3]})
-    checked = nip_run("check", "spec.yaml", cwd=tmp_path)
+    checked = nip_run_here("check", "spec.yaml", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
 
 
@@ -61,7 +61,7 @@ def test_points_of_a_sweep_that_are_one_run_are_refused_before_anything_is_playe
 ) -> None:
     trained_at_provider(tmp_path, sweep=sweep)
     for command in ("check", "run"):
-        refused = nip_run(command, "spec.yaml", cwd=tmp_path)
+        refused = nip_run_here(command, "spec.yaml", cwd=tmp_path)
         assert refused.returncode == 2
         assert [line for line in refused.stderr.splitlines() if line.startswith(f"spec.yaml:1:1: {key}: ")]
         assert not (tmp_path / "results").exists()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from runner.results.folder import RunFolder
-from tests.support.play import nip_run
+from tests.support.play import nip_run, nip_run_here
 from tests.support.processes import started_silent
 from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
 from tests.support.training import at_provider, datasets_of, malt, training_spec
@@ -94,14 +94,14 @@ def test_a_job_that_ends_badly_ends_the_run_and_the_next_command_begins_another(
     with fine_tuning(script=script) as provider:
         training = {"iterations": 1, "test": {"scheme": "none"}}
         training_spec(tmp_path, **at_provider(provider.base_url, training=training, **SHARED))
-        failed = nip_run("spec.yaml", cwd=tmp_path)
+        failed = nip_run_here("spec.yaml", cwd=tmp_path)
         assert failed.returncode == 1
         assert message in failed.stderr
         assert "begins a new job" in failed.stderr
         assert "Traceback" not in failed.stderr
         first, chats = len(provider.jobs()), provider.stats()["chat"]
         provider.change(script={"end": "succeeded"})
-        done = nip_run("spec.yaml", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert len(provider.jobs()) == 2 * first
         assert provider.stats()["chat"] == chats
@@ -114,16 +114,16 @@ def test_a_job_that_ended_badly_while_nobody_watched_is_said_before_another_is_p
         for trainer in spec["training"]["trainers"].values():
             trainer["validating_minutes"] = 0.005
         training_spec(tmp_path, **spec)
-        assert nip_run("spec.yaml", cwd=tmp_path).returncode == 1
+        assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 1
         first, second = [job["id"] for job in provider.jobs()]
         provider.set_job(first, status="failed", error={"code": "bad_line", "message": "line 3 was flagged"})
         provider.set_job(second, status="succeeded", model="ft:small:by-hand:1x1")
         provider.change(script={"end": "succeeded"})
-        failed = nip_run("spec.yaml", cwd=tmp_path)
+        failed = nip_run_here("spec.yaml", cwd=tmp_path)
         assert failed.returncode == 1
         assert "line 3 was flagged" in failed.stderr
         assert len(provider.jobs()) == 2
-        done = nip_run("spec.yaml", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert len(provider.jobs()) == 3
 
@@ -134,13 +134,13 @@ def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_again(tmp
         for trainer in spec["training"]["trainers"].values():
             trainer["validating_minutes"] = 0.005
         training_spec(tmp_path, **spec)
-        stuck = nip_run("spec.yaml", cwd=tmp_path)
+        stuck = nip_run_here("spec.yaml", cwd=tmp_path)
         assert stuck.returncode == 1
         assert "still validating its files" in stuck.stderr
         names = [job["id"] for job in provider.jobs()]
         for number, name in enumerate(names):
             provider.set_job(name, status="succeeded", model=f"ft:tiny:by-hand:1x{number:06x}")
-        done = nip_run("spec.yaml", "--json", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert [job["id"] for job in provider.jobs()] == names
         assert len(json.loads(done.stdout)[0]["iterations"]) == 1
@@ -152,10 +152,10 @@ def test_a_job_that_goes_on_names_the_dataset_that_it_was_begun_with(tmp_path: P
         spec = at_provider(provider.base_url, training=training, **SHARED)
         spec["training"]["trainers"]["p"]["validating_minutes"] = 0.005
         training_spec(tmp_path, **spec)
-        assert nip_run("spec.yaml", cwd=tmp_path).returncode == 1
+        assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 1
         for number, job in enumerate(provider.jobs()):
             provider.set_job(job["id"], status="succeeded", model=f"ft:tiny:by-hand:{number}")
-        done = nip_run("spec.yaml", "training.trainers.p.format=trl", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "training.trainers.p.format=trl", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         uploaded = {job["id"]: job["sha256"] for job in provider.jobs()}
     steps = [model["lineage"][0] for model in json.loads(end_of(tmp_path)[1]).values()]

@@ -14,7 +14,7 @@ from runner.errors import JournalError, RunDirectoryError, RunError, UsageError,
 from runner.hashing import file_hash
 from runner.results.folder import RunFolder
 from runner.runs.run import lock_run
-from tests.support.play import nip_run
+from tests.support.play import nip_run, nip_run_here
 from tests.support.training import datasets_of, malt, stages_of, trained, training_spec
 
 
@@ -105,7 +105,7 @@ def test_an_id_that_leaves_no_room_for_its_parts_is_refused_before_anything_is_w
     for run_id in ("x" * 115, "x" * 120):
         with pytest.raises(UsageError, match="a training run's may have 114"):
             trained(path, tmp_path / "results", run_id=run_id)
-    refused = nip_run("spec.yaml", "--run-id", "x" * 115, cwd=tmp_path)
+    refused = nip_run_here("spec.yaml", "--run-id", "x" * 115, cwd=tmp_path)
     assert refused.returncode == 2
     assert not (tmp_path / "results").exists()
 
