@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
         load_dataset(DatasetSettings(path="gone.jsonl"), None, 0, Place)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("datasets") is not None, reason="the extra is installed")
-def test_the_hub_without_its_extra_says_what_to_install():
+def test_the_hub_without_its_extra_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
     with pytest.raises(SpecError, match=r"needs an extra: pip install 'nip-run\[hf\]'"):
         load_dataset(DatasetSettings(path="hf://org/name"), None, 0, Place)

@@ -66,6 +66,7 @@ def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
 # Whole runs
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_never_spends_more_than_its_budget(tmp_path: Path) -> None:
     """By the account of the provider, which bills what it got, though nobody lived to read the answer."""
     with providing(latency=0.4) as provider:
@@ -126,6 +127,7 @@ def test_who_runs_out_of_budget_by_calls_in_flight_at_a_kill_is_told_of_them(tmp
     assert "tokens are counted" in done.stderr  # nobody knows the price
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> None:
     """What is counted is every call that the provider got, and at most those besides that were about to be sent."""
     rng, kills = random.Random(5), 0

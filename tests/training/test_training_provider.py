@@ -35,6 +35,7 @@ def jobs_of(provider: FineTuner) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) -> None:
     with fine_tuning(latency=0.01) as provider:
         training_spec(tmp_path / "whole", **at_provider(provider.base_url, **KINDS[kind]))
