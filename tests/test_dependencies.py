@@ -1,0 +1,45 @@
+"""What pyproject.toml asks of others: a floor that is a release and a reason for each, and the gate's lock meets it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "pyproject.toml").read_text("utf-8")
+SETTINGS = tomllib.loads(TEXT)
+PROJECT = SETTINGS["project"]
+WANTED = [
+    *SETTINGS["build-system"]["requires"],
+    *PROJECT["dependencies"],
+    *(line for extra in PROJECT["optional-dependencies"].values() for line in extra),
+]
+LOCKED = {
+    canonicalize_name(name): Version(version)
+    for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / ".ci" / "lock.txt").read_text("utf-8"), re.MULTILINE)
+}
+
+
+@pytest.mark.parametrize("line", sorted(set(WANTED)))
+def test_a_dependency_has_a_released_floor_that_the_lock_meets(line: str) -> None:
+    wanted = Requirement(line)
+    (floor,) = wanted.specifier
+    assert floor.operator == ">="
+    assert not Version(floor.version).is_prerelease
+    assert LOCKED[canonicalize_name(wanted.name)] >= Version(floor.version)
+
+
+@pytest.mark.parametrize("line", sorted({line for line in WANTED if not line.startswith("hatchling")}))
+def test_a_dependency_has_its_reason_beside_it(line: str) -> None:
+    assert re.search(rf'"{re.escape(line)}"(,|\]) *# \w', TEXT)
+
+
+def test_the_lock_has_no_version_before_its_release() -> None:
+    assert not [name for name, version in LOCKED.items() if version.is_prerelease]
+    assert len(LOCKED) > len(WANTED)
