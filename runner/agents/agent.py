@@ -171,7 +171,6 @@ class Agent:
     def _after_last(
         self, error: GenerationError, choice: Choice, channels: Sequence[str], bad: int, retry: Retry
     ) -> Reply:
-        error.num_retries = bad
         policy = retry.invalid_response.then
         if policy == "fail_run" and not isinstance(error, ContentFilterError):
             raise RunError(
@@ -179,7 +178,7 @@ class Agent:
             )
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, False)
-        raise error
+        raise error.after(bad) from error
 
     # What it is trained on
 

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.arguments import ARGUMENTS
+from runner.errors import ExitCode, Interrupted, NipRunError, SpecError
 from runner.version import __version__
-
-DONE, FAILED, USAGE, BUDGET, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 COMMANDS = {
     "run": "play a spec (the default: `nip-run SPEC` is short for it)",
@@ -34,9 +33,7 @@ COMMANDS = {
 }
 """Every command; the module `runner.cli.<name>` does it."""
 
-EXIT_CODES = """\
-exit codes: 0 done; 1 the run failed; 2 bad usage or an invalid spec; 3 budget exhausted;
-            4 the provider refuses to serve us; 130 interrupted"""
+EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -84,14 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
-        return DONE if arguments else USAGE
+        return ExitCode.DONE if arguments else ExitCode.USAGE
     if arguments[0] == "--version":
         print(f"nip-run {__version__}")
-        return DONE
+        return ExitCode.DONE
     try:
         name, parsed = _parsed(arguments)
     except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else USAGE
+        return exit_.code if isinstance(exit_.code, int) else ExitCode.USAGE
     try:
         code = _executed(name, parsed)
         sys.stdout.flush()
@@ -100,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read our output has gone, as in `| head`; nothing more can be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
         return _reported(error, parsed)
     return code
@@ -114,10 +111,8 @@ def _executed(name: str, parsed: argparse.Namespace) -> int:
     return code
 
 
-def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
+def _interrupted(name: str, arguments: Sequence[str]) -> Interrupted:
     """What a Ctrl-C comes to that no run has taken for its own: before its games, or after them."""
-    from runner.errors import Interrupted
-
     if name != "run":
         return Interrupted("interrupted")
     error = Interrupted("interrupted; what was paid for is kept")
@@ -126,19 +121,14 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
 
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:
-    from runner.errors import BudgetExhausted, Interrupted, NipRunError, ProviderRefusal, SpecError, UsageError
     from runner.text import escape_controls
 
     if parsed.verbose > 1:
         traceback.print_exception(error)
-    codes = (
-        (SpecError, USAGE), (UsageError, USAGE), (BudgetExhausted, BUDGET), (ProviderRefusal, REFUSED),
-        (Interrupted, INTERRUPTED),
-    )  # fmt: skip
-    code = next((code for kind, code in codes if isinstance(error, kind)), FAILED)
-    lines = [str(p) for p in error.problems] if isinstance(error, SpecError) else [str(error)]
-    lines.extend(getattr(error, "__notes__", ()))
-    if not isinstance(error, NipRunError):
+    if isinstance(error, NipRunError):
+        code, lines = error.exit_code, error.lines()
+    else:
+        code = ExitCode.FAILED
         lines = [f"{type(error).__name__}: {error}", "This is a fault of nip-run; -v -v shows where."]
     if parsed.json:
         print(json.dumps({"ok": False, "exit_code": code, "errors": lines}))
