@@ -6,7 +6,6 @@ Only the standard library is imported until a command runs, so that help and usa
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import shlex
@@ -15,23 +14,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.arguments import ARGUMENTS
+from runner.cli.registry import COMMANDS
 from runner.errors import ExitCode, Interrupted, NipRunError, SpecError
 from runner.version import __version__
-
-COMMANDS = {
-    "run": "play a spec (the default: `nip-run SPEC` is short for it)",
-    "check": "find every error of a spec, and show what it would play and cost",
-    "render": "show the exact messages that an agent's model would get",
-    "schema": "print the JSON Schema of a spec or a protocol file",
-    "runs": "list the runs there are",
-    "show": "show a run, or the transcript of one of its rollouts",
-    "leaderboard": "show the ranked rows, or make the leaderboard file again",
-    "sql": "ask the leaderboard and all runs' records in SQL",
-    "why-miss": "say why a run's requests were not in the cache",
-    "export": "write fine-tune files from a run that is paid for",
-}
-"""Every command; the module `runner.cli.<name>` does it."""
 
 EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
 
@@ -46,7 +31,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _overview() -> str:
     width = max(map(len, COMMANDS))
-    rows = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+    rows = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
     return (
         "usage: nip-run SPEC... [KEY=VALUE...]\n       nip-run COMMAND ...\n\n"
         "Plays games between language models from a YAML spec.\n\n"
@@ -59,19 +44,20 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _common(common)
     _, words = common.parse_known_args(arguments)
-    first = next((word for word in words if not word.startswith("-")), None)
-    name = first if first in COMMANDS else "run"
-    rest = list(arguments)
+    first = next((word for word in words if not word.startswith("-")), "")
+    name, rest = "run", list(arguments)
     if first in COMMANDS:
+        name = first
         rest.remove(first)
+    command = COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"nip-run {name}",
-        description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".",
+        description=command.summary[0].upper() + command.summary[1:] + ".",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    ARGUMENTS[name](parser)
+    command.arguments(parser)
     _common(parser)
     return name, parser.parse_intermixed_args(rest)
 
@@ -107,8 +93,7 @@ def _executed(name: str, parsed: argparse.Namespace) -> int:
     from runner.storage.queries import interruptible_queries
 
     with interruptible_queries():
-        code: int = importlib.import_module(f"runner.cli.{name.replace('-', '_')}").execute(parsed)
-    return code
+        return COMMANDS[name].execute(parsed)
 
 
 def _interrupted(name: str, arguments: Sequence[str]) -> Interrupted:

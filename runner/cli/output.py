@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.cli.registry import COMMANDS
 from runner.errors import UsageError
 from runner.text import escape_controls
 
@@ -34,7 +35,6 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def load_all(words: Sequence[str]) -> list[tuple[str, Spec]]:
     """Every point of every spec with its file; all errors of all of them at once."""
     from runner.api import sweep_problems
-    from runner.cli.main import COMMANDS
     from runner.errors import Problem, SpecError
     from runner.spec.load import load_specs
 

@@ -1,10 +1,30 @@
-"""What each command takes. Apart from the commands, whose imports its help must not wait for."""
+"""The commands: what each does, what it takes, and the module that does it.
+
+A command's module is imported when the command runs: help must not wait for what it imports.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command."""
+
+    summary: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    """Declares what it takes."""
+    module: str
+    """Its `execute` takes the parsed arguments and returns the exit code."""
+
+    def execute(self, args: argparse.Namespace) -> int:
+        code: int = importlib.import_module(self.module).execute(args)
+        return code
 
 
 def _specs(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +56,6 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
     )
-
-
-def _check(parser: argparse.ArgumentParser) -> None:
-    _specs(parser)
 
 
 def _render(parser: argparse.ArgumentParser) -> None:
@@ -103,15 +119,17 @@ def _why_miss(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--most", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
 
 
-ARGUMENTS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
-    "run": _run,
-    "check": _check,
-    "render": _render,
-    "schema": _schema,
-    "runs": _runs,
-    "show": _show,
-    "leaderboard": _leaderboard,
-    "sql": _sql,
-    "export": _export,
-    "why-miss": _why_miss,
+COMMANDS: Mapping[str, Command] = {
+    "run": Command("play a spec (the default: `nip-run SPEC` is short for it)", _run, "runner.cli.run"),
+    "check": Command("find every error of a spec, and show what it would play and cost", _specs, "runner.cli.check"),
+    "render": Command("show the exact messages that an agent's model would get", _render, "runner.cli.render"),
+    "schema": Command("print the JSON Schema of a spec or a protocol file", _schema, "runner.cli.schema"),
+    "runs": Command("list the runs there are", _runs, "runner.cli.runs"),
+    "show": Command("show a run, or the transcript of one of its rollouts", _show, "runner.cli.show"),
+    "leaderboard": Command(
+        "show the ranked rows, or make the leaderboard file again", _leaderboard, "runner.cli.leaderboard"
+    ),
+    "sql": Command("ask the leaderboard and all runs' records in SQL", _sql, "runner.cli.sql"),
+    "why-miss": Command("say why a run's requests were not in the cache", _why_miss, "runner.cli.why_miss"),
+    "export": Command("write fine-tune files from a run that is paid for", _export, "runner.cli.export"),
 }
