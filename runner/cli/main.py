@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.registry import COMMANDS
+from runner.cli.registry import COMMANDS, RENAMED_COMMANDS
 from runner.errors import ExitCode, Interrupted, NipRunError, SpecError
 from runner.version import __version__
 
@@ -45,9 +45,10 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     _common(common)
     _, words = common.parse_known_args(arguments)
     first = next((word for word in words if not word.startswith("-")), "")
+    renamed = RENAMED_COMMANDS.get(first, first)
     name, rest = "run", list(arguments)
-    if first in COMMANDS:
-        name = first
+    if renamed in COMMANDS:
+        name = renamed
         rest.remove(first)
     command = COMMANDS[name]
     parser = argparse.ArgumentParser(
@@ -59,7 +60,11 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     )
     command.arguments(parser)
     _common(parser)
-    return name, parser.parse_intermixed_args(rest)
+    parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
+    parsed = parser.parse_intermixed_args(rest)
+    for old, new in () if parsed.quiet else parsed.renamed:
+        print(f"note: {old!r} is now {new!r}", file=sys.stderr)
+    return name, parsed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

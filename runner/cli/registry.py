@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,20 @@ class Command:
     def execute(self, args: argparse.Namespace) -> int:
         code: int = importlib.import_module(self.module).execute(args)
         return code
+
+
+class _OldName(argparse.Action):
+    """An option by its old name: hidden from help, it sets what the new one sets and adds itself to `renamed`."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, new: str, **settings: Any) -> None:
+        super().__init__(option_strings, dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **settings)
+        self.new = new
+
+    def __call__(
+        self, _: argparse.ArgumentParser, args: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        setattr(args, self.dest, value)
+        args.renamed = [*args.renamed, (option, self.new)]
 
 
 def _specs(parser: argparse.ArgumentParser) -> None:
@@ -113,10 +128,11 @@ def _export(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _why_miss(parser: argparse.ArgumentParser) -> None:
+def _explain_misses(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="default: the cache that the run used")
-    parser.add_argument("--most", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
+    parser.add_argument("--max", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
+    parser.add_argument("--most", type=int, dest="max", action=_OldName, new="--max")
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -130,6 +146,11 @@ COMMANDS: Mapping[str, Command] = {
         "show the ranked rows, or make the leaderboard file again", _leaderboard, "runner.cli.leaderboard"
     ),
     "sql": Command("ask the leaderboard and all runs' records in SQL", _sql, "runner.cli.sql"),
-    "why-miss": Command("say why a run's requests were not in the cache", _why_miss, "runner.cli.why_miss"),
+    "explain-misses": Command(
+        "say why a run's requests were not in the cache", _explain_misses, "runner.cli.explain_misses"
+    ),
     "export": Command("write fine-tune files from a run that is paid for", _export, "runner.cli.export"),
 }
+
+RENAMED_COMMANDS: Mapping[str, str] = {"why-miss": "explain-misses"}
+"""Old names that still work in this version, each with the new one."""

@@ -1,4 +1,4 @@
-"""`nip-run why-miss`: for requests that the cache could not answer, the fields that differ from the nearest entry."""
+"""`nip-run explain-misses`: of requests that were not in the cache, the fields that differ from the nearest entry."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace) -> int:
             if (own and rederiver.from_cache(request)) or cache.has_other(asked):
                 continue
             misses += 1
-            if len(explained) < args.most:
+            if len(explained) < args.max:
                 explained.append(_explained(cache, request, asked))
     finally:
         cache.close()
