@@ -36,7 +36,7 @@ HOMES = {
     "jinja2": {"runner.prompts.templates"},
     "jsonschema": {"runner.documents.check"},
     "numpy": {"runner.agents.arrays", "runner.agents.whole_agent", "runner.training.selection"},
-    "omegaconf": {"runner.documents.layers", "runner.documents.reader"},
+    "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
     "openai": {"runner.models.providers.openai"},
     "orjson": {
         "runner.datasets.read",
@@ -58,7 +58,7 @@ HOMES = {
     "rich": {"runner.cli.output", "runner.cli.progress"},
     "scipy": {"runner.results.metrics"},
     "yaml": {
-        "runner.documents.layers",
+        "runner.documents.dump",
         "runner.documents.reader",
         "runner.models.prices",
         "runner.results.leaderboard",

@@ -10,7 +10,8 @@ from typing import Any
 from runner import builtin
 from runner.documents.check import check
 from runner.documents.fields import for_editors, from_plain, schema
-from runner.documents.layers import Layered, load_layers
+from runner.documents.layered import Layered
+from runner.documents.layers import load_layers
 from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters, ProtocolFile

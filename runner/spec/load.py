@@ -13,7 +13,9 @@ from runner.datasets.load import HUB, Dataset, load_dataset
 from runner.datasets.settings import DatasetSettings
 from runner.documents.check import check
 from runner.documents.fields import from_plain, to_plain
-from runner.documents.layers import Layered, Override, load_layers
+from runner.documents.layered import Layered
+from runner.documents.layers import load_layers
+from runner.documents.overrides import Override
 from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
 from runner.prompts.templates import PromptSet, load_prompts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.documents.layers import Layered
+from runner.documents.layered import Layered
 from runner.errors import Problem
 from runner.protocols.protocol import Protocol
 from runner.spec.checks.sound import Sound

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from runner.documents.fields import from_plain
-from runner.documents.layers import Layered
+from runner.documents.layered import Layered
 from runner.errors import Problem
 from runner.models.layers.budget import BudgetSettings, answer_limit
 from runner.models.prices import price_of

@@ -1,0 +1,36 @@
+"""What merging files and overrides gives: data, with the place of every leaf."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.documents.reader import KeyPath
+from runner.errors import Place, Problem
+
+
+@dataclass
+class Layered:
+    """The result of merging: data, where each leaf was set, the folder its paths are relative to."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    places: dict[KeyPath, Place] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    def place(self, at: KeyPath) -> Place:
+        """Where a key was set; for one that was not, where the nearest mapping above it was."""
+        for end in range(len(at), -1, -1):
+            if at[:end] in self.places:
+                return self.places[at[:end]]
+        return Place(self.files[-1] if self.files else "command line")
+
+    def folder(self, at: KeyPath) -> Path:
+        """The folder that a path written at this key is relative to."""
+        return self.folders.get(self.place(at).file, Path())
+
+    def forget_below(self, at: KeyPath) -> None:
+        """Drop the places of keys that are no more."""
+        self.places = {old: place for old, place in self.places.items() if old[: len(at)] != at}
