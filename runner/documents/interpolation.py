@@ -13,7 +13,8 @@ from runner.documents.reader import KeyPath
 from runner.errors import Problem
 
 MAX_RESOLVED = 1 << 20
-_REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
+REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
+"""An interpolation; its group is the key that it refers to."""
 
 
 def resolve(layered: Layered) -> None:
@@ -26,6 +27,15 @@ def resolve(layered: Layered) -> None:
     config = OmegaConf.create(layered.data)
     assert isinstance(config, DictConfig)
     layered.data = {str(name): _resolved(config, name, (str(name),), layered) for name in config}
+
+
+def target(reference: str, at: KeyPath) -> KeyPath:
+    """The key that the `${reference}` of a text at a key means; leading dots are relative to its section."""
+    name = reference.lstrip(".")
+    dots = len(reference) - len(name)
+    base = at[: len(at) - dots] if dots else ()
+    parts = [part for part in re.split(r"[.\[\]]", name) if part]
+    return (*base, *parts)
 
 
 class _Sizes:
@@ -59,16 +69,9 @@ class _Sizes:
             names = value if isinstance(value, dict) else range(len(value))
             return 1 + sum(self._size((*at, name), under) for name in names)
         size = 1 + len(str(value))
-        for found in _REFERENCE.finditer(value if isinstance(value, str) else ""):
-            size += self._size(self._target(found[1], at), under)
+        for found in REFERENCE.finditer(value if isinstance(value, str) else ""):
+            size += self._size(target(found[1], at), under)
         return size
-
-    def _target(self, reference: str, at: KeyPath) -> KeyPath:
-        name = reference.lstrip(".")
-        dots = len(reference) - len(name)
-        base = at[: len(at) - dots] if dots else ()
-        parts = [part for part in re.split(r"[.\[\]]", name) if part]
-        return (*base, *parts)
 
 
 def _resolved(config: Any, key: Any, at: KeyPath, layered: Layered) -> Any:

@@ -6,8 +6,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.documents.reader import KeyPath
+from runner.documents.reader import KeyPath, place_in
 from runner.errors import Place, Problem
+
+
+@dataclass(frozen=True)
+class RenamedKey:
+    """A key that was written by an old name, which still works: where, and both names."""
+
+    place: Place
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.old!r} is now {self.new!r}"
 
 
 @dataclass
@@ -19,13 +31,11 @@ class Layered:
     folders: dict[str, Path] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    renamed: list[RenamedKey] = field(default_factory=list)
 
     def place(self, at: KeyPath) -> Place:
         """Where a key was set; for one that was not, where the nearest mapping above it was."""
-        for end in range(len(at), -1, -1):
-            if at[:end] in self.places:
-                return self.places[at[:end]]
-        return Place(self.files[-1] if self.files else "command line")
+        return place_in(self.places, at) or Place(self.files[-1] if self.files else "command line")
 
     def folder(self, at: KeyPath) -> Path:
         """The folder that a path written at this key is relative to."""

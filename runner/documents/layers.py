@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from runner.documents.interpolation import resolve
 from runner.documents.layered import Layered
 from runner.documents.overrides import Override, apply_override
 from runner.documents.reader import Document, KeyPath, read
+from runner.documents.renames import rename_document
 from runner.errors import Problem
 
 EXTENDS = "extends"
@@ -21,40 +23,56 @@ Find = Callable[[str, Path], Path | None]
 """Looks a named file up: what is written and the folder of the file that says it, into a path."""
 
 
-def load_layers(path: Path, shown: str, overrides: Sequence[Override], find: Find) -> Layered:
-    """Read a file and all it extends, apply overrides, and resolve interpolations."""
+def load_layers(
+    path: Path, shown: str, overrides: Sequence[Override], find: Find, names: Mapping[str, str] | None = None
+) -> Layered:
+    """Read a file and all it extends, apply overrides, and resolve interpolations.
+
+    `names` are old dotted keys that still work, each with the new one.
+    """
     layered = Layered()
-    _add_file(path, shown, find, layered, ())
+    _Files(find, names or {}, layered).add(path, shown, ())
     for override in overrides:
-        apply_override(override, layered)
+        apply_override(override, layered, names or {})
     resolve(layered)
     return layered
 
 
-def _add_file(path: Path, shown: str, find: Find, layered: Layered, chain: tuple[Path, ...]) -> None:
-    document = read(path, shown)
-    layered.files.append(shown)
-    layered.folders[shown] = document.folder
-    layered.problems.extend(document.problems)
-    if not document.data:
-        return
-    for at, base in _bases(document, layered):
-        place = document.places[at]
-        found = find(base, document.folder)
-        if found is None:
-            layered.problems.append(
-                Problem(place, EXTENDS, f"no file {base!r} in {str(document.folder)!r}, nor among the built-in ones")
-            )
-        elif found.resolve() in (*chain, path.resolve()):
-            layered.problems.append(Problem(place, EXTENDS, f"{base!r} extends itself, by way of this file"))
-        elif len(chain) >= MAX_EXTENDS or len(layered.files) >= MAX_FILES:
-            message = f"more than {MAX_EXTENDS} files extend each other, or {MAX_FILES} are read in all"
-            layered.problems.append(Problem(place, EXTENDS, message))
+@dataclass(frozen=True)
+class _Files:
+    """Adds files to what is merged, each after those that it extends."""
+
+    find: Find
+    names: Mapping[str, str]
+    layered: Layered
+
+    def add(self, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
+        document = read(path, shown)
+        renamed = rename_document(document, self.names)
+        self.layered.files.append(shown)
+        self.layered.folders[shown] = document.folder
+        self.layered.problems.extend(document.problems)
+        self.layered.renamed.extend(renamed)
+        if not document.data:
             return
-        else:
-            _add_file(found, _shown(found), find, layered, (*chain, path.resolve()))
-    document.data.pop(EXTENDS, None)
-    _merge(document, layered)
+        for at, base in _bases(document, self.layered):
+            found = self.find(base, document.folder)
+            if found is None:
+                self._refuse(document, at, f"no file {base!r} in {str(document.folder)!r}, nor among the built-in ones")
+            elif found.resolve() in (*chain, path.resolve()):
+                self._refuse(document, at, f"{base!r} extends itself, by way of this file")
+            elif len(chain) >= MAX_EXTENDS or len(self.layered.files) >= MAX_FILES:
+                self._refuse(
+                    document, at, f"more than {MAX_EXTENDS} files extend each other, or {MAX_FILES} are read in all"
+                )
+                return
+            else:
+                self.add(found, _shown(found), (*chain, path.resolve()))
+        document.data.pop(EXTENDS, None)
+        _merge(document, self.layered)
+
+    def _refuse(self, document: Document, at: KeyPath, message: str) -> None:
+        self.layered.problems.append(Problem(document.places[at], EXTENDS, message))
 
 
 def _shown(found: Path) -> str:

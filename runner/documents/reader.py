@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +42,15 @@ class Document:
     data: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+    def place(self, at: KeyPath) -> Place:
+        """Where a key stands, or the nearest key above it."""
+        return place_in(self.places, at) or Place(self.file)
+
+
+def place_in(places: Mapping[KeyPath, Place], at: KeyPath) -> Place | None:
+    """The place of a key or, where it has none, of the nearest key above it."""
+    return next((places[at[:end]] for end in range(len(at), -1, -1) if at[:end] in places), None)
 
 
 def read(path: Path, shown: str | None = None) -> Document:

@@ -44,7 +44,7 @@ class Rollouts:
         minimum=1,
         maximum=128,
     )
-    most_calls: int = option(
+    max_calls: int = option(
         "For trees, whose size is exponential in their rounds: more calls than this, retries left out, are an error.",
         default=100_000,
         minimum=1,
@@ -140,6 +140,10 @@ class Experiment:
         example={"agents.verifier.model": ["small", "strong"]},
         additionalProperties={"type": "array", "minItems": 1},
     )
+
+
+RENAMED_KEYS: Mapping[str, str] = {"rollouts.most_calls": "rollouts.max_calls"}
+"""Old names of keys that still work in this version, each with the new one in the same section."""
 
 
 def experiment_schema() -> dict[str, Any]:

@@ -55,7 +55,7 @@ def budget_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
             continue
         key = ".".join(at)
         if budget.usd is not None and price_of(settings) is None:
-            message = f"nobody knows the price of {settings.model!r}, and there is a budget.usd; set {key}.price"
+            message = f"unknown price for model {settings.model!r}, required by budget.usd; set {key}.price"
             yield Problem(layered.place(at), key, message)
         if (budget.usd is not None or budget.tokens is not None) and answer_limit(settings) is None:
             message = f"with a budget, each answer needs a limit; set {key}.max_completion_tokens (or max_tokens)"
