@@ -50,13 +50,14 @@ def load_all(words: Sequence[str], *, quiet: bool) -> list[tuple[str, Spec]]:
             problems.extend(error.problems)
     if problems:
         raise SpecError(problems)
-    if not quiet:
-        note_renamed([spec for _, spec in loaded])
+    note_renamed([spec for _, spec in loaded], quiet=quiet)
     return loaded
 
 
-def note_renamed(specs: Sequence[Spec]) -> None:
+def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
     """Tell which keys of specs stand there by their old names."""
+    if quiet:
+        return
     for line in dict.fromkeys(str(key) for spec in specs for key in spec.renamed):
         note(f"note: {line}")
 

@@ -27,8 +27,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"a spec and an agent belong here: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
     spec = load_specs(path, overrides)[0]
-    if not args.quiet:
-        note_renamed([spec])
+    note_renamed([spec], quiet=args.quiet)
     if agent_name not in spec.protocol.agent_names:
         hint = (
             did_you_mean(agent_name, spec.protocol.agent_names)
