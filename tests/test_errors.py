@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner import errors
+from runner import agents, errors
 from runner.cli.main import main
 from runner.errors import (
     ExitCode,
@@ -50,6 +50,12 @@ def real(cls: type[NipRunError] = NipRunError, parent: str | None = None) -> Ite
 
 def test_the_drawn_exception_tree_is_the_one_there_is():
     assert drawn() == list(real())
+
+
+def test_the_agents_package_hands_on_what_its_agents_raise():
+    raised = ["AgentNotActiveInChannelError", *(name for name, _, _ in real(GenerationError))]
+    assert all(getattr(agents, name) is getattr(errors, name) for name in raised)
+    assert set(raised) == {name for name in agents.__all__ if name.endswith("Error")}
 
 
 def test_help_names_every_exit_code_with_its_meaning(capsys: pytest.CaptureFixture[str]):

@@ -25,7 +25,7 @@ RUN_ID_PATTERN = f"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_RUN_ID - 1}}}$"
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
-    """How one seat of the protocol is filled."""
+    """The model and the settings of one agent."""
 
     model: str = option("The model group that plays it: a key of `models`.", example="strong")
     max_response_words: int = option("The word limit its prompt tells it.", default=150, minimum=1)
@@ -114,7 +114,7 @@ class Experiment:
         propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
     )
     agents: Mapping[str, AgentSettings] = option(
-        "Who plays which seat of the protocol.", example={"verifier": {"model": "small"}}
+        "The agents of the protocol.", example={"verifier": {"model": "small"}}
     )
     decision_format: DecisionFormat = option("How a verifier writes a decision.", factory=DecisionFormat)
     retry: Retry = option("What to do about each class of failure.", factory=Retry)
