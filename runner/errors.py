@@ -1,11 +1,11 @@
-"""The exceptions of nip-run, and the problems that a document can have.
+"""The exceptions of nip-run, the exit code of each, and the problems that a document can have.
 
-The tree:
+The tree; an exception without an exit code has that of the one above it:
 
-    NipRunError
+    NipRunError                     exit 1
     ├── UsageError                  exit 2: the command line cannot be understood
     ├── SpecError                   exit 2: carries every problem of every file at once
-    ├── RunError                    exit 1: the run failed; what was paid for is kept
+    ├── RunError                    the run failed; what was paid for is kept
     │   ├── RunDirectoryError           the run directory is in use, or is another spec's
     │   ├── JournalError                the journal is damaged, or cannot be written
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
@@ -15,6 +15,7 @@ The tree:
     ├── ProviderRefusal             exit 4: key, billing, unknown model, refused parameter
     ├── CallError                   one call to a model failed; classified where it happened
     │   ├── TransientError              rate limits, time-outs, resets, 5xx
+    │   ├── SeveralRefusedError         the server gives no more than one answer to a call
     │   ├── ContextExceededError        the prompt is longer than the model's context
     │   └── RefusedError                a policy refused the prompt
     ├── GenerationError             an answer came that cannot be used
@@ -31,14 +32,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, Self
+
+
+class ExitCode(IntEnum):
+    """How a command ended, each with what `--help` says of it."""
+
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> Self:
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.meaning = meaning
+        return code
+
+    DONE = 0, "done"
+    FAILED = 1, "the run failed"
+    USAGE = 2, "bad usage or an invalid spec"
+    BUDGET = 3, "budget exhausted"
+    REFUSED = 4, "the provider refuses to serve us"
+    INTERRUPTED = 130, "interrupted"
 
 
 class NipRunError(Exception):
     """Anything that nip-run itself reports."""
 
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+
+    def lines(self) -> list[str]:
+        """What the user is told: the message, then the notes that were added on the way up."""
+        return [str(self), *getattr(self, "__notes__", ())]
+
 
 class UsageError(NipRunError):
     """The command line cannot be understood."""
+
+    exit_code = ExitCode.USAGE
 
 
 @dataclass(frozen=True, order=True)
@@ -72,9 +102,14 @@ class Problem:
 class SpecError(NipRunError):
     """Everything that is wrong with a spec and the files it names."""
 
+    exit_code = ExitCode.USAGE
+
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.place, p.key, p.message)))
         super().__init__("\n".join(map(str, self.problems)))
+
+    def lines(self) -> list[str]:
+        return [*map(str, self.problems), *super().lines()[1:]]
 
     def __reduce__(self) -> tuple[type[SpecError], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
@@ -107,13 +142,19 @@ class Waiting(RunError):
 class BudgetExhausted(NipRunError):
     """The budget does not allow another call."""
 
+    exit_code = ExitCode.BUDGET
+
 
 class Interrupted(NipRunError):
     """A signal stopped the run; what was paid for is kept."""
 
+    exit_code = ExitCode.INTERRUPTED
+
 
 class ProviderRefusal(NipRunError):
     """The provider refuses to serve us: key, billing, unknown model, refused parameter."""
+
+    exit_code = ExitCode.REFUSED
 
 
 class CallError(NipRunError):
@@ -149,6 +190,10 @@ class GenerationError(NipRunError):
     def __init__(self, message: str = "", *, num_retries: int | None = None) -> None:
         super().__init__(message)
         self.num_retries = num_retries
+
+    def after(self, num_retries: int) -> Self:
+        """The same failure, as that of the last of so many calls."""
+        return type(self)(str(self), num_retries=num_retries)
 
 
 class ContentFilterError(GenerationError):

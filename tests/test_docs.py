@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.cli.arguments import ARGUMENTS
-from runner.cli.main import COMMANDS
+from runner.cli.registry import COMMANDS
 from runner.prompts.templates import VARIABLES
 from runner.results.leaderboard import _TABLES
 from runner.results.tables import COLUMNS
@@ -43,17 +42,13 @@ def keys(node: object, path: tuple[str, ...] = ()) -> set[str]:
     return found
 
 
-def test_there_is_a_summary_and_a_parser_for_every_command() -> None:
-    assert COMMANDS.keys() == ARGUMENTS.keys()
-
-
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_every_command_of_the_readme_is_one(words: list[str]) -> None:
     import argparse
 
     name = words[1] if words[1] in COMMANDS else "run"
     parser = argparse.ArgumentParser(exit_on_error=False)
-    ARGUMENTS[name](parser)
+    COMMANDS[name].arguments(parser)
     parser.add_argument("--results")
     parsed, unknown = parser.parse_known_args(words[1:] if name != words[1] else words[2:])
     assert not unknown

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -11,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from runner.cli.registry import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {
@@ -29,10 +33,10 @@ HOMES = {
     "datasets": {"runner.datasets.read"},
     "duckdb": {"runner.datasets.load", "runner.datasets.read", "runner.results.leaderboard", "runner.storage.parquet"},
     "httpx2": {"runner.models.providers.openai"},
-    "jinja2": {"runner.prompts.templates"},
+    "jinja2": {"runner.prompts.sandbox"},
     "jsonschema": {"runner.documents.check"},
     "numpy": {"runner.agents.arrays", "runner.agents.whole_agent", "runner.training.selection"},
-    "omegaconf": {"runner.documents.layers", "runner.documents.reader"},
+    "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
     "openai": {"runner.models.providers.openai"},
     "orjson": {
         "runner.datasets.read",
@@ -54,7 +58,7 @@ HOMES = {
     "rich": {"runner.cli.output", "runner.cli.progress"},
     "scipy": {"runner.results.metrics"},
     "yaml": {
-        "runner.documents.layers",
+        "runner.documents.dump",
         "runner.documents.reader",
         "runner.models.prices",
         "runner.results.leaderboard",
@@ -148,11 +152,14 @@ def test_help_loads_nothing_heavy():
     assert _loaded("from runner.cli.main import main; assert main(['--help']) == 0") == set()
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "check", "render", "schema", "runs", "show", "leaderboard", "sql", "export"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_commands_help_loads_nothing_heavy(command):
     assert _loaded(f"from runner.cli.main import main; assert main(['{command}', '--help']) == 0") == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_module_of_every_command_executes_it(name):
+    assert inspect.signature(importlib.import_module(COMMANDS[name].module).execute).return_annotation == "int"
 
 
 def test_importing_the_package_loads_nothing_heavy():

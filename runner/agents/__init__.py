@@ -2,5 +2,27 @@
 
 from runner.agents.agent import AgentRuntime, Observation
 from runner.agents.whole_agent import OpenAiWholeAgent
+from runner.errors import (
+    AgentNotActiveInChannelError,
+    ContentFilterError,
+    ContentIsNoneError,
+    GenerationError,
+    InvalidDecisionError,
+    InvalidResponseError,
+    NotAllActiveChannelsInResponseError,
+    UnknownFinishReasonError,
+)
 
-__all__ = ["AgentRuntime", "Observation", "OpenAiWholeAgent"]
+__all__ = [
+    "AgentNotActiveInChannelError",
+    "AgentRuntime",
+    "ContentFilterError",
+    "ContentIsNoneError",
+    "GenerationError",
+    "InvalidDecisionError",
+    "InvalidResponseError",
+    "NotAllActiveChannelsInResponseError",
+    "Observation",
+    "OpenAiWholeAgent",
+    "UnknownFinishReasonError",
+]

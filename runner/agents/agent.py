@@ -1,4 +1,4 @@
-"""A seat of a protocol, filled by a model: what it may see into chat messages, its model's answer into a reply."""
+"""An agent of a protocol, played by a model: what it may see into chat messages, its model's answer into a reply."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Agent:
     def max_message_rounds(self) -> int:
         return self.protocol_handler.max_message_rounds
 
-    # What it gets
+    # Prompt
 
     def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
         format_ = self.hyper_params.decision_format
@@ -130,7 +130,7 @@ class Agent:
         must = protocol.questions_left(observation.round + 1) == 0
         return ResponseHint(headers, format_.accept, format_.reject, must)
 
-    # What it says
+    # Response
 
     def parse(self, text: str, round_: int) -> Parsed:
         """Read an answer; see `runner.protocols.parse.parse_answer`."""
@@ -171,7 +171,6 @@ class Agent:
     def _after_last(
         self, error: GenerationError, choice: Choice, channels: Sequence[str], bad: int, retry: Retry
     ) -> Reply:
-        error.num_retries = bad
         policy = retry.invalid_response.then
         if policy == "fail_run" and not isinstance(error, ContentFilterError):
             raise RunError(
@@ -179,9 +178,9 @@ class Agent:
             )
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, False)
-        raise error
+        raise error.after(bad) from error
 
-    # What it is trained on
+    # Fine-tuning
 
     def fine_tune_example(
         self,

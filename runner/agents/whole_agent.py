@@ -34,7 +34,7 @@ PROMPT_FIELDS = ("role", "name", "content")
 
 
 class OpenAiWholeAgent(Agent):
-    """One seat of a protocol, played by one model over the whole chat.
+    """One agent of a protocol, played by one model over the whole chat.
 
     The runner plays with it through `respond`; `forward` is the same on arrays of any batch shape.
     """
@@ -50,7 +50,7 @@ class OpenAiWholeAgent(Agent):
         super().__init__(hyper_params, settings, agent_name, protocol_handler)
         self._client: Complete | None = settings.complete
 
-    # What it is
+    # Identity
 
     @property
     def agent_id(self) -> int:

@@ -16,7 +16,7 @@ from runner.training.plan import TrainingPlan
 
 
 def execute(args: argparse.Namespace) -> int:
-    specs = load_all(args.words)
+    specs = load_all(args.words, quiet=args.quiet)
     if args.json:
         print_json([_as_json(path, spec) for path, spec in specs])
         return 0

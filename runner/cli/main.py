@@ -6,7 +6,6 @@ Only the standard library is imported until a command runs, so that help and usa
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import shlex
@@ -15,28 +14,11 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.arguments import ARGUMENTS
+from runner.cli.registry import COMMANDS, RENAMED_COMMANDS
+from runner.errors import ExitCode, Interrupted, NipRunError, SpecError
 from runner.version import __version__
 
-DONE, FAILED, USAGE, BUDGET, REFUSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
-
-COMMANDS = {
-    "run": "play a spec (the default: `nip-run SPEC` is short for it)",
-    "check": "find every error of a spec, and show what it would play and cost",
-    "render": "show the exact messages that an agent's model would get",
-    "schema": "print the JSON Schema of a spec or a protocol file",
-    "runs": "list the runs there are",
-    "show": "show a run, or the transcript of one of its rollouts",
-    "leaderboard": "show the ranked rows, or make the leaderboard file again",
-    "sql": "ask the leaderboard and all runs' records in SQL",
-    "why-miss": "say why a run's requests were not in the cache",
-    "export": "write fine-tune files from a run that is paid for",
-}
-"""Every command; the module `runner.cli.<name>` does it."""
-
-EXIT_CODES = """\
-exit codes: 0 done; 1 the run failed; 2 bad usage or an invalid spec; 3 budget exhausted;
-            4 the provider refuses to serve us; 130 interrupted"""
+EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +31,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _overview() -> str:
     width = max(map(len, COMMANDS))
-    rows = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+    rows = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
     return (
         "usage: nip-run SPEC... [KEY=VALUE...]\n       nip-run COMMAND ...\n\n"
         "Plays games between language models from a YAML spec.\n\n"
@@ -62,21 +44,27 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _common(common)
     _, words = common.parse_known_args(arguments)
-    first = next((word for word in words if not word.startswith("-")), None)
-    name = first if first in COMMANDS else "run"
-    rest = list(arguments)
-    if first in COMMANDS:
+    first = next((word for word in words if not word.startswith("-")), "")
+    renamed = RENAMED_COMMANDS.get(first, first)
+    name, rest = "run", list(arguments)
+    if renamed in COMMANDS:
+        name = renamed
         rest.remove(first)
+    command = COMMANDS[name]
     parser = argparse.ArgumentParser(
         prog=f"nip-run {name}",
-        description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".",
+        description=command.summary[0].upper() + command.summary[1:] + ".",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    ARGUMENTS[name](parser)
+    command.arguments(parser)
     _common(parser)
-    return name, parser.parse_intermixed_args(rest)
+    parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
+    parsed = parser.parse_intermixed_args(rest)
+    for old, new in () if parsed.quiet else parsed.renamed:
+        print(f"note: {old!r} is now {new!r}", file=sys.stderr)
+    return name, parsed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,14 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
-        return DONE if arguments else USAGE
+        return ExitCode.DONE if arguments else ExitCode.USAGE
     if arguments[0] == "--version":
         print(f"nip-run {__version__}")
-        return DONE
+        return ExitCode.DONE
     try:
         name, parsed = _parsed(arguments)
     except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else USAGE
+        return exit_.code if isinstance(exit_.code, int) else ExitCode.USAGE
     try:
         code = _executed(name, parsed)
         sys.stdout.flush()
@@ -100,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read our output has gone, as in `| head`; nothing more can be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
         return _reported(error, parsed)
     return code
@@ -110,14 +98,11 @@ def _executed(name: str, parsed: argparse.Namespace) -> int:
     from runner.storage.queries import interruptible_queries
 
     with interruptible_queries():
-        code: int = importlib.import_module(f"runner.cli.{name.replace('-', '_')}").execute(parsed)
-    return code
+        return COMMANDS[name].execute(parsed)
 
 
-def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
+def _interrupted(name: str, arguments: Sequence[str]) -> Interrupted:
     """What a Ctrl-C comes to that no run has taken for its own: before its games, or after them."""
-    from runner.errors import Interrupted
-
     if name != "run":
         return Interrupted("interrupted")
     error = Interrupted("interrupted; what was paid for is kept")
@@ -126,19 +111,14 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
 
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:
-    from runner.errors import BudgetExhausted, Interrupted, NipRunError, ProviderRefusal, SpecError, UsageError
     from runner.text import escape_controls
 
     if parsed.verbose > 1:
         traceback.print_exception(error)
-    codes = (
-        (SpecError, USAGE), (UsageError, USAGE), (BudgetExhausted, BUDGET), (ProviderRefusal, REFUSED),
-        (Interrupted, INTERRUPTED),
-    )  # fmt: skip
-    code = next((code for kind, code in codes if isinstance(error, kind)), FAILED)
-    lines = [str(p) for p in error.problems] if isinstance(error, SpecError) else [str(error)]
-    lines.extend(getattr(error, "__notes__", ()))
-    if not isinstance(error, NipRunError):
+    if isinstance(error, NipRunError):
+        code, lines = error.exit_code, error.lines()
+    else:
+        code = ExitCode.FAILED
         lines = [f"{type(error).__name__}: {error}", "This is a fault of nip-run; -v -v shows where."]
     if parsed.json:
         print(json.dumps({"ok": False, "exit_code": code, "errors": lines}))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.cli.registry import COMMANDS
 from runner.errors import UsageError
 from runner.text import escape_controls
 
@@ -31,10 +32,9 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return specs, overrides
 
 
-def load_all(words: Sequence[str]) -> list[tuple[str, Spec]]:
-    """Every point of every spec with its file; all errors of all of them at once."""
+def load_all(words: Sequence[str], *, quiet: bool) -> list[tuple[str, Spec]]:
+    """Every point of every spec with its file; all errors of all of them at once, old names of keys as notes."""
     from runner.api import sweep_problems
-    from runner.cli.main import COMMANDS
     from runner.errors import Problem, SpecError
     from runner.spec.load import load_specs
 
@@ -50,7 +50,16 @@ def load_all(words: Sequence[str]) -> list[tuple[str, Spec]]:
             problems.extend(error.problems)
     if problems:
         raise SpecError(problems)
+    note_renamed([spec for _, spec in loaded], quiet=quiet)
     return loaded
+
+
+def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
+    """Tell which keys of specs stand there by their old names."""
+    if quiet:
+        return
+    for line in dict.fromkeys(str(key) for spec in specs for key in spec.renamed):
+        note(f"note: {line}")
 
 
 def print_json(value: Any) -> None:

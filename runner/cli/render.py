@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.agents.agent import Agent, Observation
-from runner.cli.output import note, split_words
+from runner.cli.output import note, note_renamed, split_words
 from runner.errors import UsageError
 from runner.models.base import Completion, Request, ResponseHint
 from runner.models.providers.dummy import DummyModel
@@ -27,6 +27,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"a spec and an agent belong here: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
     spec = load_specs(path, overrides)[0]
+    note_renamed([spec], quiet=args.quiet)
     if agent_name not in spec.protocol.agent_names:
         hint = (
             did_you_mean(agent_name, spec.protocol.agent_names)

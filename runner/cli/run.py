@@ -62,7 +62,7 @@ class _WaitingPoint:
 
 
 def execute(args: argparse.Namespace) -> int:
-    specs = load_all(args.words)
+    specs = load_all(args.words, quiet=args.quiet)
     _check_usage(args, len(specs))
     replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
     results: list[RunResult] = []

@@ -59,7 +59,7 @@ def read_table(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
     """
     suffix = path.suffix.lower()
     if not path.is_file():
-        raise SpecError([Problem(Place(str(path)), "dataset.path", "this is no file")])
+        raise SpecError([Problem(Place(str(path)), "dataset.path", f"not a file: {path}")])
     if suffix in JSON:
         return _read_json(connection, path)
     if suffix in CSV:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from jsonschema import Draft202012Validator, ValidationError
 
-from runner.documents.layers import Layered
+from runner.documents.layered import Layered
 from runner.errors import Problem
 from runner.text import comma_join, did_you_mean
 

@@ -115,8 +115,7 @@ def _bare_type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if hint is Any:
         return {}
     if origin is Literal:
-        kinds = {_SCALARS[type(value)] for value in get_args(hint)}
-        return {"type": kinds.pop() if len(kinds) == 1 else sorted(kinds), "enum": list(get_args(hint))}
+        return _enum_schema(get_args(hint))
     if origin is tuple:
         return {"type": "array", "items": _type_schema(get_args(hint)[0], definitions)}
     if origin in (dict, collections.abc.Mapping):
@@ -124,11 +123,21 @@ def _bare_type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if origin in (Union, types.UnionType):
         return {"anyOf": [_type_schema(arm, definitions) for arm in get_args(hint)]}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        if hint.__name__ not in definitions:
-            definitions[hint.__name__] = {}
-            definitions[hint.__name__] = _object_schema(hint, definitions)
-        return {"$ref": f"#/$defs/{hint.__name__}"}
+        return _reference(hint, definitions)
     raise TypeError(f"no JSON Schema for {hint!r}")
+
+
+def _enum_schema(values: tuple[Any, ...]) -> dict[str, Any]:
+    kinds = {_SCALARS[type(value)] for value in values}
+    return {"type": kinds.pop() if len(kinds) == 1 else sorted(kinds), "enum": list(values)}
+
+
+def _reference(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    """A reference to the schema of a section, which is defined once."""
+    if cls.__name__ not in definitions:
+        definitions[cls.__name__] = {}
+        definitions[cls.__name__] = _object_schema(cls, definitions)
+    return {"$ref": f"#/$defs/{cls.__name__}"}
 
 
 def from_plain(cls: type[T], data: Mapping[str, Any]) -> T:

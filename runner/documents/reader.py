@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -43,6 +43,15 @@ class Document:
     places: dict[KeyPath, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
+    def place(self, at: KeyPath) -> Place:
+        """Where a key stands, or the nearest key above it."""
+        return place_in(self.places, at) or Place(self.file)
+
+
+def place_in(places: Mapping[KeyPath, Place], at: KeyPath) -> Place | None:
+    """The place of a key or, where it has none, of the nearest key above it."""
+    return next((places[at[:end]] for end in range(len(at), -1, -1) if at[:end] in places), None)
+
 
 def read(path: Path, shown: str | None = None) -> Document:
     """Read a YAML file whose root is a mapping; `shown` is how messages name it."""
@@ -66,8 +75,7 @@ def parse(text: str, document: Document) -> Document:
     """Read YAML text into `document`."""
     try:
         refused = list(_refusals(text))
-        if not refused:
-            node = yaml.compose(text, Loader=_Loader)
+        node = None if refused else yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error).split("\n")[0]
@@ -82,12 +90,17 @@ def parse(text: str, document: Document) -> Document:
     if not isinstance(node, yaml.MappingNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
         return _failed(document, f"a mapping (KEY: VALUE lines) belongs here, this is {kind}")
+    return _read_mapping(node, text, document)
+
+
+def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:
+    """Read the root of a file, without the values that are broken."""
     broken: list[Problem] = []
     _walk(node, (), document, broken)
-    if document.problems:
-        document.problems.extend(broken)
-        return document
+    is_sound = not document.problems
     document.problems.extend(broken)
+    if not is_sound:
+        return document
     try:
         if broken:
             text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # _walk has emptied what is broken in the nodes
@@ -113,24 +126,25 @@ def _refusals(text: str) -> Iterator[tuple[str, int, int]]:
         if count > MAX_NODES:
             yield f"more than {MAX_NODES} nodes", line, column
             return
-        if isinstance(event, yaml.AliasEvent):
-            yield f"aliases (*{event.anchor}) are not allowed; use ${{...}} or extends", line, column
-        elif getattr(event, "anchor", None):
-            yield f"anchors (&{event.anchor}) are not allowed; use ${{...}} or extends", line, column
-        if getattr(event, "tag", None):
-            yield f"explicit YAML tags ({event.tag}) are not allowed", line, column
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                yield f"nested deeper than {MAX_DEPTH} levels", line, column
-                return
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        elif isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-            if documents > 1:
-                yield "a second document starts here; one file holds one document", line, column
-                return
+        for message in _event_refusals(event):
+            yield message, line, column
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        if depth > MAX_DEPTH:
+            yield f"nested deeper than {MAX_DEPTH} levels", line, column
+            return
+        if documents > 1:
+            yield "a second document starts here; one file holds one document", line, column
+            return
+
+
+def _event_refusals(event: Any) -> Iterator[str]:
+    if isinstance(event, yaml.AliasEvent):
+        yield f"aliases (*{event.anchor}) are not allowed; use ${{...}} or extends"
+    elif getattr(event, "anchor", None):
+        yield f"anchors (&{event.anchor}) are not allowed; use ${{...}} or extends"
+    if getattr(event, "tag", None):
+        yield f"explicit YAML tags ({event.tag}) are not allowed"
 
 
 def _scalar_problem(node: yaml.ScalarNode) -> str | None:
@@ -163,34 +177,38 @@ def _node_kinds(node: Any) -> Iterator[str]:
 
 def _walk(node: yaml.Node, at: KeyPath, document: Document, broken: list[Problem]) -> None:
     """Note the place of every key; what is wrong with a value goes to `broken`, and the value is emptied."""
-    mark = node.start_mark
-    place = Place(document.file, mark.line + 1, mark.column + 1)
-    document.places.setdefault(at, place)
+    place = document.places.setdefault(at, _place(node, document))
     if isinstance(node, yaml.ScalarNode):
         message = _scalar_problem(node)
         if message is not None:
-            broken.append(Problem(document.places[at], ".".join(map(str, at)), message))
+            broken.append(Problem(place, ".".join(map(str, at)), message))
             node.tag, node.value = _TAG + "null", ""
-    if isinstance(node, yaml.SequenceNode):
+    elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _walk(item, (*at, index), document, broken)
     elif isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key_node, value_node in node.value:
-            place = Place(document.file, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-            shown = ".".join(map(str, (*at, getattr(key_node, "value", "?"))))
-            if not isinstance(key_node, yaml.ScalarNode):
-                message = "a key must be text, not a list or mapping"
-                document.problems.append(Problem(place, ".".join(map(str, at)), message))
-                continue
-            if key_node.tag != _TAG + "str":
-                kind = key_node.tag.removeprefix(_TAG)
-                message = f"a key must be text, YAML reads this one as {kind}; put it in quotes"
-                document.problems.append(Problem(place, shown, message))
-                continue
-            if key_node.value in seen:
-                document.problems.append(Problem(place, shown, "the key is given twice"))
-                continue
-            seen.add(key_node.value)
-            document.places[(*at, key_node.value)] = place
-            _walk(value_node, (*at, key_node.value), document, broken)
+            if _is_sound_key(key_node, at, document, seen):
+                seen.add(key_node.value)
+                document.places[(*at, key_node.value)] = _place(key_node, document)
+                _walk(value_node, (*at, key_node.value), document, broken)
+
+
+def _place(node: yaml.Node, document: Document) -> Place:
+    return Place(document.file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _is_sound_key(node: yaml.Node, at: KeyPath, document: Document, seen: set[str]) -> bool:
+    """Whether a key is a text, and a new one in its mapping; where it is not, that is a problem of the document."""
+    key = ".".join(map(str, (*at, node.value)))
+    if not isinstance(node, yaml.ScalarNode):
+        key, message = ".".join(map(str, at)), "a key must be text, not a list or mapping"
+    elif node.tag != _TAG + "str":
+        message = f"a key must be text, YAML reads this one as {node.tag.removeprefix(_TAG)}; put it in quotes"
+    elif node.value in seen:
+        message = "the key is given twice"
+    else:
+        return True
+    document.problems.append(Problem(_place(node, document), key, message))
+    return False

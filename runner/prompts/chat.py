@@ -52,11 +52,11 @@ def chat_messages(
         if len(others) > 1:
             others.sort(key=lambda message: order[message.channel])
         for message in others:
-            seat = protocol.agent_spec(message.agent)
-            if seat.anonymous:
+            sender = protocol.agent_spec(message.agent)
+            if sender.anonymous:
                 chat.append({"role": "user", "content": message.text})
             else:
-                chat.append({"role": "user", "name": seat.human_name, "content": message.text})
+                chat.append({"role": "user", "name": sender.human_name, "content": message.text})
     if not warned:
         chat.append({"role": "system", "content": last_round or ""})
     return chat

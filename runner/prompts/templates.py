@@ -1,9 +1,4 @@
-"""A folder of Jinja2 templates into a prompt set; a prompt set and variables into system messages.
-
-Templates come from strangers. They render in Jinja2's immutable sandbox with strict undefined variables, and
-only what is on the allow-list below parses at all: no calls, no arithmetic that can blow up, no includes, no
-attributes, no assignments. Variables are plain text and numbers, and what is rendered has a bound.
-"""
+"""A folder of Jinja2 templates into a prompt set; a prompt set and variables into system messages."""
 
 from __future__ import annotations
 
@@ -14,21 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from runner.errors import Place, Problem, RunError, SpecError
+from runner.errors import Place, Problem, SpecError
+from runner.prompts.sandbox import SandboxedTemplate, scan, variables_of
 from runner.protocols.protocol import Protocol
 from runner.text import comma_join, did_you_mean, did_you_mean_file
 
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
 MAX_BYTES = 64 << 10
-MAX_NODES = 5_000
-MAX_LOOPS = 1
-MAX_RENDERED = 4 << 20
-_TOO_LONG = f"renders to more than {MAX_RENDERED >> 20} MiB"
 
 VARIABLES: Mapping[str, str] = {
     "agent": "the agent's name in the protocol, such as `prover0`",
@@ -47,62 +35,13 @@ VARIABLES: Mapping[str, str] = {
 FORBIDDEN = ("label", "y")
 """Column names that never reach a template: the answer the verifier must find."""
 
-_FILTERS = (
-    "capitalize",
-    "default",
-    "first",
-    "indent",
-    "join",
-    "last",
-    "length",
-    "lower",
-    "title",
-    "trim",
-    "upper",
-    "wordcount",
-)
-_TESTS = ("defined", "undefined", "none", "string", "number", "eq", "ne", "lt", "gt", "le", "ge", "in")
-_SPECIAL_NAMES = ("self", "super", "caller", "varargs", "kwargs")
-_NODES: tuple[type[nodes.Node], ...] = (
-    nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.If, nodes.For,
-    nodes.Filter, nodes.Test, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.CondExpr,
-    nodes.Add, nodes.Sub, nodes.Getitem, nodes.Concat, nodes.List, nodes.Tuple, nodes.Getattr,
-)  # fmt: skip
-
-
-def _join(values: Any, between: str = "") -> str:
-    """Jinja2's `join`, of a list alone: joining the letters of a text is how a template grows without bound."""
-    if not isinstance(values, (list, tuple)):
-        raise SecurityError("join takes a list")
-    if sum(len(str(value)) for value in values) + len(values) * len(between) > MAX_RENDERED:
-        raise SecurityError(_TOO_LONG)
-    return str(between).join(map(str, values))
-
-
-def _indent(text: str, width: int = 4, first: bool = False) -> str:
-    """Jinja2's `indent`, by a number of blanks."""
-    if len(str(text)) + width * (str(text).count("\n") + 1) > MAX_RENDERED:
-        raise SecurityError(_TOO_LONG)
-    indented = str(text).replace("\n", "\n" + " " * width)
-    return " " * width + indented if first else indented
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset(["*", "**", "%", "/", "//"])
-
-    def __init__(self) -> None:
-        super().__init__(undefined=StrictUndefined, autoescape=False, loader=None)
-        self.globals.clear()
-        self.filters = {**{name: self.filters[name] for name in _FILTERS}, "join": _join, "indent": _indent}
-        self.tests = {name: self.tests[name] for name in _TESTS}
-
 
 @dataclass(frozen=True)
 class PromptSet:
     """The templates' texts by name (`verifier`, `verifier.last_round`), ready to render."""
 
     sources: Mapping[str, str]
-    _compiled: dict[str, Template] = field(default_factory=dict, repr=False, compare=False)
+    _compiled: dict[str, SandboxedTemplate] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"sources": dict(self.sources)}
@@ -118,31 +57,14 @@ class PromptSet:
             RunError: it fails with them, or grows past its bound.
         """
         template = self._compiled.get(name)
-        parts, size = [], 0
-        try:
-            if template is None:
-                template = self._compiled[name] = _environment.from_string(self.sources[name])
-            for part in template.generate(variables):
-                size += len(part)
-                if size > MAX_RENDERED:
-                    raise SecurityError(_TOO_LONG)
-                parts.append(part)
-        except SecurityError as error:
-            raise RunError(f"template {name!r} {error}") from error
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-            raise RunError(f"template {name!r} fails: {error}") from error
-        return "".join(parts)
+        if template is None:
+            template = self._compiled[name] = SandboxedTemplate(name, self.sources[name])
+        return template.render(variables)
 
     @cached_property
     def variables(self) -> Mapping[str, frozenset[str]]:
         """The variables each template uses."""
-        return {
-            name: frozenset(meta.find_undeclared_variables(_environment.parse(source)))
-            for name, source in self.sources.items()
-        }
-
-
-_environment = _Sandbox()
+        return {name: variables_of(source) for name, source in self.sources.items()}
 
 
 def template_names(protocol: Protocol) -> list[str]:
@@ -195,103 +117,26 @@ def _read(path: Path) -> str:
 
 
 def _template_problems(source: str, path: Path, columns: Iterable[str] | None) -> Iterable[Problem]:
-    try:
-        tree = _environment.parse(source)
-    except TemplateError as error:
-        yield Problem(Place(str(path), getattr(error, "lineno", 1) or 1), "", f"template syntax: {error.message}")
-        return
-    except RecursionError:
-        yield Problem(Place(str(path)), "", "the template nests too deep")
-        return
-    try:
-        refused = list(_forbidden(tree))
-        _environment.compile(tree)
-    except RecursionError:
-        yield Problem(Place(str(path)), "", "the template nests too deep")
-        return
-    except (TemplateError, AssertionError) as error:
-        refused = [(getattr(error, "lineno", 1) or 1, f"template syntax: {error}")]
-    for line, message in refused:
+    found = scan(source)
+    for line, message in found.refused:
         yield Problem(Place(str(path), line or 1), "", message)
     known = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
-    used = meta.find_undeclared_variables(tree) if not refused else set(_names(tree)) - {"loop"}
-    for name in sorted(used):
-        place = _place_of(name, tree, source, path)
+    for name, line in sorted(found.variables.items()):
+        place = _place_of(name, line, source, path)
         if name in FORBIDDEN:
             yield Problem(place, name, "the label must not reach a prompt")
         elif name in VARIABLES and name in (columns or ()):
             message = "both a column of the dataset and a variable of the runner; rename the column (dataset.columns)"
             yield Problem(place, name, message)
-        elif columns is not None and name not in known and not refused:
+        elif columns is not None and name not in known and not found.refused:
             message = f"no such variable, and the dataset has no such column{did_you_mean(name, known)}"
             yield Problem(place, name, message)
 
 
-def _names(tree: nodes.Template) -> Iterable[str]:
-    return (node.name for node in tree.find_all(nodes.Name))
-
-
-def _place_of(name: str, tree: nodes.Template, source: str, path: Path) -> Place:
-    """Where a template uses a variable first."""
-    line = min((node.lineno or 1 for node in tree.find_all(nodes.Name) if node.name == name), default=1)
-    text = source.split("\n")[line - 1]
-    found = re.search(rf"\b{re.escape(name)}\b", text)
+def _place_of(name: str, line: int, source: str, path: Path) -> Place:
+    """Where in its line a variable stands."""
+    found = re.search(rf"\b{re.escape(name)}\b", source.split("\n")[line - 1])
     return Place(str(path), line, found.start() + 1 if found else 1)
-
-
-def _forbidden(tree: nodes.Template) -> Iterable[tuple[int, str]]:
-    for count, node in enumerate(_descendants(tree)):
-        if count >= MAX_NODES:
-            yield 1, f"a template has at most {MAX_NODES} nodes"
-            return
-        if not isinstance(node, _NODES):
-            yield node.lineno, f"{type(node).__name__} is not allowed in a template"
-        elif isinstance(node, nodes.Getattr) and not _is_loop_attribute(node):
-            yield node.lineno, f"attributes (.{node.attr}) are not allowed in a template"
-        elif isinstance(node, nodes.Name) and node.name in _SPECIAL_NAMES:
-            yield node.lineno, f"{node.name} is not allowed in a template"
-        elif isinstance(node, nodes.Getitem) and _is_hidden(node.arg):
-            yield node.lineno, "names that start with an underscore are not allowed in a template"
-        elif isinstance(node, nodes.Filter) and any(pair.key == "attribute" for pair in node.kwargs):
-            yield node.lineno, "a filter's attribute is not allowed in a template"
-        elif isinstance(node, nodes.Filter) and node.name not in _FILTERS:
-            yield node.lineno, f"no filter {node.name!r}; allowed are {comma_join(_FILTERS)}"
-        elif isinstance(node, nodes.Test) and node.name not in _TESTS:
-            yield node.lineno, f"no test {node.name!r}; allowed are {comma_join(_TESTS)}"
-        elif isinstance(node, nodes.For) and (node.recursive or _loops_above(node, tree) >= MAX_LOOPS):
-            yield node.lineno, "a loop inside a loop, or a recursive one, is not allowed in a template"
-
-
-def _is_hidden(key: nodes.Node) -> bool:
-    return isinstance(key, nodes.Const) and isinstance(key.value, str) and key.value.startswith("_")
-
-
-def _is_loop_attribute(node: nodes.Getattr) -> bool:
-    return isinstance(node.node, nodes.Name) and node.node.name == "loop" and node.attr in ("index", "first", "last")
-
-
-def _descendants(node: nodes.Node) -> Iterable[nodes.Node]:
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        yield current
-        children = list(current.iter_child_nodes())
-        stack.extend(child for child in reversed(children) if not isinstance(child, nodes.Keyword))
-        stack.extend(child.value for child in children if isinstance(child, nodes.Keyword))
-
-
-def _loops_above(target: nodes.For, tree: nodes.Template) -> int:
-    def depth(node: nodes.Node, loops: int) -> int | None:
-        if node is target:
-            return loops
-        inner = loops + isinstance(node, nodes.For)
-        for child in node.iter_child_nodes():
-            found = depth(child, inner)
-            if found is not None:
-                return found
-        return None
-
-    return depth(tree, 0) or 0
 
 
 def prompt_variables(

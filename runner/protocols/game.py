@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.protocols.protocol import Decision, Protocol
-from runner.protocols.rewards import effective_decision, payoff
+from runner.protocols.rewards import Payoff, effective_decision, payoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,21 @@ def play(
 
     The label is used for what the rounds pay and for `force_guess: y`, never shown to a speaker.
     """
-    played = list(rounds)
+    played, pay = list(rounds), Payoff()
     for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = protocol.speakers(round_, seed)
         replies = (yield Turn(round_, speakers, played)) if speakers else {}
         verifier = replies.get(protocol.verifier_name)
         decision = effective_decision(protocol, round_, seed, verifier.decision if verifier else Decision.NONE, label)
-        pay = payoff(protocol, round_=round_, seed=seed, label=label, prover_stance=prover_stance, decision=decision)
+        pay = payoff(
+            protocol,
+            round_=round_,
+            seed=seed,
+            label=label,
+            prover_stance=prover_stance,
+            decision=decision,
+            before=pay,
+        )
         played.append(_round(replies, decision, pay.rewards))
         if pay.decided:
             return Played(played, decision, terminated=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from runner import builtin
 from runner.documents.check import check
 from runner.documents.fields import for_editors, from_plain, schema
-from runner.documents.layers import Layered, load_layers
+from runner.documents.layered import Layered
+from runner.documents.layers import load_layers
 from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters, ProtocolFile
@@ -81,25 +82,29 @@ def load_protocol(
 
 
 def _static_problems(file: ProtocolFile, layered: Layered) -> Iterator[Problem]:
-    verifiers = [name for name, seat in file.agents.items() if seat.role == "verifier"]
+    verifiers = [name for name, agent in file.agents.items() if agent.role == "verifier"]
     if len(verifiers) != 1:
         yield _at(layered, "agents")(
             f"exactly one agent must be the verifier; here {comma_join(verifiers) or 'none'} is"
         )
     for name, channel in file.channels.items():
-        for index, member in enumerate(channel.members):
-            if member not in file.agents:
-                message = f"no agent {member!r}{did_you_mean(member, file.agents)}"
-                yield _at(layered, "channels", name, "members", index)(message)
+        yield from _unknown("agent", channel.members, file.agents, layered, "channels", name, "members")
     for index, step in enumerate(file.cycle):
         for speaker, channels in step.speak.items():
             yield from _speaker_problems(file, layered, index, speaker, channels)
     for name in file.agents:
-        yield from _seat_problems(file, layered, name)
-    known = [field.name for field in fields(Parameters)]
-    for index, name in enumerate(file.fixed):
+        yield from _agent_problems(file, layered, name)
+    parameters = [field.name for field in fields(Parameters)]
+    yield from _unknown("parameter", file.fixed, parameters, layered, "fixed")
+
+
+def _unknown(
+    what: str, names: Sequence[str], known: Collection[str], layered: Layered, *at: str | int
+) -> Iterator[Problem]:
+    """Entries of a list that name nothing there is."""
+    for index, name in enumerate(names):
         if name not in known:
-            yield _at(layered, "fixed", index)(f"no parameter {name!r}{did_you_mean(name, known)}")
+            yield _at(layered, *at, index)(f"no {what} {name!r}{did_you_mean(name, known)}")
 
 
 def _at(layered: Layered, *at: str | int) -> Callable[[str], Problem]:
@@ -125,19 +130,19 @@ def _speaker_problems(
             yield _at(layered, "agents", speaker, "headers")(message)
 
 
-def _seat_problems(file: ProtocolFile, layered: Layered, name: str) -> Iterator[Problem]:
-    seat = file.agents[name]
+def _agent_problems(file: ProtocolFile, layered: Layered, name: str) -> Iterator[Problem]:
+    agent = file.agents[name]
     headers = _at(layered, "agents", name, "headers")
     order = _at(layered, "agents", name, "channel_order")
-    texts = [text.lower() for text in seat.headers.values()]
+    texts = [text.lower() for text in agent.headers.values()]
     if len(set(texts)) < len(texts):
         yield headers("two channels have the same header")
     elif any(one in other for i, one in enumerate(texts) for j, other in enumerate(texts) if i != j):
         yield headers("one header stands in another, so that an answer could not be cut at them")
-    for channel in seat.headers:
+    for channel in agent.headers:
         if channel not in file.channels:
             yield headers(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
-    named = [c for entry in seat.channel_order or () for c in ([entry] if isinstance(entry, str) else entry)]
+    named = [c for entry in agent.channel_order or () for c in ([entry] if isinstance(entry, str) else entry)]
     for channel in named:
         if channel not in file.channels:
             yield order(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")

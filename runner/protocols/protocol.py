@@ -56,11 +56,11 @@ class Protocol:
 
     @cached_property
     def prover_names(self) -> tuple[str, ...]:
-        return tuple(name for name, seat in self.file.agents.items() if seat.role == "prover")
+        return tuple(name for name, spec in self.file.agents.items() if spec.role == "prover")
 
     @cached_property
     def verifier_name(self) -> str:
-        return next(name for name, seat in self.file.agents.items() if seat.role == "verifier")
+        return next(name for name, spec in self.file.agents.items() if spec.role == "verifier")
 
     @property
     def max_message_rounds(self) -> int:
@@ -152,10 +152,6 @@ class Protocol:
                 random.Random(derived_seed("channel_order", agent, index, seed)).shuffle(names)
             order.extend(names)
         return (*order, *(name for name in self.channel_names if name not in order))
-
-    @property
-    def prover_stance_can_be_randomized(self) -> bool:
-        return "randomize_prover_stance" not in self.file.fixed
 
     def default_stance(self, agent: str) -> int:
         return int(self.agent_spec(agent).stance == ACCEPT)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runner.protocols.protocol import Decision, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Payoff:
-    """What one round did: whether the verifier decided, whether the game ends undecided, who gets what."""
+    """How a game stands after a round, or before its first: decided, ended undecided, and who gets what for it."""
 
-    decided: bool
-    terminated: bool
-    rewards: Mapping[str, float]
+    decided: bool = False
+    terminated: bool = False
+    rewards: Mapping[str, float] = field(default_factory=dict)
 
 
 def forced_decision(protocol: Protocol, label: int) -> Decision | None:
@@ -45,10 +45,9 @@ def payoff(
     label: int,
     prover_stance: int,
     decision: int,
-    done: bool = False,
-    terminated: bool = False,
+    before: Payoff,
 ) -> Payoff:
-    """Score one round; `done` and `terminated` are the game's state before it.
+    """Score one round; `before` is what the round before it came to. A game that has ended pays nothing for going on.
 
     A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. Where the last
     round in which somebody can speak brings no decision, the game ends with the verifier's penalty.
@@ -57,7 +56,7 @@ def payoff(
     verdict = effective_decision(protocol, round_, seed, decision, label)
     decided = verdict != Decision.NONE and _counts(protocol, round_, seed)
     out_of_rounds = round_ >= protocol.last_speaking_round and not decided
-    terminated = terminated or out_of_rounds
+    terminated = before.terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)
     verifier = protocol.verifier_name
     if decided:
@@ -67,7 +66,7 @@ def payoff(
                 rewards[prover] = p.prover_reward
     elif out_of_rounds:
         rewards[verifier] = p.verifier_terminated_penalty
-    elif protocol.may_decide(round_, seed) and not done and not terminated:
+    elif protocol.may_decide(round_, seed) and not before.decided and not terminated:
         rewards[verifier] = p.verifier_no_guess_reward
     if p.shared_reward:
         rewards = dict.fromkeys(rewards, rewards[verifier])

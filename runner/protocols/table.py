@@ -14,7 +14,7 @@ from runner.documents.fields import option
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSpec:
-    """A seat in the game."""
+    """An agent of the game."""
 
     role: Literal["prover", "verifier"] = option("What the agent is in the game.", example="prover")
     human_name: str = option(
@@ -109,7 +109,7 @@ class ProtocolFile:
     name: str = option("The protocol's name.", example="nip", pattern="^[a-z][a-z0-9_]*$")
     description: str = option("One sentence on the game.", default="")
     agents: Mapping[str, AgentSpec] = option(
-        "The seats, in the order of arrays and tables. Exactly one is a verifier.",
+        "The agents, in the order of arrays and tables. Exactly one is a verifier.",
         example={"verifier": {"role": "verifier", "human_name": "Verifier"}},
         minProperties=1,
         propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from runner.datasets.load import Dataset
+from runner.documents.dump import dump
 from runner.documents.fields import to_plain
-from runner.documents.layers import dump
 from runner.errors import RunError
 from runner.prompts.templates import SUFFIX
 from runner.results.folder import RunFolder

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 
 from runner.agents.agent import Agent
 from runner.documents.fields import to_plain
+from runner.documents.renames import rename_keys
 from runner.errors import RunDirectoryError, RunError
 from runner.hashing import tagged_hash
 from runner.results.folder import RUNNING, RunFolder
 from runner.results.inputs import resolved_spec
 from runner.results.provenance import git_state
 from runner.rollouts.plan import Plan
+from runner.spec.experiment import RENAMED_KEYS
 from runner.version import __version__
 
 
@@ -162,6 +164,7 @@ def changed_keys(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: 
         return ["spec.yaml cannot be read"]
     if not isinstance(saved, dict) or not isinstance(saved.get("dataset"), dict):
         return ["spec.yaml is damaged"]
+    rename_keys(saved, RENAMED_KEYS)
     ours, theirs = resolved_spec(plan), saved
     if ours["kind"] != theirs.get("kind"):
         return ["kind"]

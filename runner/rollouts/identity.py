@@ -15,7 +15,7 @@ MUTABLE_KEYS = (
     "sweep",
     "rollouts.per_datapoint",
     "rollouts.concurrency",
-    "rollouts.most_calls",
+    "rollouts.max_calls",
     "dataset.limit",
     "fine_tune",
     "retry.transient",

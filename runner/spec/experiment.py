@@ -25,7 +25,7 @@ RUN_ID_PATTERN = f"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_RUN_ID - 1}}}$"
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
-    """How one seat of the protocol is filled."""
+    """The model and the settings of one agent."""
 
     model: str = option("The model group that plays it: a key of `models`.", example="strong")
     max_response_words: int = option("The word limit its prompt tells it.", default=150, minimum=1)
@@ -44,7 +44,7 @@ class Rollouts:
         minimum=1,
         maximum=128,
     )
-    most_calls: int = option(
+    max_calls: int = option(
         "For trees, whose size is exponential in their rounds: more calls than this, retries left out, are an error.",
         default=100_000,
         minimum=1,
@@ -114,7 +114,7 @@ class Experiment:
         propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
     )
     agents: Mapping[str, AgentSettings] = option(
-        "Who plays which seat of the protocol.", example={"verifier": {"model": "small"}}
+        "The agents of the protocol.", example={"verifier": {"model": "small"}}
     )
     decision_format: DecisionFormat = option("How a verifier writes a decision.", factory=DecisionFormat)
     retry: Retry = option("What to do about each class of failure.", factory=Retry)
@@ -140,6 +140,10 @@ class Experiment:
         example={"agents.verifier.model": ["small", "strong"]},
         additionalProperties={"type": "array", "minItems": 1},
     )
+
+
+RENAMED_KEYS: Mapping[str, str] = {"rollouts.most_calls": "rollouts.max_calls"}
+"""Old names of keys that still work in this version, each with the new one in the same section."""
 
 
 def experiment_schema() -> dict[str, Any]:

@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 from runner import NestedArrayDict
-from runner.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
-from runner.errors import AgentNotActiveInChannelError, ContentFilterError, InvalidDecisionError, ProviderRefusal
+from runner.agents import (
+    AgentNotActiveInChannelError,
+    AgentRuntime,
+    ContentFilterError,
+    InvalidDecisionError,
+    OpenAiWholeAgent,
+)
+from runner.errors import ProviderRefusal
 from runner.spec.load import Spec, load_spec
 from tests.support.play import spec_file
 from tests.support.servers.chat_client import serving

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from runner.documents.layers import dump
+from runner.documents.dump import dump
 from runner.documents.reader import read
 from runner.errors import Place
 from tests.support.document_layers import layers, loaded_within, refused, write

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from runner.documents.check import check
 from runner.documents.fields import from_plain, option, path_keys, schema, to_plain
-from runner.documents.layers import Layered
+from runner.documents.layered import Layered
 from runner.errors import Place
 from runner.protocols.load import protocol_editor_schema, protocol_schema
 from runner.protocols.table import Parameters

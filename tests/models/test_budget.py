@@ -180,7 +180,7 @@ def test_one_budget_serves_one_event_loop_after_another() -> None:
 @pytest.mark.parametrize(
     ("budget", "model", "message"),
     [
-        ({"usd": 1.0}, {"max_completion_tokens": 60}, r"price of 'tiny'.*models\.m\.price"),
+        ({"usd": 1.0}, {"max_completion_tokens": 60}, r"price for model 'tiny'.*models\.m\.price"),
         ({"usd": 1.0}, {"price": {"input": 1, "output": 1}}, r"models\.m\.max_completion_tokens"),
         ({"tokens": 1000}, {}, r"models\.m\.max_completion_tokens"),
     ],

@@ -170,52 +170,52 @@ def test_shared_prompts_are_answered_from_the_cache_too(tmp_path: Path, server: 
     assert server.requests == asked
 
 
-# why-miss
+# explain-misses
 
 
-def test_why_miss_names_the_fields_that_differ_from_the_nearest_entry(tmp_path: Path, server: Loopback) -> None:
+def test_explain_misses_names_the_fields_that_differ(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     played(path, tmp_path / "results")
     second = played(path, tmp_path / "results", "models.m.temperature=0.5")
-    words = ("why-miss", second.folder.run_id, "--cache", "cache.sqlite")
+    words = ("explain-misses", second.folder.run_id, "--cache", "cache.sqlite")
     done = nip_run_here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "temperature" in done.stdout
     assert f"{second.manifest['completions']} of {second.manifest['completions']} requests" in done.stdout
-    found = json.loads(nip_run_here(*words, "--json", "--most", "2", cwd=tmp_path).stdout)
+    found = json.loads(nip_run_here(*words, "--json", "--max", "2", cwd=tmp_path).stdout)
     assert found["misses"] == found["requests"] == second.manifest["completions"]
     assert len(found["explained"]) == 2
     (difference,) = [d for d in found["explained"][0]["differences"] if not d["field"].startswith("messages")]
     assert difference == {"field": "temperature", "asked": 0.5, "nearest": None}
 
 
-def test_why_miss_says_that_nothing_was_missed(tmp_path: Path, server: Loopback) -> None:
+def test_explain_misses_says_that_nothing_was_missed(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     played(path, tmp_path / "results")
     second = played(path, tmp_path / "results", "protocol.verifier_reward=3.5")
-    done = nip_run_here("why-miss", second.folder.run_id, "--cache", "cache.sqlite", cwd=tmp_path)
+    done = nip_run_here("explain-misses", second.folder.run_id, "--cache", "cache.sqlite", cwd=tmp_path)
     assert "0 of " in done.stdout
 
 
-def test_why_miss_counts_what_the_same_spec_asked_in_another_folder(tmp_path: Path, server: Loopback) -> None:
+def test_explain_misses_counts_what_the_same_spec_asked_in_another_folder(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
     played(path, tmp_path / "results")
     second = played(path, tmp_path / "elsewhere")
-    done = nip_run_here("why-miss", second.folder.run_id, "--results", "elsewhere", cwd=tmp_path)
+    done = nip_run_here("explain-misses", second.folder.run_id, "--results", "elsewhere", cwd=tmp_path)
     assert done.stdout.startswith("0 of "), done.stdout + done.stderr
 
 
-def test_why_miss_looks_at_unfinished_games_too(tmp_path: Path, server: Loopback) -> None:
+def test_explain_misses_looks_at_unfinished_games_too(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, size=4, cache="cache.sqlite")
     with pytest.raises(BudgetExhausted):
         played(path, tmp_path / "results", "+budget.completions=2", "rollouts.concurrency=2")
-    found = json.loads(nip_run_here("why-miss", "tiny", "--json", cwd=tmp_path).stdout)
+    found = json.loads(nip_run_here("explain-misses", "tiny", "--json", cwd=tmp_path).stdout)
     assert found["misses"] == found["requests"] == 2
 
 
-def test_why_miss_without_the_cache_file_is_a_usage_error(tmp_path: Path, server: Loopback) -> None:
+def test_explain_misses_without_the_cache_file_is_a_usage_error(tmp_path: Path, server: Loopback) -> None:
     first = played(spec_file(tmp_path, server.base_url, size=2), tmp_path / "results")
-    done = nip_run_here("why-miss", first.folder.run_id, "--cache", "nothing.sqlite", cwd=tmp_path)
+    done = nip_run_here("explain-misses", first.folder.run_id, "--cache", "nothing.sqlite", cwd=tmp_path)
     assert done.returncode == 2
     assert "nothing.sqlite" in done.stderr
     assert not (tmp_path / "nothing.sqlite").exists()

@@ -16,7 +16,7 @@ from runner.protocols.game import Message, Reply, Round, play
 from runner.protocols.load import builtin_names, load_protocol
 from runner.protocols.parse import parse_answer
 from runner.protocols.protocol import Decision, Protocol
-from runner.protocols.rewards import payoff
+from runner.protocols.rewards import Payoff, payoff
 from runner.spec.experiment import Experiment
 from tests.support.games import DUEL, LENIENT, STRICT, finished, protocol_of, undecided, who_speaks
 
@@ -25,9 +25,13 @@ from tests.support.games import DUEL, LENIENT, STRICT, finished, protocol_of, un
 def test_both_provers_of_mnip_are_paid_for_their_one_stance(verdict):
     protocol = load_protocol("mnip", {"randomize_prover_stance": True})
     for stance in (0, 1):
-        paid = payoff(protocol, round_=0, seed=0, label=1, prover_stance=stance, decision=verdict).rewards
+        paid = payoff(
+            protocol, round_=0, seed=0, label=1, prover_stance=stance, decision=verdict, before=Payoff()
+        ).rewards
         assert paid["prover0"] == paid["prover1"] == float(verdict == stance)
-    fixed = payoff(load_protocol("mnip"), round_=0, seed=0, label=1, prover_stance=0, decision=verdict).rewards
+    fixed = payoff(
+        load_protocol("mnip"), round_=0, seed=0, label=1, prover_stance=0, decision=verdict, before=Payoff()
+    ).rewards
     assert fixed["prover0"] == fixed["prover1"] == float(verdict == 1)
 
 

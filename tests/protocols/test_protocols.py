@@ -175,7 +175,7 @@ def test_a_protocol_extends_a_built_in_one(tmp_path, name):
     assert protocol.name == "short_debate"
     assert protocol.max_message_rounds == 3
     assert protocol.agent_names == load_protocol("debate").agent_names
-    assert protocol.prover_stance_can_be_randomized
+    assert "randomize_prover_stance" not in protocol.file.fixed
 
 
 def test_a_protocol_extends_a_file_beside_it_first(tmp_path):

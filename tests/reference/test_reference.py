@@ -13,7 +13,7 @@ from runner.datasets.load import Datapoint
 from runner.errors import NipRunError
 from runner.hashing import hash_parity
 from runner.protocols.game import Message, Round, episode_rewards
-from runner.protocols.rewards import payoff
+from runner.protocols.rewards import Payoff, payoff
 from runner.results.metrics import Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import DECIDED, NO_DECISION, Rollout
@@ -45,7 +45,7 @@ def test_protocol_tables_are_the_originals(case: dict[str, Any]) -> None:
     assert protocol.max_message_rounds == want["max_message_rounds"]
     assert protocol.min_message_rounds == want["min_message_rounds"]
     assert protocol.max_verifier_questions == want["max_verifier_questions"]
-    assert protocol.prover_stance_can_be_randomized == want["prover_stance_can_be_randomized"]
+    assert ("randomize_prover_stance" not in protocol.file.fixed) == want["prover_stance_can_be_randomized"]
 
     def pairs(speakers: Any) -> list[list[str]]:
         return sorted([a, c] for a, channels in speakers.items() for c in channels)
@@ -57,12 +57,12 @@ def test_protocol_tables_are_the_originals(case: dict[str, Any]) -> None:
         assert [protocol.may_decide(r, int(seed)) for r in rounds] == table
     assert {a: protocol.reward_mid_point(a) for a in protocol.agent_names} == want["reward_mid_point_estimate"]
     for agent, row in want["agents"].items():
-        seat = protocol.agent_spec(agent)
-        assert seat.human_name == row["human_name"]
-        assert (dict(seat.headers) or None) == row["response_channel_headers"]
+        spec = protocol.agent_spec(agent)
+        assert spec.human_name == row["human_name"]
+        assert (dict(spec.headers) or None) == row["response_channel_headers"]
         assert list(protocol.channel_order(agent)) == row["channel_order"]
-        assert seat.anonymous == row["anonymous"]
-        assert seat.last_round_message == row["has_last_round_system_message"]
+        assert spec.anonymous == row["anonymous"]
+        assert spec.last_round_message == row["has_last_round_system_message"]
         assert protocol.default_stance(agent) == row["default_stance"]
         assert list(protocol.visible_channels(agent)) == row["visible_channels"]
         assert protocol.first_active_round(agent) == row["first_active_round"]
@@ -95,8 +95,7 @@ def test_rounds_end_and_pay_as_in_the_original(case: dict[str, Any]) -> None:
         label=state["y"],
         prover_stance=state["prover_stance"],
         decision=state["decision"]["verifier"],
-        done=state["done"],
-        terminated=state["terminated"],
+        before=Payoff(state["done"], state["terminated"]),
     )
     assert (state["done"] or pay.decided) == want["done"]
     assert pay.terminated == want["terminated"]

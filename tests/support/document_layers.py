@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runner.documents.layers import Layered, Override, load_layers
+from runner.documents.layered import Layered
+from runner.documents.layers import load_layers
+from runner.documents.overrides import Override
 
 
 def beside(name: str, folder: Path) -> Path | None:

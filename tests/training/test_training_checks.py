@@ -40,7 +40,7 @@ from tests.support.training import TEST, TRAIN, malt, training_spec
         ({"training": {"test": {"split": "train"}}}, "these datapoints are trained on, too"),
         ({"training": {"test": {"split": "tset"}}}, "training.test.split: no row has this split"),
         ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change the model that both play with"),
-        (malt(rollouts={"most_calls": 100}), "grow exponentially with their rounds"),
+        (malt(rollouts={"max_calls": 100}), "grow exponentially with their rounds"),
         (
             {"training": {"selection": {"method": "weighted_sampling", "replacement": False, "sample_size_factor": 2}}},
             "more than there are cannot be drawn",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from runner.documents.layers import Layered
+from runner.documents.layered import Layered
 from runner.errors import Problem
 from runner.protocols.protocol import Protocol
 from runner.spec.checks.sound import Sound
@@ -14,16 +15,22 @@ from runner.text import comma_join, did_you_mean
 def agent_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterator[Problem]:
     agents = layered.data.get("agents")
     if isinstance(agents, dict):
-        missing = [name for name in protocol.agent_names if name not in agents]
-        if missing:
-            message = f"{protocol.name} has a seat that nobody fills: {comma_join(missing)}"
-            yield Problem(layered.place(("agents",)), "agents", message)
-        for name in agents:
-            if name not in protocol.agent_names:
-                hint = did_you_mean(name, protocol.agent_names) or f"; its seats are {comma_join(protocol.agent_names)}"
-                message = f"{protocol.name} has no such agent{hint}"
-                yield Problem(layered.place(("agents", name)), f"agents.{name}", message)
-    fine_tune = sound.section("fine_tune")
+        yield from _name_problems(agents, layered, protocol)
+    yield from _fine_tune_problems(sound.section("fine_tune"), layered, protocol)
+
+
+def _name_problems(agents: Mapping[str, Any], layered: Layered, protocol: Protocol) -> Iterator[Problem]:
+    missing = [name for name in protocol.agent_names if name not in agents]
+    if missing:
+        message = f"{protocol.name} has a seat that nobody fills: {comma_join(missing)}"
+        yield Problem(layered.place(("agents",)), "agents", message)
+    for name in agents:
+        if name not in protocol.agent_names:
+            hint = did_you_mean(name, protocol.agent_names) or f"; its seats are {comma_join(protocol.agent_names)}"
+            yield Problem(layered.place(("agents", name)), f"agents.{name}", f"{protocol.name} has no such agent{hint}")
+
+
+def _fine_tune_problems(fine_tune: Mapping[str, Any], layered: Layered, protocol: Protocol) -> Iterator[Problem]:
     for index, name in enumerate(fine_tune.get("agents") or ()):
         if name not in protocol.agent_names:
             message = f"{protocol.name} has no agent {name!r}{did_you_mean(name, protocol.agent_names)}"

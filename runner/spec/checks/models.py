@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from runner.documents.fields import from_plain
-from runner.documents.layers import Layered
+from runner.documents.layered import Layered
 from runner.errors import Problem
 from runner.models.layers.budget import BudgetSettings, answer_limit
 from runner.models.prices import price_of
@@ -18,48 +19,58 @@ from runner.storage.journal import JOURNAL
 
 def model_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
     for name, settings in sound.mappings("models"):
-        at: tuple[str, ...] = ("models", name)
-        key = ".".join(at)
-        if f"{key}.provider" in sound.broken:
+        if f"models.{name}.provider" in sound.broken:
             continue
         provider = settings.get("provider", "openai")
         if provider == "openai" and layered.data["models"][name].get("model") is None:
-            yield Problem(layered.place(at), key, "missing key: model (the name the server knows)")
+            yield _of_group(layered, name)("missing key: model (the name the server knows)")
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
-            place = layered.place((*at, "max_tokens"))
-            yield Problem(place, f"{key}.max_tokens", "set max_tokens or max_completion_tokens, not both")
-        more = settings.get("extra_body")
-        answers = settings.get("n") or (more.get("n") if isinstance(more, Mapping) else None) or 1
-        if settings.get("share_prompts") and answers != 1:
-            place = layered.place((*at, "share_prompts"))
-            yield Problem(place, f"{key}.share_prompts", "share_prompts sets n itself; leave n out")
-        if settings.get("share_prompts") and settings.get("batch"):
-            place = layered.place((*at, "share_prompts"))
-            yield Problem(place, f"{key}.share_prompts", "a batch asks for one answer a line; leave share_prompts out")
+            yield _of_group(layered, name, "max_tokens")("set max_tokens or max_completion_tokens, not both")
+        yield from _sharing_problems(layered, name, settings)
         if provider == "replay":
-            if settings.get("run") is None:
-                yield Problem(layered.place(at), key, "missing key: run (the folder of the run to replay)")
-            elif not replay_folder(layered, name).is_dir():
-                yield Problem(layered.place((*at, "run")), f"{key}.run", f"no run folder {settings['run']!r}")
-            elif not os.access(replay_folder(layered, name) / JOURNAL, os.R_OK):
-                message = f"{settings['run']!r} has no {JOURNAL} that can be read; give the folder of a run of games"
-                yield Problem(layered.place((*at, "run")), f"{key}.run", message)
+            yield from _replay_problems(layered, name, settings)
+
+
+def _of_group(layered: Layered, *at: str) -> Callable[[str], Problem]:
+    """What is wrong with a model group, or with one of its keys."""
+    path = ("models", *at)
+    return lambda message: Problem(layered.place(path), ".".join(path), message)
+
+
+def _sharing_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+    if not settings.get("share_prompts"):
+        return
+    problem = _of_group(layered, name, "share_prompts")
+    more = settings.get("extra_body")
+    if (settings.get("n") or (more.get("n") if isinstance(more, Mapping) else None) or 1) != 1:
+        yield problem("share_prompts sets n itself; leave n out")
+    if settings.get("batch"):
+        yield problem("a batch asks for one answer a line; leave share_prompts out")
+
+
+def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+    run = settings.get("run")
+    if run is None:
+        yield _of_group(layered, name)("missing key: run (the folder of the run to replay)")
+    elif not replay_folder(layered, name).is_dir():
+        yield _of_group(layered, name, "run")(f"no run folder {run!r}")
+    elif not os.access(replay_folder(layered, name) / JOURNAL, os.R_OK):
+        message = f"{run!r} has no {JOURNAL} that can be read; give the folder of a run of games"
+        yield _of_group(layered, name, "run")(message)
 
 
 def budget_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
     """What keeps the worst case of a call from being known before it is made."""
     budget = from_plain(BudgetSettings, sound.section("budget"))
     for name, data in sound.mappings("models"):
-        settings, at = from_plain(ModelSettings, data), ("models", name)
+        settings, problem = from_plain(ModelSettings, data), _of_group(layered, name)
         if settings.provider != "openai":
             continue
-        key = ".".join(at)
+        key = f"models.{name}"
         if budget.usd is not None and price_of(settings) is None:
-            message = f"nobody knows the price of {settings.model!r}, and there is a budget.usd; set {key}.price"
-            yield Problem(layered.place(at), key, message)
+            yield problem(f"unknown price for model {settings.model!r}, required by budget.usd; set {key}.price")
         if (budget.usd is not None or budget.tokens is not None) and answer_limit(settings) is None:
-            message = f"with a budget, each answer needs a limit; set {key}.max_completion_tokens (or max_tokens)"
-            yield Problem(layered.place(at), key, message)
+            yield problem(f"with a budget, each answer needs a limit; set {key}.max_completion_tokens (or max_tokens)")
 
 
 def replay_folder(layered: Layered, group: str) -> Path:

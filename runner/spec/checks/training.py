@@ -51,11 +51,11 @@ def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, 
     asked = experiment.training.datapoints_per_iteration if experiment.training is not None else None
     trees = (asked or len(dataset.datapoints)) * rollouts.per_datapoint
     calls = tree_calls(protocol, responses) * trees
-    if calls > rollouts.most_calls:
+    if calls > rollouts.max_calls:
         yield Problem(
             at(key), key,
             f"{trees} trees of {responses} answers a step and {protocol.max_message_rounds} rounds may take {calls:,} "
-            f"calls, more than rollouts.most_calls ({rollouts.most_calls:,}); trees grow exponentially with their "
+            f"calls, more than rollouts.max_calls ({rollouts.max_calls:,}); trees grow exponentially with their "
             "rounds: fewer answers, rounds (protocol.max_message_rounds) or datapoints",
         )  # fmt: skip
     elif responses**protocol.max_message_rounds * rollouts.per_datapoint > MOST_REPEATS:

@@ -1,10 +1,45 @@
-"""What each command takes. Apart from the commands, whose imports its help must not wait for."""
+"""The commands: what each does, what it takes, and the module that does it.
+
+A command's module is imported when the command runs: help must not wait for what it imports.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command."""
+
+    summary: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    """Declares what it takes."""
+    module: str
+    """Its `execute` takes the parsed arguments and returns the exit code."""
+
+    def execute(self, args: argparse.Namespace) -> int:
+        code: int = importlib.import_module(self.module).execute(args)
+        return code
+
+
+class _OldName(argparse.Action):
+    """An option by its old name: hidden from help, it sets what the new one sets and adds itself to `renamed`."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, new: str, **settings: Any) -> None:
+        super().__init__(option_strings, dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **settings)
+        self.new = new
+
+    def __call__(
+        self, _: argparse.ArgumentParser, args: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        setattr(args, self.dest, value)
+        args.renamed = [*args.renamed, (option, self.new)]
 
 
 def _specs(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +71,6 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
     )
-
-
-def _check(parser: argparse.ArgumentParser) -> None:
-    _specs(parser)
 
 
 def _render(parser: argparse.ArgumentParser) -> None:
@@ -97,21 +128,29 @@ def _export(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _why_miss(parser: argparse.ArgumentParser) -> None:
+def _explain_misses(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="default: the cache that the run used")
-    parser.add_argument("--most", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
+    parser.add_argument("--max", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
+    parser.add_argument("--most", type=int, dest="max", action=_OldName, new="--max")
 
 
-ARGUMENTS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
-    "run": _run,
-    "check": _check,
-    "render": _render,
-    "schema": _schema,
-    "runs": _runs,
-    "show": _show,
-    "leaderboard": _leaderboard,
-    "sql": _sql,
-    "export": _export,
-    "why-miss": _why_miss,
+COMMANDS: Mapping[str, Command] = {
+    "run": Command("play a spec (the default: `nip-run SPEC` is short for it)", _run, "runner.cli.run"),
+    "check": Command("find every error of a spec, and show what it would play and cost", _specs, "runner.cli.check"),
+    "render": Command("show the exact messages that an agent's model would get", _render, "runner.cli.render"),
+    "schema": Command("print the JSON Schema of a spec or a protocol file", _schema, "runner.cli.schema"),
+    "runs": Command("list the runs there are", _runs, "runner.cli.runs"),
+    "show": Command("show a run, or the transcript of one of its rollouts", _show, "runner.cli.show"),
+    "leaderboard": Command(
+        "show the ranked rows, or make the leaderboard file again", _leaderboard, "runner.cli.leaderboard"
+    ),
+    "sql": Command("ask the leaderboard and all runs' records in SQL", _sql, "runner.cli.sql"),
+    "explain-misses": Command(
+        "say why a run's requests were not in the cache", _explain_misses, "runner.cli.explain_misses"
+    ),
+    "export": Command("write fine-tune files from a run that is paid for", _export, "runner.cli.export"),
 }
+
+RENAMED_COMMANDS: Mapping[str, str] = {"why-miss": "explain-misses"}
+"""Old names that still work in this version, each with the new one."""

@@ -1,8 +1,9 @@
-"""`nip-run why-miss`: for requests that the cache could not answer, the fields that differ from the nearest entry."""
+"""`nip-run explain-misses`: of requests that were not in the cache, the fields that differ from the nearest entry."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from runner.cli.output import note, print_json, print_table
@@ -19,11 +20,7 @@ def execute(args: argparse.Namespace) -> int:
     folder = find_run(args.results, args.run)
     used = folder.manifest().get("cache")
     used_path = folder.path / used if used else None
-    path = args.cache or used_path
-    if path is None or not path.is_file():
-        raise UsageError(
-            f"no cache file{f' {str(path)!r}' if path else ': the run used none'}; name one with --cache FILE"
-        )
+    path = _cache_file(args.cache or used_path)
     own = used_path is not None and used_path.is_file() and path.samefile(used_path)
     plan = saved_plan(folder)
     rederiver = Reconstructor(folder, plan)
@@ -39,7 +36,7 @@ def execute(args: argparse.Namespace) -> int:
             if (own and rederiver.from_cache(request)) or cache.has_other(asked):
                 continue
             misses += 1
-            if len(explained) < args.most:
+            if len(explained) < args.max:
                 explained.append(_explained(cache, request, asked))
     finally:
         cache.close()
@@ -56,6 +53,19 @@ def execute(args: argparse.Namespace) -> int:
         else:
             note(f"{title}: the cache has nothing of this agent")
     return 0
+
+
+def _cache_file(path: Path | None) -> Path:
+    """The file, which is there.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if path is None or not path.is_file():
+        raise UsageError(
+            f"no cache file{f' {str(path)!r}' if path else ': the run used none'}; name one with --cache FILE"
+        )
+    return path
 
 
 def _explained(cache: Cache, request: Request, asked: dict[str, Any]) -> dict[str, Any]:

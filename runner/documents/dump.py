@@ -1,0 +1,46 @@
+"""Data into YAML text that reads back unchanged."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+
+def dump(data: Any) -> str:
+    """Data as YAML text that `read` gives back unchanged."""
+    return yaml.dump(escaped(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+def escaped(value: Any) -> Any:
+    """Resolved data, written so that no text of it is read as an interpolation the next time."""
+    if isinstance(value, dict):
+        return {name: escaped(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [escaped(item) for item in value]
+    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", value) if isinstance(value, str) else value
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that is not plainly a word: readers differ on what else looks like a number."""
+
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
+_RESERVED = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n", "nan", "inf"))
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _RESERVED
+    style = None if plain else "|" if "\n" in text and _is_block(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+def _is_block(text: str) -> bool:
+    """Whether a text of several lines survives as a literal block."""
+    return text.isprintable() or (
+        all(c == "\n" or c.isprintable() for c in text) and not re.search(r" \n| $|^\s", text)
+    )
+
+
+_Dumper.add_representer(str, _text_node)

@@ -1,0 +1,91 @@
+"""Merged data with `${key}` in it into data without, or every interpolation that cannot be resolved."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.documents.layered import Layered
+from runner.documents.reader import KeyPath
+from runner.errors import Problem
+
+MAX_RESOLVED = 1 << 20
+REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
+"""An interpolation; its group is the key that it refers to."""
+
+
+def resolve(layered: Layered) -> None:
+    """Replace every `${key}`; what would grow without bound, or refers to itself, is refused before."""
+    size = _Sizes(layered.data).total()
+    if size > MAX_RESOLVED:
+        message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB"
+        layered.problems.append(Problem(layered.place(()), "", message))
+        return
+    config = OmegaConf.create(layered.data)
+    assert isinstance(config, DictConfig)
+    layered.data = {str(name): _resolved(config, name, (str(name),), layered) for name in config}
+
+
+def target(reference: str, at: KeyPath) -> KeyPath:
+    """The key that the `${reference}` of a text at a key means; leading dots are relative to its section."""
+    name = reference.lstrip(".")
+    dots = len(reference) - len(name)
+    base = at[: len(at) - dots] if dots else ()
+    parts = [part for part in re.split(r"[.\[\]]", name) if part]
+    return (*base, *parts)
+
+
+class _Sizes:
+    """How large data is once its interpolations are resolved, without resolving them: characters and nodes.
+
+    What refers to itself counts nothing here: OmegaConf reports it.
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data = data
+        self._known: dict[KeyPath, int] = {}
+
+    def total(self) -> int:
+        return self._size((), ())
+
+    def _size(self, at: KeyPath, under: tuple[KeyPath, ...]) -> int:
+        if at in under:
+            return 0
+        if at not in self._known:
+            self._known[at] = self._fresh_size(at, (*under, at))
+        return self._known[at]
+
+    def _fresh_size(self, at: KeyPath, under: tuple[KeyPath, ...]) -> int:
+        value: Any = self._data
+        for part in at:
+            try:
+                value = value[int(part)] if isinstance(value, list) else value[str(part)]
+            except (KeyError, IndexError, TypeError, ValueError):
+                return 0  # a key that is not there is OmegaConf's to report
+        if isinstance(value, (dict, list)):
+            names = value if isinstance(value, dict) else range(len(value))
+            return 1 + sum(self._size((*at, name), under) for name in names)
+        size = 1 + len(str(value))
+        for found in REFERENCE.finditer(value if isinstance(value, str) else ""):
+            size += self._size(target(found[1], at), under)
+        return size
+
+
+def _resolved(config: Any, key: Any, at: KeyPath, layered: Layered) -> Any:
+    """Node by node, so that every broken interpolation is reported and not the first alone."""
+    if OmegaConf.is_missing(config, key):
+        return "???"  # OmegaConf's mark for a missing value is a text like any other here
+    try:
+        value = config[key]
+    except OmegaConfBaseException as error:
+        message = str(error).splitlines()[0]
+        layered.problems.append(Problem(layered.place(at), ".".join(map(str, at)), message))
+        return None
+    if OmegaConf.is_dict(value):
+        return {str(name): _resolved(value, name, (*at, str(name)), layered) for name in value}
+    if OmegaConf.is_list(value):
+        return [_resolved(value, index, (*at, index), layered) for index in range(len(value))]
+    return value

@@ -1,0 +1,133 @@
+"""Overrides, as a command line or a sweep gives them, into changes of merged data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from runner.documents.dump import escaped
+from runner.documents.layered import Layered
+from runner.documents.reader import Document, parse
+from runner.documents.renames import rename_document
+from runner.errors import Place, Problem
+from runner.text import did_you_mean
+
+
+@dataclass(frozen=True)
+class Override:
+    """One change to what the files say: `KEY=VALUE`, `+KEY=VALUE` or `~KEY`, and where it was written.
+
+    `value` holds the value where it is data already (a point of a sweep) and no text to be read.
+    """
+
+    text: str
+    place: Place | None = None
+    value: tuple[Any] | None = None
+
+
+class _Refused(Exception):
+    """An override that cannot be applied: with which key, and why."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.message = message
+
+
+def apply_override(override: Override, layered: Layered, names: Mapping[str, str]) -> None:
+    """`KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted.
+
+    `names` are old dotted keys that still work, each with the new one.
+    """
+    place = override.place or Place(f"override {override.text!r}")
+    try:
+        _apply(override, place, layered, names)
+    except _Refused as refused:
+        layered.problems.append(Problem(place, refused.key, refused.message))
+
+
+def _apply(override: Override, place: Place, layered: Layered, names: Mapping[str, str]) -> None:
+    sign, at, value = _read(override)
+    at, value = _renamed(at, value, place, layered, names)
+    name = ".".join(at)
+    parent = _parent(layered.data, at, make=sign != "~")
+    if sign == "~":
+        if at[-1] not in parent:
+            raise _Refused(name, f"there is no such key to delete{did_you_mean(at[-1], parent)}")
+        del parent[at[-1]]
+        return
+    if sign == "+" and at[-1] in parent:
+        raise _Refused(name, f"the key is there already; write {name}=... to change it")
+    parent[at[-1]] = value
+    layered.forget_below(at)
+    for end in range(1, len(at) + 1):
+        layered.places.setdefault(at[:end], place)
+    layered.places[at] = place
+
+
+def _read(override: Override) -> tuple[str, tuple[str, ...], Any]:
+    """The sign (`+`, `~` or none), the key and the value.
+
+    Raises:
+        _Refused: this is no override.
+    """
+    sign = override.text[0] if override.text[:1] in ("+", "~") else ""
+    name, equals, written = override.text.removeprefix(sign).partition("=")
+    at = tuple(name.split("."))
+    if not all(at):
+        raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys")
+    if sign == "~" and equals:
+        raise _Refused(name, "a key is deleted by ~KEY alone, without a value")
+    if sign != "~" and not equals:
+        raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY")
+    if sign == "~":
+        return sign, at, None
+    return sign, at, _value_of(name, written) if override.value is None else escaped(override.value[0])
+
+
+def _parent(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[str, Any]:
+    """The mapping that holds a key; `make`: with the mappings that are not there yet.
+
+    Raises:
+        _Refused: something on the way is no mapping.
+    """
+    parent: Any = data
+    for depth, part in enumerate((*at[:-1], None)):
+        if not isinstance(parent, dict):
+            raise _Refused(".".join(at[:depth]), f"{parent!r} is no mapping; {'.'.join(at)!r} cannot be set in it")
+        if part is not None:
+            parent = parent.setdefault(part, {}) if make else parent.get(part, {})
+    return cast("dict[str, Any]", parent)
+
+
+def _value_of(name: str, written: str) -> Any:
+    """The value of an override's text.
+
+    Raises:
+        _Refused: it is not one value.
+    """
+    document = parse(f"value: {written}" if written.strip() else "value: null", Document(name, Path()))
+    if document.problems:
+        # YAML's columns count from our own prefix; the place of an override is the override.
+        raise _Refused(name, document.problems[0].message)
+    if set(document.data) != {"value"}:
+        raise _Refused(name, "one value belongs here, not several lines")
+    return document.data["value"]
+
+
+def _renamed(
+    at: tuple[str, ...], value: Any, place: Place, layered: Layered, names: Mapping[str, str]
+) -> tuple[tuple[str, ...], Any]:
+    """A key and its value by their new names."""
+    for part in reversed(at):
+        value = {part: value}
+    document = Document(place.file, Path(), value, {(): place})
+    layered.renamed.extend(rename_document(document, names))
+    layered.problems.extend(document.problems)
+    value, path = document.data, []
+    for _ in at:
+        ((part, value),) = value.items()
+        path.append(part)
+    return tuple(path), value

@@ -1,0 +1,192 @@
+"""Merged data into a `Spec`: everything checked and read, or every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from runner import builtin
+from runner.datasets.load import HUB, Dataset, load_dataset
+from runner.datasets.settings import DatasetSettings
+from runner.documents.check import check
+from runner.documents.fields import from_plain, to_plain
+from runner.documents.layered import Layered, RenamedKey
+from runner.errors import PlaceOf, Problem, SpecError
+from runner.hashing import file_hash, tagged_hash
+from runner.prompts.templates import PromptSet, load_prompts
+from runner.protocols.load import load_protocol, unplayable
+from runner.protocols.protocol import Protocol
+from runner.protocols.table import Parameters
+from runner.spec.checks.agents import agent_problems, group_problems
+from runner.spec.checks.columns import column_problems
+from runner.spec.checks.models import budget_problems, model_problems, replay_folder
+from runner.spec.checks.sound import Sound
+from runner.spec.checks.training import training_problems, tree_problems
+from runner.spec.experiment import Experiment, experiment_schema
+from runner.storage.journal import JOURNAL
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One point of a spec: its keys, and the protocol, prompts and datapoints they name."""
+
+    experiment: Experiment
+    protocol: Protocol
+    prompts: PromptSet
+    dataset: Dataset
+    replays: Mapping[str, Path] = field(default_factory=dict)
+    """For each model group that replays a run: that run's folder."""
+    replayed: Mapping[str, str] = field(default_factory=dict)
+    """For each model group that replays a run: the SHA-256 of that run's journal."""
+    cache: Path | None = None
+    test: Dataset | None = None
+    """What a training run measures its models on."""
+    point: Mapping[str, Any] = field(default_factory=dict)
+    """What the sweep sets here: dotted keys and their values."""
+    renamed: tuple[RenamedKey, ...] = ()
+    """Keys that it has by their old names."""
+
+
+@dataclass(frozen=True)
+class Readers:
+    """Datasets and journals that were read already, so that a sweep reads each once."""
+
+    datasets: dict[str, Dataset | SpecError] = field(default_factory=dict)
+    journals: dict[Path, str] = field(default_factory=dict)
+
+    def journal_hash(self, run: Path) -> str:
+        if run not in self.journals:
+            self.journals[run] = file_hash(run / JOURNAL)
+        return self.journals[run]
+
+    def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
+        name = tagged_hash("read", [to_plain(settings), str(path), seed])
+        if name not in self.datasets:
+            try:
+                self.datasets[name] = load_dataset(settings, path, seed, where)
+            except SpecError as error:
+                self.datasets[name] = error
+        found = self.datasets[name]
+        if isinstance(found, SpecError):
+            raise found
+        return found
+
+
+def assemble(layered: Layered, readers: Readers) -> Spec:
+    """Check and read all that its own errors allow, so that one mistake does not hide the next.
+
+    Raises:
+        SpecError: with everything that is wrong.
+    """
+    problems = check(layered, experiment_schema())
+    sound = Sound(layered.data, frozenset(problem.key for problem in problems))
+    dataset = protocol = prompts = None
+    with _collecting(problems):
+        dataset = _dataset(layered, readers, sound)
+    with _collecting(problems):
+        protocol = _protocol(layered, sound)
+    if protocol is not None:
+        problems.extend(unplayable(protocol, _where(layered)))
+        problems.extend(agent_problems(layered, protocol, sound))
+    problems.extend(group_problems(layered, sound))
+    problems.extend(model_problems(layered, sound))
+    problems.extend(budget_problems(layered, sound))
+    with _collecting(problems):
+        prompts = _prompts(layered, protocol, dataset)
+    if dataset is not None and prompts is not None:
+        problems.extend(column_problems(dataset, prompts, layered.place(("dataset", "path"))))
+    if problems or dataset is None or protocol is None or prompts is None:
+        raise SpecError(problems)
+    return _complete(Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset), layered, readers)
+
+
+@contextmanager
+def _collecting(problems: list[Problem]) -> Iterator[None]:
+    """Goes on after a `SpecError`, with its problems added."""
+    try:
+        yield
+    except SpecError as error:
+        problems.extend(error.problems)
+
+
+def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
+    """The spec with what can only be read and checked once its parts are sound by themselves.
+
+    Raises:
+        SpecError: with everything that is wrong.
+    """
+    experiment, where = spec.experiment, _where(layered)
+    test = _test_dataset(layered, readers, experiment)
+    problems = [
+        *tree_problems(experiment, spec.protocol, spec.dataset, where),
+        *training_problems(experiment, spec.protocol, spec.dataset, test, where),
+    ]
+    if problems:
+        raise SpecError(problems)
+    cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
+    replays = dict(_replays(layered))
+    replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
+    return replace(spec, test=test, cache=cache, replays=replays, replayed=replayed, renamed=tuple(layered.renamed))
+
+
+def _where(layered: Layered) -> PlaceOf:
+    """A dotted key into the place that set it."""
+    return lambda key: layered.place(tuple(key.split(".")))
+
+
+def _dataset(layered: Layered, readers: Readers, sound: Sound) -> Dataset | None:
+    if "path" not in sound.section("dataset"):
+        return None
+    settings = from_plain(DatasetSettings, sound.section("dataset"))
+    seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0
+    return _read_dataset(layered, readers, settings, seed)
+
+
+def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings, seed: int) -> Dataset:
+    at = ("dataset", "path")
+    path = None if settings.path.startswith(HUB) else builtin.find(settings.path, layered.folder(at))
+    return readers.dataset(settings, path, seed, _where(layered))
+
+
+def _test_dataset(layered: Layered, readers: Readers, experiment: Experiment) -> Dataset | None:
+    """The other split of the dataset, which a training run measures its models on."""
+    if experiment.training is None or experiment.training.test.scheme == "none":
+        return None
+    test, where = experiment.training.test, _where(layered)
+    settings = replace(experiment.dataset, split=test.split, limit=test.limit)
+    try:
+        return _read_dataset(layered, readers, settings, experiment.seed)
+    except SpecError as error:
+        ours = "training.test.split"
+        raise SpecError(
+            [replace(p, key=ours, place=where(ours)) if p.key == "dataset.split" else p for p in error.problems]
+        ) from error
+
+
+def _protocol(layered: Layered, sound: Sound) -> Protocol | None:
+    section = sound.section("protocol")
+    if "use" not in section:
+        return None
+    known = {field.name for field in fields(Parameters)}
+    parameters = {name: value for name, value in section.items() if name in known}
+    folder = layered.folder(("protocol", "use"))
+    return load_protocol(section["use"], parameters, folder=folder, where=_where(layered))
+
+
+def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | None) -> PromptSet | None:
+    name, place = layered.data.get("prompts"), layered.place(("prompts",))
+    if not isinstance(name, str):
+        return None
+    folder = builtin.find(name, layered.folder(("prompts",)))
+    if folder is None or not folder.is_dir():
+        raise SpecError([Problem(place, "prompts", f"no folder {name!r} beside the spec, nor among the built-in ones")])
+    return None if protocol is None else load_prompts(folder, protocol, dataset.columns if dataset else None, place)
+
+
+def _replays(layered: Layered) -> Iterator[tuple[str, Path]]:
+    for group, settings in layered.data["models"].items():
+        if settings.get("provider") == "replay":
+            yield group, replay_folder(layered, group)

@@ -1,0 +1,78 @@
+"""Specs with keys by the names that 0.1.0 had for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import RunDirectoryError
+from runner.results.folder import RunFolder
+from runner.results.inputs import write_inputs
+from runner.rollouts.identity import MUTABLE_KEYS
+from runner.rollouts.plan import Plan
+from runner.spec.experiment import RENAMED_KEYS, experiment_schema
+from runner.spec.load import load_spec, load_specs
+from tests.support.play import nip_run, played, spec_file
+
+
+def known(schema: dict[str, Any], key: str) -> bool:
+    """Whether a schema has a dotted key."""
+    node: dict[str, Any] = schema
+    for part in key.split("."):
+        for arm in (node, *node.get("anyOf", ())):
+            node = schema["$defs"][arm["$ref"].rpartition("/")[2]] if "$ref" in arm else node
+        if part not in node.get("properties", {}):
+            return False
+        node = node["properties"][part]
+    return True
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
+def test_the_schema_knows_the_new_name_alone(old: str, new: str):
+    assert known(experiment_schema(), new)
+    assert not known(experiment_schema(), old)
+    assert old.rpartition(".")[0] == new.rpartition(".")[0]
+
+
+def test_each_point_of_a_sweep_has_the_new_name(tmp_path: Path):
+    specs = load_specs(spec_file(tmp_path, sweep={"rollouts.most_calls": [7, 8]}, rollouts={"concurrency": 2}))
+    assert [dict(spec.point) for spec in specs] == [{"rollouts.max_calls": 7}, {"rollouts.max_calls": 8}]
+    assert [spec.experiment.rollouts.max_calls for spec in specs] == [7, 8]
+    assert {len(spec.renamed) for spec in specs} == {1}
+
+
+def test_a_saved_spec_of_the_version_before_is_the_same_run(tmp_path: Path):
+    plan = Plan(load_spec(spec_file(tmp_path, rollouts={"max_calls": 9})))
+    folder = RunFolder(tmp_path / "run")
+    write_inputs(plan, folder)
+    saved = folder.spec.read_text("utf-8")
+    assert "max_calls: 9" in saved
+    folder.spec.write_text(saved.replace("max_calls", "most_calls"), "utf-8")
+    again = load_spec(folder.spec)
+    assert again.experiment == load_spec(folder.spec, ["rollouts.max_calls=9"]).experiment
+    assert [job.rollout_id for job in Plan(again).jobs()] == [job.rollout_id for job in plan.jobs()]
+
+
+def test_an_old_name_in_a_saved_spec_is_no_difference(tmp_path: Path):
+    path = spec_file(tmp_path, size=2)
+    run = played(path, tmp_path / "results").folder
+    run.spec.write_text(run.spec.read_text("utf-8").replace("max_calls", "most_calls"), "utf-8")
+    with pytest.raises(RunDirectoryError, match=r"these keys differ: seed\."):
+        played(path, tmp_path / "results", "seed=3", "rollouts.max_calls=5", run_id=run.run_id)
+    assert "rollouts.max_calls" in MUTABLE_KEYS
+
+
+@pytest.mark.parametrize("words", [("check",), ("run",), ("render",)])
+def test_a_command_tells_the_new_name_on_stderr_alone(tmp_path: Path, words: tuple[str, ...]):
+    spec_file(tmp_path, size=2, rollouts={"most_calls": 9})
+    words = (*words, "spec.yaml", *(("verifier",) if words == ("render",) else ()), "--json")
+    done = nip_run(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    json.loads(done.stdout)
+    (line,) = [line for line in done.stderr.splitlines() if "most_calls" in line]
+    assert line.startswith("note: spec.yaml:")
+    assert line.endswith(": 'rollouts.most_calls' is now 'rollouts.max_calls'")
+    assert "most_calls" not in nip_run(*words, "-q", cwd=tmp_path).stderr
