@@ -20,7 +20,7 @@ from runner.models.settings import FineTuneStep, ModelSettings
 from runner.results.folder import RunFolder
 from runner.spec.load import Spec
 from runner.training.backends.base import Backend, FineTuneJob, JobState, JobStatus
-from runner.training.backends.connect import check_startable, poll_seconds_of
+from runner.training.backends.connect import check_startable
 from runner.training.datasets import Report, build_datasets
 from runner.training.plan import TrainingPlan, part_id
 from runner.training.report import check_part
@@ -176,7 +176,7 @@ class Loop:
 
     def edited(self, group: str, path: Path, report: Report) -> bool:
         """Whether a user who trains by hand has made a dataset of their own of this one."""
-        by_hand = self.backend_of(group) == "files"
+        by_hand = self.plan.training.trainers[group].traits.by_hand
         return bool(by_hand and report["written"] and path.is_file() and file_hash(path) != report["sha256"])
 
     def backend_of(self, group: str) -> str:
@@ -224,7 +224,7 @@ class Loop:
             running = [job for job in jobs if job.status.state == JobState.RUNNING]
             if not running:
                 break  # nothing more happens by itself
-            self.sleep(min(poll_seconds_of(self.plan.training.trainers[job.group]) for job in running))
+            self.sleep(min(self.plan.training.trainers[job.group].seconds_between_polls for job in running))
         failed = [job for job in jobs if job.status.state in (JobState.FAILED, JobState.CANCELLED)]
         if failed:
             lines = [

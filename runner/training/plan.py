@@ -13,9 +13,10 @@ from runner.errors import UsageError
 from runner.hashing import derived_seed, tagged_hash
 from runner.models.settings import ModelSettings
 from runner.rollouts.plan import Plan
+from runner.spec.backends import HYPERPARAMETERS
 from runner.spec.experiment import LONGEST_RUN_ID
 from runner.spec.load import Spec
-from runner.spec.trainers import HYPERPARAMETERS, MOST_ITERATIONS, TrainerSettings, TrainingSettings
+from runner.spec.trainers import MAX_ITERATIONS, TrainerSettings, TrainingSettings
 from runner.training.backends.base import Method
 
 MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in HYPERPARAMETERS)
@@ -27,7 +28,7 @@ FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "agents.*.freeze")
 
 Models = Mapping[str, ModelSettings]
 
-LONGEST_PART = len(f"-t{MOST_ITERATIONS}")
+LONGEST_PART = len(f"-t{MAX_ITERATIONS}")
 
 
 def part_id(run_id: str, iteration: int, kind: str) -> str:
@@ -41,10 +42,10 @@ def check_run_id(run_id: str) -> None:
     Raises:
         UsageError: they would be too long.
     """
-    most = LONGEST_RUN_ID - LONGEST_PART
-    if len(run_id) > most:
+    longest = LONGEST_RUN_ID - LONGEST_PART
+    if len(run_id) > longest:
         raise UsageError(
-            f"--run-id {run_id}: it has {len(run_id)} characters; a training run's may have {most}, since its "
+            f"--run-id {run_id}: it has {len(run_id)} characters; a training run's may have {longest}, since its "
             f"iterations are runs of their own, {part_id('ID', 0, 'training')} and so on"
         )
 

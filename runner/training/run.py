@@ -28,7 +28,7 @@ from runner.spec.load import Spec
 from runner.storage.atomic import atomic_write, read_json
 from runner.text import comma_join, did_you_mean
 from runner.training.backends.base import Backend
-from runner.training.backends.connect import backend_for, format_of_trainer
+from runner.training.backends.connect import backend_for
 from runner.training.loop import Loop
 from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.report import parts_of, summary
@@ -113,7 +113,7 @@ class _Work:
 
     def run(self) -> None:
         """All that is left to do; see `train` for what it raises."""
-        formats = {group: format_of_trainer(self.plan.training.trainers[group]) for group in self.plan.trained}
+        formats = {group: self.plan.training.trainers[group].dataset_format for group in self.plan.trained}
         with (
             sigterm_as_keyboard_interrupt(),
             _finishing(self.folder, self.manifest, self.results),
@@ -219,9 +219,9 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
                 f"--set-model {group}=...: no such model group is trained{did_you_mean(group, plan.trained)}; "
                 f"there are {comma_join(plan.trained)}"
             )
-        backend = plan.training.trainers[group].backend
-        if backend != "files":
-            raise UsageError(f"--set-model {group}=...: its backend is {backend}, which gives the name itself")
+        trainer = plan.training.trainers[group]
+        if not trainer.traits.by_hand:
+            raise UsageError(f"--set-model {group}=...: its backend is {trainer.backend}, which gives the name itself")
 
 
 def training_spending(results: Path, run_id: str) -> Amount:

@@ -133,6 +133,7 @@ COMMAND = {"backend": "command", "command": ["true", "{dataset}", "{model_file}"
         ({**COMMAND, "suffix": "zz"}, "suffix", "this is for `openai`; leave it out"),
         ({"backend": "files", "batch_size": 3}, "batch_size", "whoever trains by hand is not told; leave it out"),
         ({"backend": "dummy", "learning_rate_multiplier": 2.0}, "learning_rate_multiplier", "nobody is trained"),
+        ({**COMMAND, "backend": "files"}, "command", "this is for `command`; leave it out"),
         ({"backend": "dummy", "validating_minutes": 2.0}, "validating_minutes", "this is for `openai`"),
     ],
 )
