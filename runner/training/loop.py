@@ -21,10 +21,10 @@ from runner.results.folder import RunFolder
 from runner.spec.load import Spec
 from runner.training.backends.base import Backend, FineTuneJob, JobState, JobStatus
 from runner.training.backends.connect import check_startable
-from runner.training.datasets import Report, build_datasets
+from runner.training.build_datasets import Report, build_datasets
 from runner.training.plan import TrainingPlan, part_id
 from runner.training.report import check_part
-from runner.training.state import (
+from runner.training.stage_log import (
     DATASETS,
     ITERATIONS,
     JOB,

@@ -13,7 +13,7 @@ from runner.spec.trainers import TrainingSettings
 from runner.storage.atomic import read_json
 from runner.text import escape_controls
 from runner.training.plan import part_id
-from runner.training.state import (
+from runner.training.stage_log import (
     DATASETS,
     ITERATIONS,
     JOB,

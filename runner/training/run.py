@@ -32,7 +32,7 @@ from runner.training.backends.connect import backend_for
 from runner.training.loop import Loop
 from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.report import parts_of, summary
-from runner.training.state import SWITCHED, Stages, read_stages, stage_log, state_of
+from runner.training.stage_log import SWITCHED, Stages, read_stages, stage_log, state_of
 
 TRAINERS = "training.trainers."
 
