@@ -115,6 +115,10 @@ class TrainingPlan:
                 groups.setdefault(agent.model, []).append(name)
         return groups
 
+    def base_model(self, group: str, models: Models) -> str:
+        """The model that a group's next job starts from; `models` are those of the iteration."""
+        return (self.spec.experiment.models if self.training.from_scratch else models)[group].name
+
     def tests_before(self, iteration: int) -> bool:
         """Whether the models are measured with which an iteration plays; the one after the last trains no more."""
         last = iteration == self.training.iterations

@@ -1,55 +1,28 @@
-"""What a training run has done: a log of its stages, and the models that it has come to."""
+"""The log of a training run's stages: each record is on disk before the next stage begins."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.aio import run_sync
-from runner.documents.fields import from_plain, to_plain
 from runner.errors import JournalError
-from runner.models.settings import FineTuneStep, ModelSettings
+from runner.results.folder import RunFolder
 from runner.storage.journal import Journal, read_journal
-
-BEGUN, PLAYED, TESTED, DATASETS, JOB, WAITED, JOB_ENDED, TRAINED, SWITCHED = (
-    "begun", "played", "tested", "datasets", "job", "waited", "ended", "trained", "switched",
-)  # fmt: skip
-TOO_FEW = "too_few_examples"
+from runner.training.stages import RECORDS, Begun, StageRecord, Stages
 
 LOG = "stages.jsonl"
 ITERATIONS = "iterations"
 """The folder of the datasets and of what trainers leave, in a folder for each iteration."""
 
-Record = Mapping[str, Any]
 
-
-@dataclass(frozen=True)
-class Stages:
-    """The records of a training run, the oldest first."""
-
-    records: list[Record]
-
-    def find(self, stage: str, iteration: int, **facts: Any) -> Iterator[Record]:
-        """The records of a stage of an iteration, the oldest first."""
-        wanted = {"stage": stage, "iteration": iteration, **facts}
-        return (record for record in self.records if all(record.get(k) == v for k, v in wanted.items()))
-
-    def one(self, stage: str, iteration: int, **facts: Any) -> Record | None:
-        """The last such record."""
-        return next(reversed(list(self.find(stage, iteration, **facts))), None)
-
-    @property
-    def token(self) -> str:
-        """What tells this run from others of its id; the same in every process."""
-        return str(self.all(BEGUN)[0]["token"])
-
-    def all(self, stage: str) -> list[Record]:
-        """The records of a stage, of all iterations."""
-        return [record for record in self.records if record["stage"] == stage]
+def iteration_folder(folder: RunFolder, iteration: int) -> Path:
+    """Where an iteration's datasets are, and what trainers leave."""
+    return folder.path / ITERATIONS / str(iteration)
 
 
 @dataclass(frozen=True)
@@ -58,14 +31,13 @@ class StageLog(Stages):
 
     journal: Journal
 
-    def add(self, stage: str, iteration: int, **facts: Any) -> None:
+    def add(self, record: StageRecord) -> None:
         """Keep what was done.
 
         Raises:
             JournalError: it could not be written.
         """
-        record = {"stage": stage, "iteration": iteration, **facts}
-        self.journal.append_now(record)
+        self.journal.append_now(record.to_plain())
         self.records.append(record)
 
 
@@ -76,7 +48,7 @@ def read_stages(folder: Path) -> Stages:
         JournalError: the log is damaged, or gone although the run has datasets, so that it had begun.
     """
     path, wrong = folder / LOG, "gone"
-    records: list[Record] = []
+    records: list[dict[str, Any]] = []
     if path.is_file():
         wrong = "damaged"
         # Not the journal's own advice, to cut what is damaged: what is cut off here is trained once more.
@@ -88,7 +60,17 @@ def read_stages(folder: Path) -> Stages:
             "backup, or begin anew with --again: a new log in its place would have every model trained, and paid for, "
             "once more"
         )
-    return Stages(records)
+    return Stages([_parsed(record, path) for record in records if record.get("stage") in RECORDS])
+
+
+def _parsed(record: dict[str, Any], path: Path) -> StageRecord:
+    try:
+        return RECORDS[record["stage"]].parse(record)
+    except (KeyError, TypeError) as error:
+        raise JournalError(
+            f"{path}: record {record['seq']} of stage {record['stage']!r} lacks a key: {error}. Was it written by "
+            "another version of nip-run? Go on with that one"
+        ) from error
 
 
 @contextmanager
@@ -104,25 +86,7 @@ def stage_log(folder: Path) -> Iterator[StageLog]:
         stages = StageLog(records, journal)
         if not records:
             # What tells this run's jobs from those of a run of the same id in another folder.
-            stages.add(BEGUN, -1, token=secrets.token_hex(8))
+            stages.add(Begun(token=secrets.token_hex(8)))
         yield stages
     finally:
         run_sync(journal.close)
-
-
-def models_after(models: Mapping[str, ModelSettings], switched: Record) -> dict[str, ModelSettings]:
-    """The models that a switch led to."""
-    result = dict(models)
-    for group, state in switched["models"].items():
-        lineage = tuple(from_plain(FineTuneStep, step) for step in state["lineage"])
-        result[group] = replace(result[group], model=state["model"], base_model=state["base_model"], lineage=lineage)
-    return result
-
-
-def state_of(settings: ModelSettings) -> dict[str, Any]:
-    """A model as the log has it: its name, what it began as, and every training since."""
-    return {
-        "model": settings.name,
-        "base_model": settings.base_model or settings.name,
-        "lineage": to_plain(settings.lineage),
-    }

@@ -56,6 +56,10 @@ class JobStatus:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What is worth keeping, such as the provider's status and the number of trained tokens."""
 
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in (JobState.RUNNING, JobState.WAITING)
+
 
 class Backend(Protocol):
     """Begins jobs, and looks at them."""
