@@ -51,6 +51,6 @@ TRAITS: Mapping[BackendName, BackendTraits] = {
         format="trl",
         poll_seconds=1.0,
     ),
-    "files": BackendTraits(instead="whoever trains by hand is not told; leave it out", by_hand=True),
-    "dummy": BackendTraits(instead="nobody is trained; leave it out", names_only=True),
+    "files": BackendTraits(instead="you train by hand and choose it yourself; leave it out", by_hand=True),
+    "dummy": BackendTraits(instead="nothing is trained; leave it out", names_only=True),
 }

@@ -96,14 +96,16 @@ class TrainerSettings:
         minItems=1,
     )
     n_epochs: int | None = option(
-        "`openai`: passes over the dataset; null: as it likes.", default=None, minimum=1, example=3
+        "`openai`: passes over the dataset; null: the provider's default.", default=None, minimum=1, example=3
     )
-    batch_size: int | None = option("`openai`: examples a step; null: as it likes.", default=None, minimum=1, example=8)
+    batch_size: int | None = option(
+        "`openai`: examples a step; null: the provider's default.", default=None, minimum=1, example=8
+    )
     learning_rate_multiplier: float | None = option(
-        "`openai`: its hyperparameter; null: as it likes.", default=None, exclusiveMinimum=0, example=1.0
+        "`openai`: its hyperparameter; null: the provider's default.", default=None, exclusiveMinimum=0, example=1.0
     )
     beta: float | None = option(
-        "`openai`, malt: DPO's weight of staying close to the base model; null: as it likes.",
+        "`openai`, malt: DPO's weight of staying close to the base model; null: the provider's default.",
         default=None,
         exclusiveMinimum=0,
         maximum=2,
@@ -117,7 +119,7 @@ class TrainerSettings:
         maxLength=64,
     )
     poll_seconds: float | None = option(
-        "Seconds between two looks at a job; null: 1 for `command`, else 30.",
+        "Seconds from one poll of a job to the next; null: 1 for `command`, else 30.",
         default=None,
         exclusiveMinimum=0,
         example=30.0,

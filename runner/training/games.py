@@ -15,8 +15,8 @@ from runner.training.stages import PartRecord, Played, Tested
 
 log = logging.getLogger("nip_run.training")
 
-Play = Callable[[Spec, str, str, int], RunFolder]
-"""Plays a spec as a run of that id, kind and iteration, going on where it stopped; its folder when it is done."""
+RunPart = Callable[[Spec, str, str, int], RunFolder]
+"""Runs a spec as a run of that id, kind and iteration, going on where it stopped; its folder when it is done."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Games:
     plan: TrainingPlan
     folder: RunFolder
     stages: StageLog
-    play: Play
+    run_part: RunPart
 
     def check_there(self) -> None:
         """See that every part that was finished is still there.
@@ -50,16 +50,16 @@ class Games:
         """Play the games that an iteration is trained on, unless that is done."""
         if self.stages.last(Played, iteration) is None:
             log.info("iteration %d: playing", iteration)
-            self._play(self.plan.played(iteration, models), Played, "training", iteration)
+            self._run(self.plan.iteration_spec(iteration, models), Played, "training", iteration)
 
     def test(self, iteration: int, models: Models) -> None:
         """Measure the models before an iteration, if the scheme says so and it is not done."""
         if self.plan.tests_before(iteration) and self.stages.last(Tested, iteration) is None:
             log.info("iteration %d: measuring", iteration)
-            self._play(self.plan.tested(models), Tested, "benchmark", iteration)
+            self._run(self.plan.test_spec(models), Tested, "benchmark", iteration)
 
-    def _play(self, spec: Spec, record: type[PartRecord], kind: str, iteration: int) -> None:
-        part = self.play(spec, part_id(self.folder.run_id, iteration, kind), kind, iteration)
+    def _run(self, spec: Spec, record: type[PartRecord], kind: str, iteration: int) -> None:
+        part = self.run_part(spec, part_id(self.folder.run_id, iteration, kind), kind, iteration)
         self.stages.add(record(iteration=iteration, run_id=part.run_id))
 
 

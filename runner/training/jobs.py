@@ -14,7 +14,7 @@ from runner.hashing import derived_seed, file_hash, tagged_hash
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.spec.trainers import TrainerSettings
-from runner.training.backends.base import Backend, FineTuneJob, JobState, JobStatus
+from runner.training.backends.base import Backend, FineTuneJob, JobHandle, JobNote, JobState, JobStatus
 from runner.training.dataset_stage import edited_by_user
 from runner.training.plan import Models, TrainingPlan
 from runner.training.stage_log import StageLog, iteration_folder
@@ -58,7 +58,7 @@ class GroupJob:
     was_asked_for: bool
     """Whether the user was asked for the model by an earlier process."""
     status: JobStatus = field(default=JobStatus(JobState.RUNNING), init=False)
-    _handle: Mapping[str, Any] = field(default_factory=dict, init=False)
+    _handle: JobHandle = field(default_factory=dict, init=False)
 
     @property
     def group(self) -> str:
@@ -75,11 +75,11 @@ class GroupJob:
         if self.edit is not None:
             log.warning("iteration %d: %s: %s", self.iteration, self.group, self.edit.note)
         noted = self.stages.of_group(JobNoted, self.iteration, self.group)
-        known = [record.note for record in noted if record.attempt == self.attempt]
-        self._handle = self.backend.submit(self.job, known, self._note)
+        notes = [record.note for record in noted if record.attempt == self.attempt]
+        self._handle = self.backend.submit(self.job, notes, self._keep)
         log.info("iteration %d: training %s from %s", self.iteration, self.group, self.job.base_model)
 
-    def _note(self, found: Mapping[str, Any]) -> None:
+    def _keep(self, note: JobNote) -> None:
         self.stages.add(
             JobNoted(
                 iteration=self.iteration,
@@ -87,7 +87,7 @@ class GroupJob:
                 attempt=self.attempt,
                 backend=self.trainer.backend,
                 dataset_sha256=self.job.dataset_sha256,
-                note=dict(found),
+                note=dict(note),
             )
         )
 
@@ -172,7 +172,7 @@ class JobStage:
 
     def _job(self, iteration: int, models: Models, group: str, report: DatasetReport) -> GroupJob:
         trainer = self.plan.training.trainers[group]
-        # A name is taken for a model that somebody was asked for, not for one whose dataset nobody has seen.
+        # The user can name only a model that was asked for: the dataset of another has not been seen.
         was_asked_for = bool(self.stages.of_group(Waited, iteration, group))
         backend = self.connect(group, models[group], was_asked_for)
         dataset = iteration_folder(self.folder, iteration) / report.file
@@ -199,8 +199,8 @@ class JobStage:
             folder=dataset.parent / f"{group}.job",
             seed=derived_seed("job", self.plan.identity, iteration, group),
             name=self.plan.spec.experiment.name,
-            had=self._models_before(iteration, models, group),
-            ended=tuple(record.note for record in noted if record.attempt < attempt),
+            earlier_models=self._models_before(iteration, models, group),
+            replaces=tuple(record.note for record in noted if record.attempt < attempt),
         )
 
     def _models_before(self, iteration: int, models: Models, group: str) -> frozenset[str]:

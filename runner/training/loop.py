@@ -16,7 +16,7 @@ from runner.models.settings import FineTuneStep, ModelSettings
 from runner.results.folder import RunFolder
 from runner.training.backends.connect import check_startable
 from runner.training.dataset_stage import DatasetStage
-from runner.training.games import Games, Play
+from runner.training.games import Games, RunPart
 from runner.training.jobs import Connect, JobStage
 from runner.training.lineage import after_training, state_of, with_states
 from runner.training.plan import TrainingPlan
@@ -35,7 +35,7 @@ class Loop:
     plan: TrainingPlan
     folder: RunFolder
     stages: StageLog
-    play: InitVar[Play]
+    run_part: InitVar[RunPart]
     connect: InitVar[Connect]
     switched: Callable[[RunFolder, Mapping[str, Outcome]], None]
     """Told of an iteration's games and of what became of each group's model."""
@@ -43,9 +43,9 @@ class Loop:
     models: dict[str, ModelSettings] = field(init=False)
     """The models that the run has come to."""
 
-    def __post_init__(self, play: Play, connect: Connect, sleep: Callable[[float], None]) -> None:
+    def __post_init__(self, run_part: RunPart, connect: Connect, sleep: Callable[[float], None]) -> None:
         self.models = dict(self.plan.spec.experiment.models)
-        self._games = Games(self.plan, self.folder, self.stages, play)
+        self._games = Games(self.plan, self.folder, self.stages, run_part)
         self._datasets = DatasetStage(self.plan, self.folder, self.stages, self._games)
         self._jobs = JobStage(self.plan, self.folder, self.stages, connect, sleep)
 

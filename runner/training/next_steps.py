@@ -37,7 +37,7 @@ def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) ->
         f"iteration {iteration}: {group}: {_standing(folder, stages.of_group(GroupRecord, iteration, group), group)}"
         for group, report in built.groups.items()
         if report.examples >= training.min_examples
-    ] or [f"iteration {iteration}: nobody is trained, for lack of examples"]
+    ] or [f"iteration {iteration}: no group is trained, for lack of examples"]
 
 
 def _part(folder: RunFolder, run_id: str) -> str:

@@ -28,7 +28,7 @@ FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "agents.*.freeze")
 
 Models = Mapping[str, ModelSettings]
 
-LONGEST_PART = len(f"-t{MAX_ITERATIONS}")
+MAX_PART_SUFFIX = len(f"-t{MAX_ITERATIONS}")
 
 
 def part_id(run_id: str, iteration: int, kind: str) -> str:
@@ -42,10 +42,10 @@ def check_run_id(run_id: str) -> None:
     Raises:
         UsageError: they would be too long.
     """
-    longest = LONGEST_RUN_ID - LONGEST_PART
-    if len(run_id) > longest:
+    max_length = LONGEST_RUN_ID - MAX_PART_SUFFIX
+    if len(run_id) > max_length:
         raise UsageError(
-            f"--run-id {run_id}: it has {len(run_id)} characters; a training run's may have {longest}, since its "
+            f"--run-id {run_id}: it has {len(run_id)} characters; a training run's may have {max_length}, since its "
             f"iterations are runs of their own, {part_id('ID', 0, 'training')} and so on"
         )
 
@@ -125,7 +125,7 @@ class TrainingPlan:
         scheme = self.training.test.scheme
         return scheme == "all" or (last and scheme != "none") or (iteration == 0 and scheme == "first_and_last")
 
-    def played(self, iteration: int, models: Models) -> Spec:
+    def iteration_spec(self, iteration: int, models: Models) -> Spec:
         """The spec of the games that an iteration is trained on."""
         experiment = replace(
             self.spec.experiment,
@@ -137,7 +137,7 @@ class TrainingPlan:
         dataset = replace(self.spec.dataset, datapoints=self.datapoints(iteration))
         return replace(self.spec, experiment=experiment, dataset=dataset, test=None)
 
-    def tested(self, models: Models) -> Spec:
+    def test_spec(self, models: Models) -> Spec:
         """The spec of the games that the models are measured by: the same games at each test."""
         assert self.spec.test is not None
         experiment, test = self.spec.experiment, self.training.test
@@ -156,12 +156,12 @@ class TrainingPlan:
         """The games of all iterations and tests, as far as they can be known before: played by the untrained models."""
         models = self.spec.experiment.models
         iterations = range(self.training.iterations)
-        played = [Plan(self.played(iteration, models)) for iteration in iterations]
+        played = [Plan(self.iteration_spec(iteration, models)) for iteration in iterations]
         tests = sum(self.tests_before(iteration) for iteration in (*iterations, self.training.iterations))
-        return [*played, *(Plan(self.tested(models)) for _ in range(tests))]
+        return [*played, *(Plan(self.test_spec(models)) for _ in range(tests))]
 
     def datapoints(self, iteration: int) -> tuple[Datapoint, ...]:
-        """What an iteration plays: the next ones of a seeded order, which begins anew when all have been played.
+        """What an iteration plays: the next ones of a seeded order, which starts over when all have been played.
 
         None is skipped: one that comes twice in an iteration, at the turn of an order, waits for the next.
         """

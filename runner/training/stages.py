@@ -56,8 +56,8 @@ class DatasetReport:
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:
-        known = {field.name: plain[field.name] for field in fields(cls) if field.name in plain}
-        return cls(**{**known, "group": plain["for"]})
+        fields_ = {field.name: plain[field.name] for field in fields(cls) if field.name in plain}
+        return cls(**{**fields_, "group": plain["for"]})
 
     def to_plain(self) -> dict[str, Any]:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
