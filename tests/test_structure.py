@@ -166,6 +166,10 @@ def test_importing_the_package_loads_nothing_heavy():
     assert _loaded("import runner; assert runner.__version__") == set()
 
 
+def test_the_table_of_fine_tune_backends_loads_no_client():
+    assert _loaded("from runner.training.backends.connect import BACKENDS; assert BACKENDS") == set()
+
+
 def test_printing_a_schema_asks_no_dataset_and_no_model():
     loaded = _loaded("from runner.cli.main import main; assert main(['schema']) == 0")
     assert not loaded & {"duckdb", "openai", "aiohttp", "scipy"}

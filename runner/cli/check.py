@@ -9,7 +9,7 @@ from typing import Any
 from runner.cli.output import load_all, print_json, print_table, shown_point
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
-from runner.spec.checks.training import tree_calls
+from runner.spec.checks.trees import tree_calls
 from runner.spec.load import Spec
 from runner.text import comma_join
 from runner.training.plan import TrainingPlan

@@ -24,7 +24,8 @@ from runner.spec.checks.agents import agent_problems, group_problems
 from runner.spec.checks.columns import column_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder
 from runner.spec.checks.sound import Sound
-from runner.spec.checks.training import training_problems, tree_problems
+from runner.spec.checks.training import training_problems
+from runner.spec.checks.trees import tree_problems
 from runner.spec.experiment import Experiment, experiment_schema
 from runner.storage.journal import JOURNAL
 

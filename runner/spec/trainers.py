@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runner.documents.fields import option
+from runner.spec.backends import TRAITS, BackendName, BackendTraits, DatasetFormat
 
-MOST_ITERATIONS = 1000
-
-HYPERPARAMETERS = ("n_epochs", "batch_size", "learning_rate_multiplier", "beta")
-"""The keys of a trainer that decide what it makes of a dataset; the others say where and how it is asked."""
+MAX_ITERATIONS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +79,12 @@ class GuessReplacement:
 class TrainerSettings:
     """Where and how one model group is fine-tuned."""
 
-    backend: Literal["openai", "command", "files", "dummy"] = option(
+    backend: BackendName = option(
         "`openai`: jobs of a server with OpenAI's fine-tuning API. `command`: your own trainer. `files`: writes the "
         "files and waits for `--set-model GROUP=NAME`. `dummy`: a new name, for dry runs.",
         example="command",
     )
-    format: Literal["openai", "trl"] | None = option(
+    format: DatasetFormat | None = option(
         "The format of the dataset; null: `trl` for `command`, else `openai`.", default=None, example="trl"
     )
     command: tuple[str, ...] | None = option(
@@ -121,7 +119,7 @@ class TrainerSettings:
         maxLength=64,
     )
     poll_seconds: float | None = option(
-        "Seconds between two looks at a job; null: 1 for `command`, else 30.",
+        "Seconds from one poll of a job to the next; null: 1 for `command`, else 30.",
         default=None,
         exclusiveMinimum=0,
         example=30.0,
@@ -131,6 +129,20 @@ class TrainerSettings:
         default=60.0,
         exclusiveMinimum=0,
     )
+
+    @property
+    def traits(self) -> BackendTraits:
+        """What its backend can do."""
+        return TRAITS[self.backend]
+
+    @property
+    def dataset_format(self) -> DatasetFormat:
+        """The format of the datasets that it gets."""
+        return self.format or self.traits.format
+
+    @property
+    def seconds_between_polls(self) -> float:
+        return self.poll_seconds or self.traits.poll_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +155,7 @@ class TrainingSettings:
         example="expert_iteration",
     )
     iterations: int = option(
-        "How often to play, train and switch models.", default=1, minimum=1, maximum=MOST_ITERATIONS
+        "How often to play, train and switch models.", default=1, minimum=1, maximum=MAX_ITERATIONS
     )
     datapoints_per_iteration: int | None = option(
         "How many datapoints each iteration plays, in a seeded order that begins anew when all have been played; "

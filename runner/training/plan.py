@@ -13,9 +13,10 @@ from runner.errors import UsageError
 from runner.hashing import derived_seed, tagged_hash
 from runner.models.settings import ModelSettings
 from runner.rollouts.plan import Plan
+from runner.spec.backends import HYPERPARAMETERS
 from runner.spec.experiment import LONGEST_RUN_ID
 from runner.spec.load import Spec
-from runner.spec.trainers import HYPERPARAMETERS, MOST_ITERATIONS, TrainerSettings, TrainingSettings
+from runner.spec.trainers import MAX_ITERATIONS, TrainerSettings, TrainingSettings
 from runner.training.backends.base import Method
 
 MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in HYPERPARAMETERS)
@@ -27,7 +28,7 @@ FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "agents.*.freeze")
 
 Models = Mapping[str, ModelSettings]
 
-LONGEST_PART = len(f"-t{MOST_ITERATIONS}")
+MAX_PART_SUFFIX = len(f"-t{MAX_ITERATIONS}")
 
 
 def part_id(run_id: str, iteration: int, kind: str) -> str:
@@ -41,10 +42,10 @@ def check_run_id(run_id: str) -> None:
     Raises:
         UsageError: they would be too long.
     """
-    most = LONGEST_RUN_ID - LONGEST_PART
-    if len(run_id) > most:
+    max_length = LONGEST_RUN_ID - MAX_PART_SUFFIX
+    if len(run_id) > max_length:
         raise UsageError(
-            f"--run-id {run_id}: it has {len(run_id)} characters; a training run's may have {most}, since its "
+            f"--run-id {run_id}: it has {len(run_id)} characters; a training run's may have {max_length}, since its "
             f"iterations are runs of their own, {part_id('ID', 0, 'training')} and so on"
         )
 
@@ -114,13 +115,17 @@ class TrainingPlan:
                 groups.setdefault(agent.model, []).append(name)
         return groups
 
+    def base_model(self, group: str, models: Models) -> str:
+        """The model that a group's next job starts from; `models` are those of the iteration."""
+        return (self.spec.experiment.models if self.training.from_scratch else models)[group].name
+
     def tests_before(self, iteration: int) -> bool:
         """Whether the models are measured with which an iteration plays; the one after the last trains no more."""
         last = iteration == self.training.iterations
         scheme = self.training.test.scheme
         return scheme == "all" or (last and scheme != "none") or (iteration == 0 and scheme == "first_and_last")
 
-    def played(self, iteration: int, models: Models) -> Spec:
+    def iteration_spec(self, iteration: int, models: Models) -> Spec:
         """The spec of the games that an iteration is trained on."""
         experiment = replace(
             self.spec.experiment,
@@ -132,7 +137,7 @@ class TrainingPlan:
         dataset = replace(self.spec.dataset, datapoints=self.datapoints(iteration))
         return replace(self.spec, experiment=experiment, dataset=dataset, test=None)
 
-    def tested(self, models: Models) -> Spec:
+    def test_spec(self, models: Models) -> Spec:
         """The spec of the games that the models are measured by: the same games at each test."""
         assert self.spec.test is not None
         experiment, test = self.spec.experiment, self.training.test
@@ -151,12 +156,12 @@ class TrainingPlan:
         """The games of all iterations and tests, as far as they can be known before: played by the untrained models."""
         models = self.spec.experiment.models
         iterations = range(self.training.iterations)
-        played = [Plan(self.played(iteration, models)) for iteration in iterations]
+        played = [Plan(self.iteration_spec(iteration, models)) for iteration in iterations]
         tests = sum(self.tests_before(iteration) for iteration in (*iterations, self.training.iterations))
-        return [*played, *(Plan(self.tested(models)) for _ in range(tests))]
+        return [*played, *(Plan(self.test_spec(models)) for _ in range(tests))]
 
     def datapoints(self, iteration: int) -> tuple[Datapoint, ...]:
-        """What an iteration plays: the next ones of a seeded order, which begins anew when all have been played.
+        """What an iteration plays: the next ones of a seeded order, which starts over when all have been played.
 
         None is skipped: one that comes twice in an iteration, at the turn of an order, waits for the next.
         """

@@ -1,32 +1,18 @@
-"""A training run's stages into what people and tables are told: its curve, its sums, and what comes next."""
+"""A training run's stages into what people and tables are told: its curve and its sums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runner.errors import RunError
 from runner.results.folder import RunFolder, run_folders
 from runner.runs.reconstruct import saved_plan
-from runner.spec.trainers import TrainingSettings
 from runner.storage.atomic import read_json
-from runner.text import escape_controls
-from runner.training.plan import part_id
-from runner.training.state import (
-    DATASETS,
-    ITERATIONS,
-    JOB,
-    JOB_ENDED,
-    PLAYED,
-    SWITCHED,
-    TESTED,
-    TRAINED,
-    WAITED,
-    Record,
-    Stages,
-    read_stages,
-)
+from runner.training.games import check_part
+from runner.training.next_steps import next_steps
+from runner.training.stage_log import read_stages
+from runner.training.stages import Stages, Switched, Tested
 
 
 def parts_of(results: Path, run_id: str) -> list[RunFolder]:
@@ -63,35 +49,19 @@ def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> di
         "metrics": [],
         "games": _sums(parts),
         "iterations": [
-            {name: record[name] for name in ("iteration", "outcomes", "models")} for record in stages.all(SWITCHED)
+            {"iteration": record.iteration, "outcomes": record.outcomes, "models": record.models}
+            for record in stages.all(Switched)
         ],
-        "tests": [_test(folder, record) for record in stages.all(TESTED)],
+        "tests": [_test(folder, record) for record in stages.all(Tested)],
     }
 
 
-def check_part(folder: RunFolder, record: Record) -> RunFolder:
-    """The finished games or test that a record is of.
-
-    Raises:
-        RunError: it is gone; what to do.
-    """
-    part = RunFolder(folder.path.with_name(record["run_id"]))
-    for path in (part.manifest_path, part.spec, part.journal, part.metrics):
-        if not path.is_file():
-            what = "the games" if record["stage"] == PLAYED else "the test"
-            raise RunError(
-                f"{path} is gone; run {part.run_id} is a part of training run {folder.run_id}: {what} of iteration "
-                f"{record['iteration']}. Restore {part.path}, or begin anew with --again"
-            )
-    return part
-
-
-def _test(folder: RunFolder, record: Record) -> dict[str, Any]:
+def _test(folder: RunFolder, record: Tested) -> dict[str, Any]:
     """How the models measured before an iteration."""
     part = check_part(folder, record)
     accuracy = next(m for m in read_json(part.metrics)["metrics"] if m["metric"] == "accuracy")
     shown = {name: accuracy[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
-    return {"iteration": record["iteration"], "run_id": part.run_id, "accuracy": shown}
+    return {"iteration": record.iteration, "run_id": part.run_id, "accuracy": shown}
 
 
 def _sums(parts: Iterable[RunFolder]) -> dict[str, Any]:
@@ -101,51 +71,3 @@ def _sums(parts: Iterable[RunFolder]) -> dict[str, Any]:
     costs = [row["cost_usd"] for row in manifests if "cost_usd" in row]  # what is played now has none yet
     known = [cost for cost in costs if cost is not None]
     return {**counts, "cost_usd": round(sum(known), 9) if len(known) == len(costs) else None}
-
-
-def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) -> list[str]:
-    """Where a run that is not finished stands: a line, or one for each model group that is trained or waited for."""
-    iteration = len(stages.all(SWITCHED))
-    test = _part(folder, part_id(folder.run_id, iteration, "benchmark"))
-    if iteration == training.iterations:
-        return [f"the last test{test}"]
-    if stages.one(PLAYED, iteration) is None:
-        games = _part(folder, part_id(folder.run_id, iteration, "training"))
-        return [f"iteration {iteration}: its games{games}"]
-    built = stages.one(DATASETS, iteration)
-    if built is None:
-        tested = stages.one(TESTED, iteration) is not None
-        return [f"iteration {iteration}: its {'datasets' if tested or not test else f'test{test}'}"]
-    return [
-        f"iteration {iteration}: {group}: {_standing(folder, list(_of_group(stages, iteration, group)), group)}"
-        for group, report in built["groups"].items()
-        if report["examples"] >= training.min_examples
-    ] or [f"iteration {iteration}: nobody is trained, for lack of examples"]
-
-
-def _part(folder: RunFolder, run_id: str) -> str:
-    """How a part of a training run stands, in brackets; nothing where it has not begun."""
-    part = RunFolder(folder.path.with_name(run_id))
-    return f" ({run_id}, {part.manifest()['status']})" if part.manifest_path.is_file() else ""
-
-
-def _of_group(stages: Stages, iteration: int, group: str) -> Iterator[Record]:
-    for record in stages.records:
-        if record["iteration"] == iteration and record.get("group") == group:
-            yield record
-
-
-def _standing(folder: RunFolder, records: list[Record], group: str) -> str:
-    """How one group's training stands in its iteration."""
-    if not records:
-        return "its training is next, or goes on"
-    last = records[-1]
-    if last["stage"] == TRAINED:
-        return f"trained: {escape_controls(last['model'])}"
-    if last["stage"] == JOB_ENDED:
-        return f"training {last['state']}: {escape_controls(last['message'])}\n  the same command begins a new job"
-    if last["stage"] == WAITED:
-        guide = folder.path / ITERATIONS / str(last["iteration"]) / f"{group}.job" / "README.txt"
-        return f"waits for a model that you train ({guide}); go on with --set-model {group}=NAME"
-    assert last["stage"] == JOB
-    return "its training goes on, or did when the run stopped"

@@ -28,11 +28,13 @@ from runner.spec.load import Spec
 from runner.storage.atomic import atomic_write, read_json
 from runner.text import comma_join, did_you_mean
 from runner.training.backends.base import Backend
-from runner.training.backends.connect import backend_for, format_of_trainer
+from runner.training.backends.connect import backend_for
+from runner.training.lineage import state_of
 from runner.training.loop import Loop
 from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.report import parts_of, summary
-from runner.training.state import SWITCHED, Stages, read_stages, stage_log, state_of
+from runner.training.stage_log import read_stages, stage_log
+from runner.training.stages import Outcome, Stages, Switched
 
 TRAINERS = "training.trainers."
 
@@ -113,14 +115,13 @@ class _Work:
 
     def run(self) -> None:
         """All that is left to do; see `train` for what it raises."""
-        formats = {group: format_of_trainer(self.plan.training.trainers[group]) for group in self.plan.trained}
         with (
             sigterm_as_keyboard_interrupt(),
             _finishing(self.folder, self.manifest, self.results),
             log_to(self.folder.log),
             stage_log(self.folder.path) as stages,
         ):
-            loop = Loop(self.plan, self.folder, stages, self._play, self._connect, formats, self._switched, self.sleep)
+            loop = Loop(self.plan, self.folder, stages, self._play, self._connect, self._switched, self.sleep)
             loop.run()
             self._finish(stages, loop.models)
 
@@ -146,7 +147,7 @@ class _Work:
         self.note(f"{part_id}: {line}" for line in played.notes)
         return played.folder
 
-    def _switched(self, games: RunFolder, outcomes: Mapping[str, Any]) -> None:
+    def _switched(self, games: RunFolder, outcomes: Mapping[str, Outcome]) -> None:
         row = games.manifest()
         if row.get("training") != outcomes:
             games.write_manifest({**row, "training": dict(outcomes)})
@@ -183,7 +184,7 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     Raises:
         UsageError: more have been done than are asked for.
     """
-    done, asked = len(read_stages(folder.path).all(SWITCHED)), plan.training.iterations
+    done, asked = len(read_stages(folder.path).all(Switched)), plan.training.iterations
     if asked < done:
         raise UsageError(
             f"training.iterations: {asked} is fewer than the {done} that run {folder.run_id} has done; ask for {done} "
@@ -219,9 +220,9 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
                 f"--set-model {group}=...: no such model group is trained{did_you_mean(group, plan.trained)}; "
                 f"there are {comma_join(plan.trained)}"
             )
-        backend = plan.training.trainers[group].backend
-        if backend != "files":
-            raise UsageError(f"--set-model {group}=...: its backend is {backend}, which gives the name itself")
+        trainer = plan.training.trainers[group]
+        if not trainer.traits.by_hand:
+            raise UsageError(f"--set-model {group}=...: its backend is {trainer.backend}, which gives the name itself")
 
 
 def training_spending(results: Path, run_id: str) -> Amount:

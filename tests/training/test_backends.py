@@ -12,10 +12,12 @@ import pytest
 
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
+from runner.spec.backends import TRAITS
+from runner.spec.experiment import experiment_schema
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState, JobStatus
-from runner.training.backends.connect import backend_for, format_of_trainer, poll_seconds_of
-from runner.training.backends.names import LONGEST, wrong_with_name
+from runner.training.backends.connect import BACKENDS, backend_for
+from runner.training.backends.model_name import MAX_LENGTH, name_problem
 
 
 def job_in(folder: Path, **changes: Any) -> FineTuneJob:
@@ -32,6 +34,14 @@ def status_of(job: FineTuneJob, backend: str, chosen: str | None = None) -> JobS
 
 def unexpected(record: Mapping[str, Any]) -> None:
     raise AssertionError(record)
+
+
+def test_every_backend_of_the_schema_has_its_class_and_its_traits() -> None:
+    trainer = experiment_schema()["$defs"]["TrainerSettings"]["properties"]
+    assert set(trainer["backend"]["enum"]) == set(BACKENDS) == set(TRAITS)
+    for traits in TRAITS.values():
+        assert traits.requires <= traits.reads <= set(trainer)
+        assert traits.format in trainer["format"]["enum"]
 
 
 # dummy
@@ -91,21 +101,21 @@ def test_the_command_of_the_iteration_before_run_again_names_no_new_model(tmp_pa
 
 
 def test_a_model_that_the_group_had_before_is_not_the_result_of_training(tmp_path: Path) -> None:
-    status = status_of(job_in(tmp_path, had=frozenset({"first", "second"})), "files", "first")
+    status = status_of(job_in(tmp_path, earlier_models=frozenset({"first", "second"})), "files", "first")
     assert status.state is JobState.WAITING
     assert "first is a model that m had before" in status.message
 
 
-@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (LONGEST + 1), "a\u202eb", "a\tb"])
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (MAX_LENGTH + 1), "a\u202eb", "a\tb"])
 def test_what_can_be_no_model_s_name_is_refused(tmp_path: Path, name: str) -> None:
-    assert wrong_with_name(name, "tiny")
+    assert name_problem(name, "tiny")
     with pytest.raises(RunError, match="--set-model m=NAME"):
         status_of(job_in(tmp_path), "files", name)
 
 
-@pytest.mark.parametrize("name", ["gpt-4o-mini-2024-07-18", "ft:tiny:org:a b:1", "/models/a/é", "x" * LONGEST])
+@pytest.mark.parametrize("name", ["gpt-4o-mini-2024-07-18", "ft:tiny:org:a b:1", "/models/a/é", "x" * MAX_LENGTH])
 def test_what_can_be_a_model_s_name_is_taken(name: str) -> None:
-    assert wrong_with_name(name, "tiny") is None
+    assert name_problem(name, "tiny") is None
 
 
 # formats
@@ -117,11 +127,11 @@ def test_what_can_be_a_model_s_name_is_taken(name: str) -> None:
      ("command", "openai", "openai"), ("files", "trl", "trl")],
 )  # fmt: skip
 def test_the_format_is_the_trainer_s_own_unless_one_is_chosen(backend: Any, chosen: Any, format_: str) -> None:
-    assert format_of_trainer(TrainerSettings(backend=backend, format=chosen)) == format_
+    assert TrainerSettings(backend=backend, format=chosen).dataset_format == format_
 
 
 @pytest.mark.parametrize(
     ("backend", "chosen", "seconds"), [("command", None, 1), ("openai", None, 30), ("command", 9, 9), ("openai", 2, 2)]
 )
 def test_a_process_of_ours_is_looked_at_more_often_than_a_server(backend: Any, chosen: Any, seconds: float) -> None:
-    assert poll_seconds_of(TrainerSettings(backend=backend, poll_seconds=chosen)) == seconds
+    assert TrainerSettings(backend=backend, poll_seconds=chosen).seconds_between_polls == seconds

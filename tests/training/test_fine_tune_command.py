@@ -22,7 +22,7 @@ from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import Backend, FineTuneJob, JobState, JobStatus
 from runner.training.backends.command import startable_problems
 from runner.training.backends.connect import backend_for
-from runner.training.backends.names import LONGEST
+from runner.training.backends.model_name import MAX_LENGTH
 from tests.support.subprocess_server import ROOT
 
 GOOD = "pathlib.Path(model_file).write_text('  org/better\\n')"
@@ -140,10 +140,10 @@ def test_no_file_of_the_working_directory_gets_in_the_way(tmp_path: Path) -> Non
         ("print('no GPU \\x1b[31mhere')", "the new model's name cannot be read"),
         ("open(model_file, 'w')", "it is empty"),
         ("open(model_file, 'w').write(' \\n ')", "it is empty"),
-        ("open(model_file, 'w').write('a\\nb')", "no single line"),
+        ("open(model_file, 'w').write('a\\nb')", "not a single line"),
         ("open(model_file, 'w').write('a\\x1b[2Jb')", "control or invisible characters"),
-        (f"open(model_file, 'w').write('x' * {LONGEST + 1})", f"{LONGEST} is the most"),
-        ("open(model_file, 'w').write('x' * 10_000_000)", f"{LONGEST} is the most"),
+        (f"open(model_file, 'w').write('x' * {MAX_LENGTH + 1})", f"the maximum is {MAX_LENGTH}"),
+        ("open(model_file, 'w').write('x' * 10_000_000)", f"the maximum is {MAX_LENGTH}"),
         ("open(model_file, 'wb').write(b'\\xff\\xfe')", "cannot be read"),
         ("os.mkdir(model_file)", "cannot be read"),
         ("open(model_file, 'w').write('org/tiny')", "org/tiny is the model that was to be trained"),

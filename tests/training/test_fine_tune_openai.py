@@ -299,7 +299,7 @@ def test_a_job_that_ended_badly_is_found_and_one_in_its_place_is_another(
     assert backend.poll(job, first).state == end
     assert backend_at(server).submit(job, known, unexpected) == first
     server.change(creates=["after_drop"])
-    anew, later = replace(job, key="run/1/m/1", ended=tuple(known)), list[Mapping[str, Any]]()
+    anew, later = replace(job, key="run/1/m/1", replaces=tuple(known)), list[Mapping[str, Any]]()
     second = backend_at(server).submit(anew, later, later.append)
     assert second != first
     for left in (1, 2):

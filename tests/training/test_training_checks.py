@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from runner.errors import SpecError
-from runner.spec.checks.training import tree_calls
+from runner.spec.checks.trees import tree_calls
 from runner.spec.load import load_spec
 from tests.support.play import nip_run_here
-from tests.support.training import TEST, TRAIN, malt, training_spec
+from tests.support.training import TEST, TRAIN, at_provider, malt, training_spec
+
+NOWHERE = "http://127.0.0.1:9/v1"
 
 
 @pytest.mark.parametrize(
@@ -20,7 +22,11 @@ from tests.support.training import TEST, TRAIN, malt, training_spec
     [
         ({"training": None}, "a training run needs a section `training`"),
         ({"kind": "benchmark"}, "this is for `kind: training`"),
-        ({"training": {"trainers": {"p": None}}}, "by what is 'p' trained, which prover plays"),
+        (
+            {"training": {"trainers": {"p": None}}},
+            "'p' (used by prover); add training.trainers.p or set agents.prover.freeze: true",
+        ),
+        (at_provider(NOWHERE, training={"min_examples": 9}), "openai` refuses a file of fewer than 10 examples"),
         ({"training": {"trainers": {"q": {"backend": "dummy"}}}}, "no model group 'q'"),
         ({"training": {"trainers": {"p": {"backend": "openai"}}}}, "the group's provider is dummy"),
         ({"training": {"trainers": {"p": {"backend": "command"}}}}, "`backend: command` needs it"),
@@ -32,14 +38,14 @@ from tests.support.training import TEST, TRAIN, malt, training_spec
             {"agents": {"prover": {"freeze": True}, "verifier": {"freeze": True}}, "training": {"trainers": {}}},
             "all agents are frozen",
         ),
-        ({"models": {"p": {"provider": "openai", "model": "m"}}}, "no server has a model that nobody has trained"),
+        ({"models": {"p": {"provider": "openai", "model": "m"}}}, "so no server knows its models"),
         ({"training": {"method": "malt"}}, "malt compares answers to one step: 2 or more"),
         ({"rollouts": {"num_responses_per_timestep": 2}}, "expert_iteration plays single games"),
         (malt(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
         ({"training": {"datapoints_per_iteration": 13}}, "13 is more than the 12 datapoints"),
         ({"training": {"test": {"split": "train"}}}, "these datapoints are trained on, too"),
         ({"training": {"test": {"split": "tset"}}}, "training.test.split: no row has this split"),
-        ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change the model that both play with"),
+        ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change the model that both use"),
         (malt(rollouts={"max_calls": 100}), "grow exponentially with their rounds"),
         (
             {"training": {"selection": {"method": "weighted_sampling", "replacement": False, "sample_size_factor": 2}}},

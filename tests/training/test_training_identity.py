@@ -131,8 +131,9 @@ COMMAND = {"backend": "command", "command": ["true", "{dataset}", "{model_file}"
         ({**COMMAND, "n_epochs": 3}, "n_epochs", "your trainer is not told; give it in `command`"),
         ({**COMMAND, "beta": 0.1}, "beta", "give it in `command`"),
         ({**COMMAND, "suffix": "zz"}, "suffix", "this is for `openai`; leave it out"),
-        ({"backend": "files", "batch_size": 3}, "batch_size", "whoever trains by hand is not told; leave it out"),
-        ({"backend": "dummy", "learning_rate_multiplier": 2.0}, "learning_rate_multiplier", "nobody is trained"),
+        ({"backend": "files", "batch_size": 3}, "batch_size", "you train by hand and choose it yourself; leave it out"),
+        ({"backend": "dummy", "learning_rate_multiplier": 2.0}, "learning_rate_multiplier", "nothing is trained"),
+        ({**COMMAND, "backend": "files"}, "command", "this is for `command`; leave it out"),
         ({"backend": "dummy", "validating_minutes": 2.0}, "validating_minutes", "this is for `openai`"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a fine-tune backend is to the rest: a job is begun once, and looked at until it has ended."""
+"""What a fine-tune backend is to the rest: a job is submitted once and polled until it has ended."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from typing import Any, Literal, Protocol
 
 Method = Literal["sft", "dpo"]
 
-Note = Callable[[Mapping[str, Any]], None]
-"""Keeps a fact about a job; it is on disk when this returns."""
+JobNote = Mapping[str, Any]
+"""What a backend keeps of a job from one process to the next, such as its id at the provider."""
+
+KeepNote = Callable[[JobNote], None]
+"""Keeps a note; it is on disk when this returns."""
+
+JobHandle = Mapping[str, Any]
+"""What a job is polled by."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,10 @@ class FineTuneJob:
     seed: int
     name: str
     """What the run calls it, for suffixes and titles."""
-    had: frozenset[str] = frozenset()
-    """The models that the group has played with so far: what comes out is called otherwise."""
-    ended: tuple[Mapping[str, Any], ...] = ()
-    """What was noted about the jobs that this one takes the place of: they failed or were cancelled."""
+    earlier_models: frozenset[str] = frozenset()
+    """The names that the group's model has had so far: what comes out has another."""
+    replaces: tuple[JobNote, ...] = ()
+    """The notes of the jobs in whose place this one is submitted: they failed or were cancelled."""
 
 
 class JobState(StrEnum):
@@ -48,7 +54,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What one look at a job found: the new model's name where it has succeeded, and a line for people."""
+    """What a poll found: the new model's name where the job has succeeded, and a line for people."""
 
     state: JobState
     model: str | None = None
@@ -56,27 +62,31 @@ class JobStatus:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What is worth keeping, such as the provider's status and the number of trained tokens."""
 
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in (JobState.RUNNING, JobState.WAITING)
+
 
 class Backend(Protocol):
-    """Begins jobs, and looks at them."""
+    """Submits jobs and polls them."""
 
-    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
-        """Begin a job, unless it was begun already; what to look at it by.
+    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
+        """Submit a job, unless that was done already.
 
-        `known` is what was noted about this job before, by this process or one that was killed at any moment: between
-        the provider's creating of a job and our noting of it, too. However often this is called, one job is created: a
-        noted one that has failed or was cancelled is not replaced here, but found by `poll`.
+        `notes` are those kept of this job before, by this process or one that was killed at any moment: also after the
+        provider had created the job and before `keep` was called. However often this is called, one job is created:
+        one that was noted and has failed or was cancelled is not replaced here, but found by `poll`.
 
         Raises:
             ProviderRefusal: the backend refuses to serve us: key, billing, unknown model, no more jobs of this kind.
-            RunError: the job cannot be begun; the message says what to do.
+            RunError: the job cannot be submitted; the message says what to do.
         """
         ...
 
-    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
+    def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
         """How the job stands now.
 
         Raises:
-            ProviderRefusal, RunError: nobody can say, and asking again will not help.
+            ProviderRefusal, RunError: its status cannot be known, and asking again will not help.
         """
         ...

@@ -1,4 +1,4 @@
-"""The user's own trainer: a program that gets the dataset and says what the new model is called.
+"""The user's own trainer: a program that gets the dataset and gives the new model's name.
 
 In the job's folder:
 
@@ -31,9 +31,9 @@ from runner.spec.checks.command import _PLACEHOLDER, command_problems
 from runner.spec.trainers import TrainerSettings
 from runner.storage.locks import is_locked, locked
 from runner.text import escape_controls
-from runner.training.backends import attend
-from runner.training.backends.base import FineTuneJob, JobState, JobStatus, Note
-from runner.training.backends.names import LONGEST, wrong_with_name
+from runner.training.backends import supervise
+from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.training.backends.model_name import MAX_LENGTH, name_problem
 
 LOG_LINES = 10
 LOG_BYTES = 8192
@@ -73,7 +73,7 @@ class CommandBackend:
     """One trainer at a time for each job, each attempt with a log of its own.
 
     A trainer that was cut off, so that nothing says how it ended, is started again by the next `submit`; one that has
-    failed is not, for it may fail again at the same price: a job that takes its place is another, with nothing known.
+    failed is not, for it may fail again at the same price: a job that takes its place is another, without notes.
     """
 
     def __init__(self, group: str, trainer: TrainerSettings) -> None:
@@ -83,17 +83,17 @@ class CommandBackend:
         if problems:
             raise RunError("\n".join(f"{self._key}: {problem}" for problem in problems))
 
-    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
-        """See `Backend.begin`; the handle has the number of the attempt, and why it is not the first."""
+    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
+        """See `Backend.submit`; the handle has the number of the attempt, and why it is not the first."""
         try:
             (job.folder / "output").mkdir(parents=True, exist_ok=True)
             with locked(job.folder / "begin.lock", f"{job.folder}", wait_seconds=10.0):
-                return self._submit(job, known, note)
+                return self._submit(job, notes, keep)
         except OSError as error:
             raise RunError(f"cannot start the trainer of {job.group} in {job.folder}: {error}") from error
 
-    def _submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
-        attempts = [record for record in known if "attempt" in record]
+    def _submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
+        attempts = [record for record in notes if "attempt" in record]
         last = attempts[-1] if attempts else {"attempt": max(_logs(job.folder), 1), "after": ""}
         after = ""
         if attempts or (job.folder / "trainer.lock").exists():
@@ -108,20 +108,20 @@ class CommandBackend:
         for name in ("exit.json", "model.txt", "trainer.lock"):
             (job.folder / name).unlink(missing_ok=True)
         _keep_log(job.folder)
-        # Those of a job that ended before, and is begun anew, are counted by the logs they left.
+        # The attempts of jobs that this one replaces are counted by the logs they left.
         handle = {"attempt": max(len(attempts), _logs(job.folder)) + 1, "after": after}
-        note(handle)
+        keep(handle)
         self._start(job, command)
         return handle
 
     def _start(self, job: FineTuneJob, command: Sequence[str]) -> None:
-        """Start the attending process; it inherits the lock, so there is no moment without one of us holding it."""
+        """Start the supervising process; it inherits the lock, so that the lock is held at every moment."""
         lock = os.open(job.folder / "trainer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with (job.folder / "trainer.log").open("ab") as log:
                 done = subprocess.run(
-                    [sys.executable, "-I", attend.__file__, str(lock), str(job.folder.absolute() / "exit.json"),
+                    [sys.executable, "-I", supervise.__file__, str(lock), str(job.folder.absolute() / "exit.json"),
                      *command],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,), start_new_session=True,
                     check=False,
@@ -139,8 +139,8 @@ class CommandBackend:
         }  # fmt: skip
         return [_PLACEHOLDER.sub(lambda found: str(values[found[1]]), argument) for argument in self._command]
 
-    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
-        """See `Backend.look`."""
+    def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
+        """See `Backend.poll`."""
         attempt = f"attempt {handle.get('attempt', 1)}"
         log = job.folder / "trainer.log"
         ended = _ended(job.folder)
@@ -151,7 +151,7 @@ class CommandBackend:
                 None,
                 f"{attempt} of the trainer of {job.group} is going on{_process(job.folder)}; its log is {log}{after}",
             )
-        ended = ended or _ended(job.folder)  # it may have ended between the two looks
+        ended = ended or _ended(job.folder)  # it may have ended since the lock was looked at
         if ended is None:
             wrong = "left no result: it was cut off, with the machine or by hand"
         elif ended.get("code") != 0:
@@ -179,10 +179,10 @@ class CommandBackend:
             return (None, f"wrote nothing into {output}") if empty else (str(output), None)
         try:
             with path.open("rb") as file:
-                name = file.read(4 * LONGEST + 1024).decode("utf-8").strip()
+                name = file.read(4 * MAX_LENGTH + 1024).decode("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             return None, f"the new model's name cannot be read from {path}: {error}"
-        wrong = wrong_with_name(name, job.base_model)
+        wrong = name_problem(name, job.base_model)
         return (name, None) if wrong is None else (None, f"the new model's name in {path} cannot be used: {wrong}")
 
 

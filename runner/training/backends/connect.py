@@ -1,19 +1,51 @@
-"""A trainer's settings into the backend that they name."""
+"""The fine-tune backends by name, and a trainer's settings into the backend that they name.
+
+What each backend can do is declared under the same names in `runner.spec.backends.TRAITS`.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal
+from dataclasses import dataclass
 
 from runner.errors import RunError
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
+from runner.spec.backends import BackendName
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import Backend
 from runner.training.backends.command import CommandBackend, startable_problems
 from runner.training.backends.dummy import DummyBackend
 from runner.training.backends.files import FilesBackend
+
+
+@dataclass(frozen=True)
+class TrainedGroup:
+    """All that a backend may need to know of the model group that it trains."""
+
+    name: str
+    trainer: TrainerSettings
+    model: ModelSettings
+    manual_model: str | None
+    """What `--set-model GROUP=NAME` gave."""
+    policy: TransientPolicy
+    sleep: Callable[[float], object]
+
+
+def _openai(group: TrainedGroup) -> Backend:
+    # Imported here and not above: the client takes 0.4 s.
+    from runner.training.backends.openai import OpenAiBackend
+
+    return OpenAiBackend(group.name, group.trainer, group.model, policy=group.policy, sleep=group.sleep)
+
+
+BACKENDS: Mapping[BackendName, Callable[[TrainedGroup], Backend]] = {
+    "openai": _openai,
+    "command": lambda group: CommandBackend(group.name, group.trainer),
+    "files": lambda group: FilesBackend(group.manual_model),
+    "dummy": lambda _: DummyBackend(),
+}
 
 
 def backend_for(
@@ -33,16 +65,8 @@ def backend_for(
         ProviderRefusal: the environment holds no key.
         RunError: the backend cannot work as it is set.
     """
-    if trainer.backend == "dummy":
-        return DummyBackend()
-    if trainer.backend == "files":
-        return FilesBackend(manual_model)
-    if trainer.backend == "openai":
-        # Here and not above: the client takes 0.4 s to import.
-        from runner.training.backends.openai import OpenAiBackend
-
-        return OpenAiBackend(group, trainer, model, policy=policy or TransientPolicy(), sleep=sleep)
-    return CommandBackend(group, trainer)
+    made_for = TrainedGroup(group, trainer, model, manual_model, policy or TransientPolicy(), sleep)
+    return BACKENDS[trainer.backend](made_for)
 
 
 def check_startable(trainers: Mapping[str, TrainerSettings]) -> None:
@@ -54,18 +78,8 @@ def check_startable(trainers: Mapping[str, TrainerSettings]) -> None:
     problems = [
         f"training.trainers.{group}.command: {problem}"
         for group, trainer in trainers.items()
-        if trainer.backend == "command"
-        for problem in startable_problems(trainer.command or ())
+        if trainer.command is not None
+        for problem in startable_problems(trainer.command)
     ]
     if problems:
         raise RunError("\n".join(problems))
-
-
-def poll_seconds_of(trainer: TrainerSettings) -> float:
-    """How long to wait between two looks at a job: a process of ours is looked at for nothing, a server is not."""
-    return trainer.poll_seconds or (1.0 if trainer.backend == "command" else 30.0)
-
-
-def format_of_trainer(trainer: TrainerSettings) -> Literal["openai", "trl"]:
-    """The format of the datasets that a trainer gets."""
-    return trainer.format or ("trl" if trainer.backend == "command" else "openai")

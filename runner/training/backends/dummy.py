@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from runner.hashing import tagged_hash
-from runner.training.backends.base import FineTuneJob, JobState, JobStatus, Note
+from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
 
 _MADE_BY_US = re.compile(r"(:dummy-[0-9a-f]{8})+\Z")
 
@@ -15,11 +14,11 @@ _MADE_BY_US = re.compile(r"(:dummy-[0-9a-f]{8})+\Z")
 class DummyBackend:
     """Every job succeeds at once; the name says which base model, and depends on all that a training depends on."""
 
-    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
-        del job, known, note
+    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
+        del job, notes, keep
         return {}
 
-    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
+    def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
         del handle
         digest = tagged_hash("dummy-model", [job.base_model, job.method, job.dataset_sha256, job.seed])[:8]
         return JobStatus(

@@ -1,14 +1,13 @@
-"""Somebody else trains: the files are there, the run waits, and the user says what the new model is called."""
+"""The user trains: the dataset is written, the run waits, and the user gives the new model's name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from runner.errors import RunError
 from runner.storage.atomic import atomic_write
-from runner.training.backends.base import FineTuneJob, JobState, JobStatus, Note
-from runner.training.backends.names import wrong_with_name
+from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.training.backends.model_name import name_problem
 
 README = """\
 Model group {group} of {name} waits to be trained, by you and with whatever you like.
@@ -29,19 +28,19 @@ METHODS = {"sft": "supervised fine-tuning (sft)", "dpo": "direct preference opti
 
 
 class FilesBackend:
-    """`manual_model` is the name that the user gave for the group; it is for the first job that is looked at."""
+    """`manual_model` is the name that the user gave for the group; it is for the first job that is polled."""
 
     def __init__(self, manual_model: str | None = None) -> None:
         self._manual_model = manual_model
         self._named_for: str | None = None
 
-    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
+    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
         """Write down what is to be done.
 
         Raises:
             RunError: it cannot be written.
         """
-        del known, note
+        del notes, keep
         try:
             job.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -53,11 +52,11 @@ class FilesBackend:
         atomic_write(job.folder / "README.txt", text)
         return {}
 
-    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
+    def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
         """The name that was given, or that one is waited for.
 
         Raises:
-            RunError: what was given can be no model's name.
+            RunError: what was given cannot be a model's name.
         """
         del handle
         option = f"--set-model {job.group}=NAME"
@@ -72,10 +71,10 @@ class FilesBackend:
             return JobStatus(
                 JobState.WAITING, message=f"{self._manual_model} is what is to be trained, not the result: {todo}"
             )
-        if self._manual_model in job.had:
+        if self._manual_model in job.earlier_models:
             said = f"{self._manual_model} is a model that {job.group} had before, not the result"
             return JobStatus(JobState.WAITING, message=f"{said}: {todo}")
-        wrong = wrong_with_name(self._manual_model, job.base_model)
+        wrong = name_problem(self._manual_model, job.base_model)
         if wrong is not None:
             raise RunError(f"{option}: the name cannot be used: {wrong}")
         self._named_for = job.key

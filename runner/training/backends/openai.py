@@ -22,23 +22,23 @@ from runner.models.providers.openai_wire import error_detail, where
 from runner.models.settings import ModelSettings
 from runner.spec.trainers import TrainerSettings
 from runner.text import escape_controls
-from runner.training.backends.base import FineTuneJob, JobState, JobStatus, Note
-from runner.training.backends.names import wrong_with_name
+from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.training.backends.model_name import name_problem
 
-METADATA: Final = "nip_run"
-POLITE_SECONDS: Final = 900.0
-"""The longest that one call waits because a server asks for it; what it takes longer is for another day."""
-PAGE: Final = 100
-SETTLING_LOOKS: Final = 3
+METADATA_KEY: Final = "nip_run"
+MAX_SERVER_WAIT: Final = 900.0
+"""Seconds that one call waits at most because the server asks for it; a longer wait stops the run."""
+PAGE_SIZE: Final = 100
+SETTLING_LISTINGS: Final = 3
 """How often a job that may have been created is looked for before it is created again: lists lag behind."""
 MAX_SEED: Final = 2**31
 MAX_SUFFIX: Final = 64
 
-_UNDER_WAY = {
+_RUNNING_STATUSES = {
     "validating_files": "its files are being validated",
     "queued": "queued",
     "running": "running",
-    "paused": "paused: it goes on when somebody resumes it at the provider",
+    "paused": "paused: it goes on when it is resumed at the provider",
 }
 _PER_DAY = re.compile(r"\bdaily|\bper day\b", re.IGNORECASE)
 _NO_TRAINING = re.compile(
@@ -50,28 +50,28 @@ T = TypeVar("T")
 
 
 @dataclass
-class _Known:
-    """What was noted so far: the file and the job of the last attempt, and the jobs of those before."""
+class _Submission:
+    """How far a submission has come, and the jobs of earlier ones, which it must not take for its own."""
 
     file: str | None = None
     job: str | None = None
-    spent: set[str] = field(default_factory=set)
+    earlier_jobs: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]]) -> _Known:
-        known = cls()
-        for record in records:
-            if "job" in record:
-                known.job = str(record["job"])
-            elif "file" in record:
-                known.begin_anew()
-                known.file = str(record["file"])
-        return known
+    def of(cls, notes: Sequence[JobNote]) -> _Submission:
+        submission = cls()
+        for note in notes:
+            if "job" in note:
+                submission.job = str(note["job"])
+            elif "file" in note:
+                submission.restart(str(note["file"]))
+        return submission
 
-    def begin_anew(self) -> None:
+    def restart(self, file: str) -> None:
+        """With another file, of which there will be another job."""
         if self.job is not None:
-            self.spent.add(self.job)
-        self.file = self.job = None
+            self.earlier_jobs.add(self.job)
+        self.file, self.job = file, None
 
 
 class OpenAiBackend:
@@ -90,31 +90,31 @@ class OpenAiBackend:
         self._group, self._trainer, self._model = group, trainer, model
         self._policy, self._sleep, self._clock = policy, sleep, clock
         self._client = make_sync_client(model, group)
-        self._first_looks: dict[str, float] = {}
+        self._first_polls: dict[str, float] = {}
         self._jitter = random.Random()
 
-    def submit(self, job: FineTuneJob, known: Sequence[Mapping[str, Any]], note: Note) -> Mapping[str, Any]:
-        """See `Backend.begin`; the handle has the job's id under `job`."""
-        here = _Known.of(known)
-        if here.job is not None:
-            return {"job": here.job}
-        here.spent.update(str(record["job"]) for record in job.ended if "job" in record)
-        taken_up = here.file is not None
-        if here.file is None:
-            here.file = self._upload(job, note)
+    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
+        """See `Backend.submit`; the handle has the job's id under `job`."""
+        noted = _Submission.of(notes)
+        if noted.job is not None:
+            return {"job": noted.job}
+        noted.earlier_jobs.update(str(note["job"]) for note in job.replaces if "job" in note)
+        taken_up = noted.file is not None
+        if noted.file is None:
+            noted.file = self._upload(job, keep)
         try:
-            found = self._find_or_create(job, here.file, here.spent, unsure=taken_up)
+            found = self._find_or_create(job, noted.file, noted.earlier_jobs, unsure=taken_up)
         except _FileRefused:
             if not taken_up:
                 raise
             # The provider keeps files only so long, and this one is from an earlier process.
-            here.file = self._upload(job, note)
-            found = self._find_or_create(job, here.file, here.spent, unsure=False)
-        note({"job": found, "file": here.file})
+            noted.file = self._upload(job, keep)
+            found = self._find_or_create(job, noted.file, noted.earlier_jobs, unsure=False)
+        keep({"job": found, "file": noted.file})
         return {"job": found}
 
-    def poll(self, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
-        """See `Backend.look`."""
+    def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
+        """See `Backend.poll`."""
         name = str(handle["job"])
         found = self._retrieve(name)
         status = str(found.status)
@@ -126,7 +126,7 @@ class OpenAiBackend:
         facts = {"job": name, **facts}
         if status == "succeeded":
             model = found.fine_tuned_model
-            wrong = wrong_with_name(model, job.base_model) if isinstance(model, str) else "there is none"
+            wrong = name_problem(model, job.base_model) if isinstance(model, str) else "there is none"
             if wrong is not None:
                 raise RunError(
                     f"{self._job(name)} has succeeded, but its model has no name to ask for: {wrong}\nFind the model's "
@@ -139,20 +139,24 @@ class OpenAiBackend:
         if status == "cancelled":
             return JobStatus(JobState.CANCELLED, None, f"{self._job(name)} was cancelled at the provider", facts)
         if status == "validating_files":
-            self._still_in_time(job, name)
+            self._check_validating_time(job, name)
         return JobStatus(
-            JobState.RUNNING, None, f"{name}: {_UNDER_WAY.get(status, escape_controls(status)[:80])}", facts
+            JobState.RUNNING, None, f"{name}: {_RUNNING_STATUSES.get(status, escape_controls(status)[:80])}", facts
         )
 
-    def _still_in_time(self, job: FineTuneJob, name: str) -> None:
-        """The time is this process's, so that another run of the command awaits the job anew."""
-        most = self._trainer.validating_minutes
-        waited = self._clock() - self._first_looks.setdefault(name, self._clock())
-        if waited > most * 60:
+    def _check_validating_time(self, job: FineTuneJob, name: str) -> None:
+        """See that a job does not validate its files for ever; each process waits for as long as the spec says.
+
+        Raises:
+            RunError: it has taken too long.
+        """
+        max_minutes = self._trainer.validating_minutes
+        waited = self._clock() - self._first_polls.setdefault(name, self._clock())
+        if waited > max_minutes * 60:
             raise RunError(
-                f"{self._job(name)} is still validating its files after {most:g} minutes "
-                f"(training.trainers.{job.group}.validating_minutes); look at it there. Running the same command again "
-                "goes on awaiting it."
+                f"{self._job(name)} is still validating its files after {max_minutes:g} minutes "
+                f"(training.trainers.{job.group}.validating_minutes); look at it there. Running the same command "
+                "again goes on waiting for it."
             )
 
     def _job(self, name: str) -> str:
@@ -160,7 +164,7 @@ class OpenAiBackend:
 
     # The calls
 
-    def _upload(self, job: FineTuneJob, note: Note) -> str:
+    def _upload(self, job: FineTuneJob, keep: KeepNote) -> str:
         """Upload the dataset. A file that was uploaded twice, because an answer was lost, is trained on once."""
         name = f"nip-{job.method}-{tagged_hash('fine-tune', job.key)[:12]}.jsonl"
         if not job.dataset.is_file():
@@ -171,16 +175,16 @@ class OpenAiBackend:
                 return str(_with_id(self._client.files.create(file=(name, data), purpose="fine-tune")).id)
 
         made = self._retrying(once, f"upload {job.dataset}", job)
-        note({"file": made})
+        keep({"file": made})
         return made
 
-    def _find_or_create(self, job: FineTuneJob, file: str, spent: set[str], *, unsure: bool) -> str:
+    def _find_or_create(self, job: FineTuneJob, file: str, earlier_jobs: set[str], *, unsure: bool) -> str:
         """The job on this file: looked for first wherever it may have been created without our knowing."""
         body = self._body(job, file)
 
         def once() -> str:
             nonlocal unsure
-            if unsure and (found := self._find(job, file, spent)) is not None:
+            if unsure and (found := self._find(job, file, earlier_jobs)) is not None:
                 return found
             unsure = True
             try:
@@ -192,22 +196,22 @@ class OpenAiBackend:
 
         return self._retrying(once, f"create a fine-tuning job on {job.base_model}", job)
 
-    def _find(self, job: FineTuneJob, file: str, spent: set[str]) -> str | None:
-        for look in range(1, SETTLING_LOOKS + 1):
+    def _find(self, job: FineTuneJob, file: str, earlier_jobs: set[str]) -> str | None:
+        for listing in range(1, SETTLING_LISTINGS + 1):
             for name, one in self._listed().items():
                 metadata = getattr(one, "metadata", None)
-                mark = metadata.get(METADATA) if isinstance(metadata, dict) else None
-                if one.training_file == file and mark in (None, _mark(job)) and name not in spent:
+                mark = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
+                if one.training_file == file and mark in (None, _mark(job)) and name not in earlier_jobs:
                     return name
-            if look < SETTLING_LOOKS:
-                self._sleep(own_wait(self._policy, look, self._jitter))
+            if listing < SETTLING_LISTINGS:
+                self._sleep(own_wait(self._policy, listing, self._jitter))
         return None
 
     def _listed(self) -> dict[str, Any]:
         """All jobs of the account, by id."""
         jobs: dict[str, Any] = {}
         try:
-            for one in self._client.fine_tuning.jobs.list(limit=PAGE):
+            for one in self._client.fine_tuning.jobs.list(limit=PAGE_SIZE):
                 if _with_id(one).id in jobs:  # a server without pages gives the same one for ever
                     break
                 jobs[one.id] = one
@@ -227,7 +231,7 @@ class OpenAiBackend:
             "training_file": file,
             "method": method,
             "seed": job.seed % MAX_SEED,
-            "metadata": {METADATA: _mark(job)},
+            "metadata": {METADATA_KEY: _mark(job)},
             **({"suffix": suffix} if suffix else {}),
         }
 
@@ -240,7 +244,7 @@ class OpenAiBackend:
 
         return self._retrying(once, f"look at fine-tuning job {name}")
 
-    def _retrying(self, call: Callable[[], T], what: str, begins: FineTuneJob | None = None) -> T:
+    def _retrying(self, call: Callable[[], T], what: str, submitted: FineTuneJob | None = None) -> T:
         """Call until it succeeds, as the policy for transient failures says; the server's wish first.
 
         Raises:
@@ -257,11 +261,11 @@ class OpenAiBackend:
             ours = cause if isinstance(cause, TransientError) else map_client_error(cause, self._model, self._group)
             detail = error_detail(getattr(cause, "body", None))
             if not isinstance(ours, TransientError):
-                raise self._for_good(ours, cause, what, begins) from cause
+                raise self._permanent_error(ours, cause, what, submitted) from cause
             asked = ours.retry_after
-            per_day = begins is not None and ours.status == 429 and _says(_PER_DAY, detail)
-            if (asked and asked + obeyed > POLITE_SECONDS) or (per_day and not asked):
-                raise RunError(f"cannot {what}: {ours}\n{_when(asked, per_day=per_day)}") from cause
+            per_day = submitted is not None and ours.status == 429 and _mentions(_PER_DAY, detail)
+            if (asked and asked + obeyed > MAX_SERVER_WAIT) or (per_day and not asked):
+                raise RunError(f"cannot {what}: {ours}\n{_retry_advice(asked, per_day=per_day)}") from cause
             wait = asked or own_wait(self._policy, attempt, self._jitter)
             late = not asked and self._clock() - started + wait > self._policy.total_seconds
             if late or attempt >= self._policy.attempts:
@@ -271,21 +275,23 @@ class OpenAiBackend:
             self._sleep(wait)
             obeyed += asked or 0.0
 
-    def _for_good(self, ours: NipRunError, cause: Exception, what: str, begins: FineTuneJob | None) -> NipRunError:
+    def _permanent_error(
+        self, ours: NipRunError, cause: Exception, what: str, submitted: FineTuneJob | None
+    ) -> NipRunError:
         """A failure that asking again does not mend, as what the user can do about it."""
         status, detail = getattr(cause, "status_code", None), error_detail(getattr(cause, "body", None))
         said = f"cannot {what}: {ours}"
-        if begins is None and status == 404:
+        if submitted is None and status == 404:
             return RunError(
                 f"{said}\nThe job is not known there: it was created with another key or at another server, or it is "
                 "too old."
             )
-        if begins is not None and status in (400, 404) and detail.get("param") == "training_file":
+        if submitted is not None and status in (400, 404) and detail.get("param") == "training_file":
             return _FileRefused(said)
-        if begins is not None and (status in (403, 404, 405) or _says(_NO_TRAINING, detail)):
+        if submitted is not None and (status in (403, 404, 405) or _mentions(_NO_TRAINING, detail)):
             return ProviderRefusal(
                 f"{said}\nWhere a provider takes no fine-tuning jobs (any more, or for this model), set "
-                f"training.trainers.{begins.group}.backend to `command` (your own trainer) or `files` (you train by "
+                f"training.trainers.{submitted.group}.backend to `command` (your own trainer) or `files` (you train by "
                 "hand)."
             )
         return RunError(said) if isinstance(ours, CallError) else ProviderRefusal(said)
@@ -317,11 +323,11 @@ def _with_id(found: Any) -> Any:
     return found
 
 
-def _says(pattern: re.Pattern[str], detail: Mapping[str, Any]) -> bool:
+def _mentions(pattern: re.Pattern[str], detail: Mapping[str, Any]) -> bool:
     return any(pattern.search(str(detail.get(key) or "")) for key in ("code", "message"))
 
 
-def _when(asked: float | None, *, per_day: bool) -> str:
+def _retry_advice(asked: float | None, *, per_day: bool) -> str:
     """When it is worth trying again, for a person."""
     limit = "This is a limit per day. " if per_day else ""
     if asked:

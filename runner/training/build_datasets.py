@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from runner.agents.agent import Agent
 from runner.finetune.example_file import ExampleFile
@@ -23,13 +22,12 @@ from runner.rollouts.trees import build_tree
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.training.plan import TrainingPlan
 from runner.training.selection import replaced_proportion, select_for
-
-Report = dict[str, Any]
+from runner.training.stages import DatasetReport
 
 
 def build_datasets(
     plan: TrainingPlan, iteration: int, runs: Sequence[RunFolder], folder: Path, formats: Mapping[str, str]
-) -> dict[str, Report]:
+) -> dict[str, DatasetReport]:
     """Write a dataset for each model group that is trained, and report them by group.
 
     `runs` are the games to learn from, the oldest first; `formats` is the file format of each group whose dataset is
@@ -77,7 +75,7 @@ class _Builder:
     iteration: int
     games: Sequence[_Games]
 
-    def build(self, group: str, folder: Path, format_: Format) -> Report:
+    def build(self, group: str, folder: Path, format_: Format) -> DatasetReport:
         """Write one group's file: each agent's examples after the other's."""
         selection, agents, notes = self.plan.training.selection, self.plan.trained[group], list[str]()
         # A rollout that weighted sampling has drawn twice is to be learnt twice.
@@ -93,7 +91,7 @@ class _Builder:
         except BaseException:
             file.discard()
             raise
-        return {**report, "agents": agents, "notes": notes}
+        return DatasetReport.parse({**report, "agents": agents, "notes": notes})
 
     def _pairs(self, agent: str) -> Iterator[tuple[Example, Source]]:
         for run in self.games:

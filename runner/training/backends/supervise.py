@@ -1,10 +1,10 @@
 """Starts a trainer, waits for its end, and writes down how it ended: the one process that outlives nip-run.
 
-    python -I attend.py LOCK EXIT PROGRAM ARGUMENT...
+    python -I supervise.py LOCK EXIT PROGRAM ARGUMENT...
 
 LOCK is an inherited file descriptor whose lock says that the trainer is going on: it is held until both this process
 and the trainer have ended, however they end. EXIT is the file for the exit code. The first process returns as soon
-as a second one attends. Run by its path and alone in the interpreter, so that no file of the user's working
+as a second one supervises. Run by its path and alone in the interpreter, so that no file of the user's working
 directory is imported in the place of a module; it imports nothing of ours for the same reason.
 """
 

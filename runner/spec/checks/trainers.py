@@ -1,0 +1,116 @@
+"""The trainers of a training spec: one for each model group that is trained, each with the keys that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from runner.documents.fields import changed
+from runner.errors import PlaceOf, Problem
+from runner.spec.backends import HYPERPARAMETERS, TRAITS
+from runner.spec.checks.command import command_problems
+from runner.spec.experiment import Experiment
+from runner.spec.trainers import TrainerSettings, TrainingSettings
+from runner.text import comma_join, did_you_mean
+
+Users = Mapping[str, Sequence[str]]
+"""The agents that use each model group."""
+
+
+def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
+    """Everything that is wrong with who is trained, and by what."""
+    training = experiment.training
+    assert training is not None
+    users = {
+        group: [name for name, agent in experiment.agents.items() if agent.model == group]
+        for group in experiment.models
+    }
+    for group, agents in users.items():
+        yield from _untrained_problems(experiment, group, agents, at)
+    if all(agent.freeze for agent in experiment.agents.values()):
+        yield Problem(at("training"), "training", "all agents are frozen, so there is nothing to train")
+    for group, trainer in training.trainers.items():
+        key = f"training.trainers.{group}"
+        if group in experiment.models:
+            yield from _group_problems(experiment, users[group], group, key, at)
+            yield from _server_problems(trainer, experiment.models[group].provider, key, at)
+            yield from _min_examples_problems(training, trainer, at)
+            yield from _required_problems(trainer, key, at)
+            yield from _unread_problems(trainer, training.method, key, at)
+        else:
+            yield Problem(at(key), key, f"no model group {group!r}{did_you_mean(group, experiment.models)}")
+
+
+def _untrained_problems(experiment: Experiment, group: str, agents: Sequence[str], at: PlaceOf) -> Iterator[Problem]:
+    """A model group that is used, and of which it is not clear whether or how it is trained."""
+    assert experiment.training is not None
+    frozen = [name for name in agents if experiment.agents[name].freeze]
+    others = [name for name in agents if name not in frozen]
+    if frozen and others:
+        key = f"agents.{frozen[0]}.freeze"
+        message = f"{comma_join(others)} would change the model that both use; give {frozen[0]} a group of its own"
+        yield Problem(at(key), key, message)
+    if others and not frozen and group not in experiment.training.trainers:
+        freeze = comma_join(f"agents.{name}.freeze: true" for name in others)
+        yield Problem(
+            at("training.trainers"),
+            "training.trainers",
+            f"no trainer for model group {group!r} (used by {comma_join(others)}); add training.trainers.{group} "
+            f"or set {freeze}",
+        )
+
+
+def _group_problems(
+    experiment: Experiment, agents: Sequence[str], group: str, key: str, at: PlaceOf
+) -> Iterator[Problem]:
+    """A trainer of a model group that cannot be trained, or is not to be."""
+    if all(experiment.agents[name].freeze for name in agents):
+        yield Problem(at(key), key, "no trained agent uses this model group; leave the trainer out")
+    if experiment.models[group].provider == "replay":
+        yield Problem(at(key), key, "a group that replays a run cannot be trained")
+
+
+def _server_problems(trainer: TrainerSettings, provider: str, key: str, at: PlaceOf) -> Iterator[Problem]:
+    """A backend whose models the group's server does not make, or does not know."""
+    if trainer.traits.trains_at_server and provider != "openai":
+        yield Problem(at(key), f"{key}.backend", f"the group's provider is {provider}; it has no fine-tuning")
+    if trainer.traits.names_only and provider == "openai":
+        yield Problem(
+            at(key),
+            f"{key}.backend",
+            f"`backend: {trainer.backend}` trains nothing, so no server knows its models; use it with a provider that "
+            "needs no server",
+        )
+
+
+def _min_examples_problems(training: TrainingSettings, trainer: TrainerSettings, at: PlaceOf) -> Iterator[Problem]:
+    fewest, key = trainer.traits.min_examples, "training.min_examples"
+    if training.min_examples < fewest:
+        yield Problem(at(key), key, f"`backend: {trainer.backend}` refuses a file of fewer than {fewest} examples")
+
+
+def _required_problems(trainer: TrainerSettings, key: str, at: PlaceOf) -> Iterator[Problem]:
+    """Keys that the backend needs, and what is wrong with them."""
+    for name in sorted(trainer.traits.requires):
+        if getattr(trainer, name) is None:
+            yield Problem(at(key), f"{key}.{name}", f"`backend: {trainer.backend}` needs it")
+    for wrong in command_problems(trainer.command) if trainer.command is not None else ():
+        yield Problem(at(f"{key}.command"), f"{key}.command", wrong)
+
+
+def _unread_problems(trainer: TrainerSettings, method: str, key: str, at: PlaceOf) -> Iterator[Problem]:
+    """Keys that are set and that the backend does not read."""
+    for name in changed(trainer):
+        where, message = f"{key}.{name}", _why_unread(trainer, name, method)
+        if message is not None:
+            yield Problem(at(where), where, f"`backend: {trainer.backend}`: {message}")
+
+
+def _why_unread(trainer: TrainerSettings, name: str, method: str) -> str | None:
+    readers = [backend for backend, traits in TRAITS.items() if name in traits.reads]
+    if readers and trainer.backend not in readers:
+        if name in HYPERPARAMETERS:
+            return trainer.traits.instead
+        return f"this is for {comma_join(f'`{backend}`' for backend in readers)}; leave it out"
+    if name == "beta" and method != "malt":
+        return f"{method} trains supervised; this is for malt (DPO); leave it out"
+    return None

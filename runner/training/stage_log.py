@@ -1,0 +1,92 @@
+"""The log of a training run's stages: each record is on disk before the next stage begins."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.aio import run_sync
+from runner.errors import JournalError
+from runner.results.folder import RunFolder
+from runner.storage.journal import Journal, read_journal
+from runner.training.stages import RECORDS, Begun, StageRecord, Stages
+
+LOG = "stages.jsonl"
+ITERATIONS = "iterations"
+"""The folder of the datasets and of what trainers leave, in a folder for each iteration."""
+
+
+def iteration_folder(folder: RunFolder, iteration: int) -> Path:
+    """Where an iteration's datasets are, and what trainers leave."""
+    return folder.path / ITERATIONS / str(iteration)
+
+
+@dataclass(frozen=True)
+class StageLog(Stages):
+    """The records as they are made, each on disk when `add` returns, and read back after a kill at any moment."""
+
+    journal: Journal
+
+    def add(self, record: StageRecord) -> None:
+        """Keep what was done.
+
+        Raises:
+            JournalError: it could not be written.
+        """
+        self.journal.append_now(record.to_plain())
+        self.records.append(record)
+
+
+def read_stages(folder: Path) -> Stages:
+    """The stages of the run in a folder; none where it has not begun.
+
+    Raises:
+        JournalError: the log is damaged, or gone although the run has datasets, so that it had begun.
+    """
+    path, wrong = folder / LOG, "gone"
+    records: list[dict[str, Any]] = []
+    if path.is_file():
+        wrong = "damaged"
+        # Not the journal's own advice, to cut what is damaged: what is cut off here is trained once more.
+        with suppress(JournalError):
+            records = [record for _, record in read_journal(path)]
+    if not records and (folder / ITERATIONS).exists():
+        raise JournalError(
+            f"{path}, which says what jobs there are, is {wrong}, though the run has built datasets. Restore it from a "
+            "backup, or begin anew with --again: a new log in its place would have every model trained, and paid for, "
+            "once more"
+        )
+    return Stages([_parsed(record, path) for record in records if record.get("stage") in RECORDS])
+
+
+def _parsed(record: dict[str, Any], path: Path) -> StageRecord:
+    try:
+        return RECORDS[record["stage"]].parse(record)
+    except (KeyError, TypeError) as error:
+        raise JournalError(
+            f"{path}: record {record['seq']} of stage {record['stage']!r} lacks a key: {error}. Was it written by "
+            "another version of nip-run? Go on with that one"
+        ) from error
+
+
+@contextmanager
+def stage_log(folder: Path) -> Iterator[StageLog]:
+    """The log of a run's stages, open; begun where there is none.
+
+    Raises:
+        JournalError: see `read_stages`; or it cannot be written.
+    """
+    records = read_stages(folder).records
+    journal = Journal(folder / LOG)
+    try:
+        stages = StageLog(records, journal)
+        if not records:
+            # What tells this run's jobs from those of a run of the same id in another folder.
+            stages.add(Begun(token=secrets.token_hex(8)))
+        yield stages
+    finally:
+        run_sync(journal.close)
