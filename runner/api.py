@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.errors import Place, Problem, UsageError
 from runner.models.layers.budget import Amount, Budget
 from runner.results.folder import RunFolder
-from runner.results.manifest import manifest_of
+from runner.results.results import manifest_of
 from runner.rollouts.plan import Plan
 from runner.runs.run import RunResult, run_name
 from runner.runs.run import run as run_benchmark

@@ -57,8 +57,8 @@ HOMES = {
         "runner.documents.layers",
         "runner.documents.reader",
         "runner.models.prices",
+        "runner.results.changes",
         "runner.results.leaderboard",
-        "runner.results.manifest",
     },
 }
 """Where each package of others is imported, and nowhere else."""

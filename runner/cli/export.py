@@ -12,7 +12,7 @@ from runner.cli.output import print_json, print_table
 from runner.errors import UsageError
 from runner.finetune.files import FineTuneFiles, Trees, format_of
 from runner.finetune.formats import FORMATS, Format
-from runner.results.folder import RunFolder, find_run, is_training_run
+from runner.results.folder import RunFolder, find_run
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.experiment import FineTune
 from runner.text import comma_join
@@ -20,7 +20,7 @@ from runner.text import comma_join
 
 def execute(args: argparse.Namespace) -> int:
     folder = find_run(args.results, args.run)
-    if is_training_run(folder.manifest()):
+    if folder.manifest().is_training_run:
         _refuse_training_run(folder, args.format)
     plan = saved_plan(folder)
     format_ = _format(args.format, args.method, trees=plan.shape is not None)

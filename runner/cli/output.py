@@ -101,10 +101,9 @@ def with_interval(value: float | None, low: float | None, high: float | None) ->
     return f"{value:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
 
 
-def calls_and_cost(row: Mapping[str, Any]) -> str:
+def calls_and_cost(calls: int | None, cost: float | None) -> str:
     """`calls: 12, cost: $0.0034`."""
-    cost = row["cost_usd"]
-    return f"calls: {row['completions']}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}"
+    return f"calls: {calls}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}"
 
 
 def shown_point(point: Mapping[str, Any]) -> str:

@@ -35,7 +35,8 @@ from runner.errors import (
     Waiting,
 )
 from runner.models.layers.budget import Budget
-from runner.results.folder import FAILED, INTERRUPTED, find_run
+from runner.results.folder import find_run
+from runner.results.manifest import Status
 from runner.runs.process import allow_open_files
 from runner.runs.run import RunResult, lock_run
 from runner.runs.session import ReplayOf
@@ -54,7 +55,7 @@ class _WaitingPoint:
     def as_json(self) -> dict[str, Any]:
         return {
             "run_id": self.run_id,
-            "status": INTERRUPTED,
+            "status": Status.INTERRUPTED,
             "point": dict(self.spec.point),
             "waiting_for": list(self.waiting.groups),
             "message": str(self.waiting),
@@ -112,7 +113,7 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
     """Say what failed and what waits; the exit code."""
     if args.json:
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
-    failed = [result for result in results if result.manifest["status"] == FAILED]
+    failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
         note(f"run {result.folder.run_id} failed: no game got its answers. Go on with: {_same_command(args)}")
     for point in waiting_points:
@@ -207,12 +208,12 @@ _SHOWN = ("outcomes", "metrics", "iterations", "tests")
 
 def as_json(result: RunResult) -> dict[str, Any]:
     """A run's result for machines; the counts of a training run are those of all its games."""
-    counted = result.metrics.get("games", result.manifest)
+    counted = result.metrics.get("games") or result.manifest.to_json()
     return {
         "run_id": result.folder.run_id,
         "folder": str(result.folder.path),
         "was_finished": result.was_finished,
-        "status": result.manifest["status"],
+        "status": result.manifest.status,
         **{name: counted.get(name) for name in ("rollouts", "completions", "cost_usd")},
         **{name: value for name, value in result.metrics.items() if name in _SHOWN},
         "notes": list(result.notes),
@@ -222,7 +223,7 @@ def as_json(result: RunResult) -> dict[str, Any]:
 def _show(result: RunResult, path: str, *, quiet: bool) -> None:
     results = result.folder.path.parents[1]
     where = "" if results.as_posix() == "results" else f" --results {shlex.quote(str(results))}"
-    if result.manifest["kind"] == "training":
+    if result.manifest.kind == "training":
         show_training(result.metrics)
         print(f"folder: {result.folder.path}")
     else:
@@ -233,7 +234,7 @@ def _show(result: RunResult, path: str, *, quiet: bool) -> None:
         note(f"{path} was played already; --again plays it anew")
     for line in result.notes:
         note(f"note: {line}")
-    if result.manifest["kind"] != "training":
+    if result.manifest.kind != "training":
         note(f"transcripts: nip-run show {result.folder.run_id}{where}")
     note(f"leaderboard: nip-run leaderboard{where}   (file: {results / 'leaderboard.duckdb'})")
 
@@ -244,9 +245,9 @@ def _show_games(result: RunResult) -> None:
         for m in result.metrics["metrics"]
         if m["n"]
     ]
-    title = f"{result.folder.run_id}  {shown_point(result.manifest.get('point', {}))}".rstrip()
+    title = f"{result.folder.run_id}  {shown_point(result.manifest.point)}".rstrip()
     print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows, title=title)
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
     print(f"\noutcomes: {outcomes}")
-    print(calls_and_cost(result.manifest))
+    print(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))
     print(f"folder: {result.folder.path}")

@@ -12,10 +12,10 @@ def execute(args: argparse.Namespace) -> int:
     manifests = [folder.manifest() for folder in run_folders(args.results)]
     for damage in damaged_folders(args.results):
         note(damage)
-    chosen = [m for m in manifests if args.status in (None, m["status"])]
-    chosen.sort(key=lambda m: (m["started_at"], m["run_id"]), reverse=True)
+    chosen = [m for m in manifests if args.status in (None, m.status)]
+    chosen.sort(key=lambda m: (m.started_at, m.run_id), reverse=True)
     if args.json:
-        print_json(chosen)
+        print_json([m.to_json() for m in chosen])
         return 0
     if not chosen:
         print(f"no runs in {args.results}; start with: nip-run specs/quickstart.yaml")
@@ -23,14 +23,14 @@ def execute(args: argparse.Namespace) -> int:
     columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started", "point of its sweep")
     rows = [
         (
-            m["run_id"],
-            m["status"],
-            m["benchmark"],
-            m["protocol"],
-            m.get("rollouts"),
-            m.get("cost_usd"),
-            m["started_at"],
-            shown_point(m.get("point", {})),
+            m.run_id,
+            m.status,
+            m.benchmark,
+            m.protocol,
+            m.rollouts,
+            m.cost_usd,
+            m.started_at,
+            shown_point(m.point),
         )
         for m in chosen
     ]

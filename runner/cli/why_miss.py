@@ -17,7 +17,7 @@ SHOWN_CHARACTERS = 60
 
 def execute(args: argparse.Namespace) -> int:
     folder = find_run(args.results, args.run)
-    used = folder.manifest().get("cache")
+    used = folder.manifest().cache
     used_path = folder.path / used if used else None
     path = args.cache or used_path
     if path is None or not path.is_file():

@@ -1,20 +1,18 @@
-"""A run's folder: what it holds, and a plan into a new one that is complete in itself."""
+"""A run's folder: what it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from runner.errors import RunError, UsageError
+from runner.results.manifest import Manifest, Status
 from runner.storage.atomic import atomic_write, read_json
 from runner.storage.journal import JOURNAL
 from runner.storage.locks import is_locked
-
-RUNNING, DONE, FAILED, INTERRUPTED = "running", "done", "failed", "interrupted"
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,19 @@ class RunFolder:
     def table(self, name: str) -> Path:
         return self.path / f"{name}.parquet"
 
-    def manifest(self) -> dict[str, Any]:
-        """The manifest. A run that says it is running and that no process holds was interrupted."""
-        manifest = read_json(self.manifest_path)
-        if manifest["status"] == RUNNING and not is_locked(self.lock):
-            manifest["status"] = INTERRUPTED
+    def manifest(self) -> Manifest:
+        """The manifest. A run that says it is running and that no process holds was interrupted.
+
+        Raises:
+            RunError: it is missing, damaged, or none of ours.
+        """
+        data = read_json(self.manifest_path)
+        try:
+            manifest = Manifest.from_json(data)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{self.manifest_path} is no manifest of ours") from error
+        if manifest.status == Status.RUNNING and not is_locked(self.lock):
+            return replace(manifest, status=Status.INTERRUPTED)
         return manifest
 
     def damage(self) -> str | None:
@@ -75,17 +81,10 @@ class RunFolder:
             self.manifest()
         except RunError as error:
             return f"{error}; left out. Remove the file to have the run made again from its journal by its own command"
-        except (KeyError, TypeError):
-            return f"{self.manifest_path} is no manifest of ours; left out"
         return None
 
-    def write_manifest(self, manifest: dict[str, Any]) -> None:
-        atomic_write(self.manifest_path, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
-
-
-def is_training_run(manifest: Mapping[str, Any]) -> bool:
-    """Whether a run is a training run as a whole, whose games are in runs of their own."""
-    return bool(manifest["kind"] == "training" and manifest["parent_run_id"] is None)
+    def write_manifest(self, manifest: Manifest) -> None:
+        atomic_write(self.manifest_path, orjson.dumps(manifest.to_json(), option=orjson.OPT_INDENT_2))
 
 
 def run_folders(results: Path) -> Iterator[RunFolder]:

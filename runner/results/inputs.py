@@ -72,3 +72,8 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
         "sweep": {},
         "cache": None,
     }
+
+
+def dataset_selection(plan: Plan) -> dict[str, Any]:
+    """How the datapoints were selected; the saved dataset holds just those, so that the saved spec no longer says."""
+    return {name: value for name, value in to_plain(plan.spec.experiment.dataset).items() if name != "path"}

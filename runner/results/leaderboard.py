@@ -18,7 +18,8 @@ from typing import Any
 import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, UsageError
-from runner.results.folder import DONE, RunFolder, run_folders
+from runner.results.folder import RunFolder, run_folders
+from runner.results.manifest import Status
 from runner.storage.atomic import fsync_dir, read_json
 from runner.storage.locks import locked
 from runner.storage.queries import duckdb_pattern, interruptible_queries
@@ -97,7 +98,9 @@ def holds(results: Path, run_id: str) -> bool:
     except duckdb.Error:
         return False
     try:
-        return bool(connection.execute("SELECT 1 FROM runs WHERE run_id = ? AND status = ?", [run_id, DONE]).fetchall())
+        return bool(
+            connection.execute("SELECT 1 FROM runs WHERE run_id = ? AND status = ?", [run_id, Status.DONE]).fetchall()
+        )
     except duckdb.Error:
         return False
     finally:
@@ -177,21 +180,21 @@ def _log_of(path: Path) -> Path:
 
 def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     manifest = folder.manifest()
-    finished = manifest["status"] == DONE and folder.metrics.is_file() and folder.table("rollouts").is_file()
+    finished = manifest.status == Status.DONE and folder.metrics.is_file() and folder.table("rollouts").is_file()
     # A run that failed or was interrupted has a row that says so, and no numbers.
     metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
-    run_id = manifest["run_id"]
+    run_id = manifest.run_id
     for table in ("runs", "agents", "metrics", "rollouts"):
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
     spec = _spec_as_json(folder)
-    row = [manifest.get(name) for name in _RUN_COLUMNS]
+    row = [getattr(manifest, name) for name in _RUN_COLUMNS]
     names = ", ".join(_RUN_COLUMNS)
     marks = ", ".join("?" * len(_RUN_COLUMNS))
     connection.execute(
         f"INSERT INTO runs ({names}, spec, outcomes, training) VALUES ({marks}, ?, ?, ?)",
-        [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.get("training"))],
+        [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.training)],
     )
-    for agent in manifest["agents"]:
+    for agent in manifest.agents:
         connection.execute(
             "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?)",
             [run_id, *(agent[k] for k in ("agent", "role", "model_group", "provider", "model", "base_model"))],
@@ -202,7 +205,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
         )
     if finished:
-        _insert_rollouts(connection, folder, manifest["rollouts"])
+        _insert_rollouts(connection, folder, manifest.rollouts or 0)
 
 
 def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, count: int) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runner.errors import LeaderboardError, NipRunError, RunDirectoryError, UsageError
-from runner.hashing import tagged_hash
 from runner.models.layers.budget import Budget
-from runner.results.folder import DONE, RunFolder, run_folders
-from runner.results.inputs import resolved_spec, write_inputs
-from runner.results.manifest import TrainingPart, open_folder, updated_manifest
+from runner.results.folder import RunFolder, run_folders
+from runner.results.inputs import write_inputs
+from runner.results.manifest import Manifest, ReplaySource, Status, TrainingPart
+from runner.results.provenance import spec_hash, updated_manifest
+from runner.results.results import open_folder
 from runner.rollouts.plan import Plan
 from runner.runs.process import interruptible
 from runner.runs.session import ReplayOf, Session, Watch
@@ -31,7 +32,7 @@ class RunResult:
     """What a run left."""
 
     folder: RunFolder
-    manifest: dict[str, Any]
+    manifest: Manifest
     metrics: dict[str, Any]
     was_finished: bool = False
     notes: tuple[str, ...] = ()
@@ -71,8 +72,8 @@ def run(
         folder, manifest = open_folder(plan, results, name)
         source = _source_of(replay, folder, manifest)
         # Games that no answer reached are not finished: the same command asks for them again.
-        whole = manifest["status"] == DONE and not (manifest.get("transport_failed") and replay is None)
-        if whole and manifest["spec_sha256"] == tagged_hash("spec", resolved_spec(plan)):
+        whole = manifest.status == Status.DONE and not (manifest.transport_failed and replay is None)
+        if whole and manifest.spec_sha256 == spec_hash(plan):
             if not leaderboard.holds(results, name):
                 leaderboard.append(results, folder)
             return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
@@ -80,8 +81,12 @@ def run(
         if budget is None and spec.experiment.budget.limited:
             budget = Budget(spec.experiment.budget)
             budget.add_spent(spending(plan, folder))
-        manifest = {**updated_manifest(manifest, plan), "replay_of": source, "cache": _cache_beside(spec, folder)}
-        manifest.update(part.fields if part is not None else {})
+        manifest = replace(
+            updated_manifest(manifest, plan).recording("replay_of", "cache"),
+            replay_of=source,
+            cache=_cache_beside(spec, folder),
+            **({} if part is None else asdict(part)),
+        )
         session = Session(plan, folder, manifest, budget=budget, replay=replay, watch=watch)
         _play(session, results)
     with interruptible(name):
@@ -89,16 +94,16 @@ def run(
     return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
 
 
-def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Mapping[str, Any]) -> list[Any] | None:
+def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:
     """What a run replays: a run's id and until which round.
 
     Raises:
         RunDirectoryError: the folder holds what was played otherwise.
     """
-    source = None if replay is None else [replay.run.name, replay.until_round]
-    if manifest.get("replay_of", source) != source:
+    source = None if replay is None else ReplaySource(replay.run.name, replay.until_round)
+    if "replay_of" in manifest.recorded and manifest.replay_of != source:
         raise RunDirectoryError(
-            f"{folder.path} holds {_played(manifest['replay_of'])}, and not {_played(source)}; "
+            f"{folder.path} holds {_played(manifest.replay_of)}, and not {_played(source)}; "
             "choose another --run-id or --results"
         )
     return source
@@ -130,11 +135,11 @@ def lock_run(results: Path, run_id: str) -> AbstractContextManager[None]:
     return locked(RunFolder(results / "runs" / run_id).lock, f"run {run_id}")
 
 
-def _played(source: list[Any] | None) -> str:
+def _played(source: ReplaySource | None) -> str:
     """How a run got its answers, for messages."""
     if source is None:
         return "a live run"
-    return f"a replay of {source[0]}" + ("" if source[1] is None else f" until round {source[1]}")
+    return f"a replay of {source.run_id}" + ("" if source.until_round is None else f" until round {source.until_round}")
 
 
 def _cache_beside(spec: Spec, folder: RunFolder) -> str | None:
@@ -154,6 +159,6 @@ def run_name(run_id: str, results: Path, *, again: bool = False, replay: bool = 
     number = 1 if replay else 2
     while True:
         name = base if replay and number == 1 else f"{base}-{number}"
-        if name not in taken or taken[name].manifest()["status"] != DONE:
+        if name not in taken or taken[name].manifest().status != Status.DONE:
             return name
         number += 1

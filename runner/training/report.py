@@ -32,9 +32,9 @@ from runner.training.state import (
 def parts_of(results: Path, run_id: str) -> list[RunFolder]:
     """The runs that are a part of a training run, in the order of their iterations, games before tests."""
     found = [
-        (manifest["iteration"], folder.run_id, folder)
+        (manifest.iteration, folder.run_id, folder)
         for folder in run_folders(results)
-        if (manifest := folder.manifest()).get("parent_run_id") == run_id
+        if (manifest := folder.manifest()).parent_run_id == run_id
     ]
     return [folder for _, _, folder in sorted(found, key=lambda row: row[:2])]
 
@@ -97,10 +97,13 @@ def _test(folder: RunFolder, record: Record) -> dict[str, Any]:
 def _sums(parts: Iterable[RunFolder]) -> dict[str, Any]:
     """What all games and tests took; no cost where that of one is not known."""
     manifests = [part.manifest() for part in parts]
-    counts = {name: sum(row.get(name) or 0 for row in manifests) for name in ("rollouts", "completions")}
-    costs = [row["cost_usd"] for row in manifests if "cost_usd" in row]  # what is played now has none yet
+    costs = [one.cost_usd for one in manifests if one.rollouts is not None]  # what is played now has none yet
     known = [cost for cost in costs if cost is not None]
-    return {**counts, "cost_usd": round(sum(known), 9) if len(known) == len(costs) else None}
+    return {
+        "rollouts": sum(one.rollouts or 0 for one in manifests),
+        "completions": sum(one.completions or 0 for one in manifests),
+        "cost_usd": round(sum(known), 9) if len(known) == len(costs) else None,
+    }
 
 
 def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) -> list[str]:
@@ -126,7 +129,7 @@ def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) ->
 def _part(folder: RunFolder, run_id: str) -> str:
     """How a part of a training run stands, in brackets; nothing where it has not begun."""
     part = RunFolder(folder.path.with_name(run_id))
-    return f" ({run_id}, {part.manifest()['status']})" if part.manifest_path.is_file() else ""
+    return f" ({run_id}, {part.manifest().status})" if part.manifest_path.is_file() else ""
 
 
 def _of_group(stages: Stages, iteration: int, group: str) -> Iterator[Record]:

@@ -12,13 +12,15 @@ from typing import Any
 import orjson
 
 from runner.errors import BudgetExhausted, Interrupted, LeaderboardError, NipRunError, RunError, UsageError, Waiting
-from runner.hashing import tagged_hash
 from runner.models.layers.budget import Amount, Budget
 from runner.models.settings import ModelSettings
 from runner.results import leaderboard
-from runner.results.folder import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder
-from runner.results.inputs import resolved_spec, write_inputs
-from runner.results.manifest import TrainingPart, changed_keys, now, open_folder, updated_manifest
+from runner.results.changes import changed_keys
+from runner.results.folder import RunFolder
+from runner.results.inputs import write_inputs
+from runner.results.manifest import AgentRow, Manifest, Status, TrainingPart
+from runner.results.provenance import spec_hash, updated_manifest
+from runner.results.results import open_folder
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
 from runner.runs.run import RunResult, lock_run, run, run_name
@@ -69,8 +71,8 @@ def train(
     check_run_id(name)
     with nullcontext() if name in locked_runs else lock_run(results, name):
         folder, manifest = open_folder(plan.games, results, name, plan)
-        finished = manifest["status"] == DONE
-        if finished and manifest["spec_sha256"] == tagged_hash("spec", resolved_spec(plan.games)):
+        finished = manifest.status == Status.DONE
+        if finished and manifest.spec_sha256 == spec_hash(plan.games):
             return _as_it_was(results, folder, manifest)
         unused: tuple[str, ...] = ()
         if _iterations_left(plan, folder) == 0:
@@ -104,7 +106,7 @@ class _Work:
     plan: TrainingPlan
     results: Path
     folder: RunFolder
-    manifest: dict[str, Any]
+    manifest: Manifest
     budget: Budget | None
     watch: Watch | None
     manual_models: Mapping[str, str]
@@ -116,7 +118,7 @@ class _Work:
         formats = {group: format_of_trainer(self.plan.training.trainers[group]) for group in self.plan.trained}
         with (
             sigterm_as_keyboard_interrupt(),
-            _finishing(self.folder, self.manifest, self.results),
+            self._finishing(),
             log_to(self.folder.log),
             stage_log(self.folder.path) as stages,
         ):
@@ -137,7 +139,7 @@ class _Work:
     def _play(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
         part = TrainingPart(self.folder.run_id, iteration, kind)
         played = run(games, self.results, run_id=part_id, budget=self.budget, watch=self.watch, part=part)
-        transport_failed = played.manifest.get("transport_failed")
+        transport_failed = played.manifest.transport_failed
         if transport_failed:
             # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
             raise RunError(
@@ -147,9 +149,9 @@ class _Work:
         return played.folder
 
     def _switched(self, games: RunFolder, outcomes: Mapping[str, Any]) -> None:
-        row = games.manifest()
-        if row.get("training") != outcomes:
-            games.write_manifest({**row, "training": dict(outcomes)})
+        manifest = games.manifest()
+        if manifest.training != outcomes:
+            games.write_manifest(replace(manifest, training=dict(outcomes)))
             leaderboard.append(self.results, games)
 
     def _connect(self, group: str, model: ModelSettings, asked_for: bool) -> Backend:
@@ -159,18 +161,52 @@ class _Work:
 
     def _finish(self, stages: Stages, models: Mapping[str, ModelSettings]) -> None:
         """The end of it: the models that it came to, and how they measured on the way."""
-        folder, manifest = self.folder, self.manifest
+        folder = self.folder
         states = {group: state_of(models[group]) for group in self.plan.trained}
         atomic_write(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
         end = summary(folder, stages, parts_of(self.results, folder.run_id))
         atomic_write(folder.metrics, orjson.dumps(end, option=orjson.OPT_INDENT_2))
-        for row in manifest["agents"]:
-            row.update(model=models[row["model_group"]].name)
-        manifest.update(status=DONE, finished_at=now(), training={g: states[g]["model"] for g in states})
-        folder.write_manifest(manifest)
+        self._write_manifest(
+            replace(
+                self.manifest.ended(Status.DONE),
+                agents=tuple(_with_model(row, models[row["model_group"]]) for row in self.manifest.agents),
+                training={group: state["model"] for group, state in states.items()},
+            )
+        )
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.folder.write_manifest(manifest)
+
+    @contextmanager
+    def _finishing(self) -> Iterator[None]:
+        """Have the manifest and the board say how the run stands, whatever happens."""
+
+        def end(status: Status) -> None:
+            with suppress(NipRunError):
+                self._write_manifest(self.manifest.ended(status))
+                with suppress(LeaderboardError):
+                    leaderboard.append(self.results, self.folder, wait_seconds=1.0)
+
+        self._write_manifest(replace(self.manifest, status=Status.RUNNING))
+        try:
+            yield
+        except KeyboardInterrupt:
+            end(Status.INTERRUPTED)
+            raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
+        except (Waiting, Interrupted, BudgetExhausted):
+            end(Status.INTERRUPTED)
+            raise
+        except Exception:
+            end(Status.FAILED)
+            raise
 
 
-def _as_it_was(results: Path, folder: RunFolder, manifest: dict[str, Any], notes: tuple[str, ...] = ()) -> RunResult:
+def _with_model(row: AgentRow, model: ModelSettings) -> AgentRow:
+    return {**row, "model": model.name}
+
+
+def _as_it_was(results: Path, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> RunResult:
     """A finished run, of which nothing is changed."""
     if not leaderboard.holds(results, folder.run_id):
         leaderboard.append(results, folder)
@@ -192,9 +228,9 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     return asked - done
 
 
-def _unused(plan: TrainingPlan, folder: RunFolder, manifest: dict[str, Any]) -> tuple[str, ...]:
+def _unused(plan: TrainingPlan, folder: RunFolder, manifest: Manifest) -> tuple[str, ...]:
     """What to say of settings that nobody was trained by, all iterations being done; perhaps nothing."""
-    free = [] if manifest["status"] == DONE else [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
+    free = [] if manifest.status == Status.DONE else [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
     keys = changed_keys(folder, manifest, plan.games, ["models.*.run", *free])
     if not keys:
         return ()
@@ -230,29 +266,3 @@ def training_spending(results: Path, run_id: str) -> Amount:
     for folder in parts_of(results, run_id):
         total += spending(saved_plan(folder), folder)
     return total
-
-
-@contextmanager
-def _finishing(folder: RunFolder, manifest: dict[str, Any], results: Path) -> Iterator[None]:
-    """Have the manifest and the board say how the run stands, whatever happens."""
-
-    def end(status: str) -> None:
-        with suppress(NipRunError):
-            manifest.update(status=status, finished_at=now())
-            folder.write_manifest(manifest)
-            with suppress(LeaderboardError):
-                leaderboard.append(results, folder, wait_seconds=1.0)
-
-    manifest["status"] = RUNNING
-    folder.write_manifest(manifest)
-    try:
-        yield
-    except KeyboardInterrupt:
-        end(INTERRUPTED)
-        raise Interrupted(f"run {folder.run_id} was interrupted; what was paid for is kept") from None
-    except (Waiting, Interrupted, BudgetExhausted):
-        end(INTERRUPTED)
-        raise
-    except Exception:
-        end(FAILED)
-        raise

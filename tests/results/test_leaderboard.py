@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from runner.errors import LeaderboardError, ProviderRefusal, UsageError
 from runner.results import leaderboard
 from runner.results.folder import RunFolder
+from runner.results.manifest import Status
 from runner.results.tables import COLUMNS
 from runner.storage.locks import locked
 from tests.support.play import environment, nip_run, played, spec_file, table
@@ -90,7 +92,7 @@ def test_an_unfinished_run_has_a_row_that_says_so_and_no_numbers(results: Path) 
     for name in COLUMNS:
         unfinished.table(name).unlink()
     unfinished.metrics.unlink()
-    unfinished.write_manifest({**unfinished.manifest(), "status": "running"})
+    unfinished.write_manifest(replace(unfinished.manifest(), status=Status.RUNNING))
     leaderboard.rebuild(results)
     _, found = leaderboard.query(results, "SELECT status, count(*) FROM runs GROUP BY status ORDER BY status")
     assert found == [("done", 2), ("interrupted", 1)]

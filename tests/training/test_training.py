@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from runner.cli.run import as_json
 from runner.results.folder import RunFolder
 from runner.results.leaderboard import query
+from runner.results.manifest import Status
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress
@@ -93,7 +95,7 @@ def test_the_next_iteration_plays_with_the_new_models(finished: Path) -> None:
     folder = trained(finished / "spec.yaml", finished / "results").folder
     state = json.loads((folder.path / "state.json").read_text("utf-8"))
     second = RunFolder(folder.path.with_name(folder.run_id + "-i1")).manifest()
-    for row in second["agents"]:
+    for row in second.agents:
         assert row["model"] == state[row["model_group"]]["lineage"][0]["model"]
         assert row["base_model"] == "dummy"
 
@@ -140,7 +142,7 @@ def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: P
     shutil.rmtree(folder.path / "iterations")
     for part in ("i0", "t0", "t2"):
         one = RunFolder(folder.path.with_name(f"{run_id}-{part}"))
-        one.write_manifest({**one.manifest(), "status": "interrupted"})
+        one.write_manifest(replace(one.manifest(), status=Status.INTERRUPTED))
     expected = {
         1: f"iteration 0: its games ({run_id}-i0, interrupted)",
         2: f"iteration 0: its test ({run_id}-t0, interrupted)",
@@ -179,7 +181,7 @@ def test_a_frozen_agent_never_trains(tmp_path: Path) -> None:
     assert not list(folder.path.rglob("v.sft*"))
     assert not [record for record in stages_of(folder) if record.get("group") == "v"]
     last = RunFolder(folder.path.with_name(folder.run_id + "-t2")).manifest()
-    assert {row["agent"]: row["model"] for row in last["agents"]}["verifier"] == "dummy"
+    assert {row["agent"]: row["model"] for row in last.agents}["verifier"] == "dummy"
 
 
 def test_too_few_examples_are_said_in_the_row_and_leave_the_model_as_it_was(tmp_path: Path) -> None:
