@@ -13,7 +13,7 @@ DATAPOINTS = 100
 
 
 def run_child(rollouts: int) -> None:
-    from runner.runs.run import run
+    from runner.api import run
     from runner.spec.load import load_spec
 
     with temporary_folder() as folder:

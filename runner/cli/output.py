@@ -1,4 +1,4 @@
-"""What several commands share: spec arguments, tables, JSON."""
+"""What several commands print: tables, JSON, lines for a person."""
 
 from __future__ import annotations
 
@@ -6,51 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runner.errors import UsageError
 from runner.text import escape_controls
-
-if TYPE_CHECKING:
-    from runner.spec.load import Spec
 
 WIDE = 160
 """Columns of a table where there is no terminal to measure."""
-
-
-def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Spec files and overrides: a word with `=`, `+` or `~` is an override, unless there is such a file."""
-    specs: list[str] = []
-    overrides: list[str] = []
-    for word in words:
-        is_override = ("=" in word or word[:1] in "+~") and not Path(word).is_file()
-        (overrides if is_override else specs).append(word)
-    if not specs:
-        raise UsageError(f"which spec? {' '.join(words)!r} holds overrides only")
-    return specs, overrides
-
-
-def load_all(words: Sequence[str]) -> list[tuple[str, Spec]]:
-    """Every point of every spec with its file; all errors of all of them at once."""
-    from runner.api import sweep_problems
-    from runner.cli.main import COMMANDS
-    from runner.errors import Problem, SpecError
-    from runner.spec.load import load_specs
-
-    specs, overrides = split_words(words)
-    loaded: list[tuple[str, Spec]] = []
-    problems: list[Problem] = []
-    for path in specs:
-        try:
-            points = load_specs(path, overrides, also=list(COMMANDS))
-            problems.extend(sweep_problems(path, points))
-            loaded.extend((path, spec) for spec in points)
-        except SpecError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise SpecError(problems)
-    return loaded
 
 
 def print_json(value: Any) -> None:

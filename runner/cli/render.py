@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.agents.agent import Agent, Observation
-from runner.cli.output import note, split_words
+from runner.cli.output import note
+from runner.cli.specs import split_words
 from runner.errors import UsageError
 from runner.models.base import Completion, Request, ResponseHint
 from runner.models.providers.dummy import DummyModel

@@ -10,19 +10,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from runner.api import id_of, run, spent
+from runner.api import name_of, run_plan, spent
 from runner.cli.learning_curve import show_training
-from runner.cli.output import (
-    calls_and_cost,
-    load_all,
-    note,
-    print_json,
-    print_table,
-    shown_point,
-    split_words,
-    with_interval,
-)
+from runner.cli.output import calls_and_cost, note, print_json, print_table, shown_point, with_interval
 from runner.cli.progress import watching
+from runner.cli.specs import Point, load_points, split_words
 from runner.errors import (
     BudgetExhausted,
     Interrupted,
@@ -35,20 +27,18 @@ from runner.errors import (
     Waiting,
 )
 from runner.models.layers.budget import Budget
-from runner.results.folder import find_run
 from runner.results.manifest import Status
+from runner.results.results import Results
 from runner.runs.process import allow_open_files
-from runner.runs.run import RunResult, lock_run
+from runner.runs.run import RunOptions, RunResult
 from runner.runs.session import ReplayOf
-from runner.spec.load import Spec
 
 
 @dataclass(frozen=True)
 class _WaitingPoint:
     """A point of a sweep that waits for models which the user trains."""
 
-    path: str
-    spec: Spec
+    point: Point
     run_id: str
     waiting: Waiting
 
@@ -56,48 +46,95 @@ class _WaitingPoint:
         return {
             "run_id": self.run_id,
             "status": Status.INTERRUPTED,
-            "point": dict(self.spec.point),
+            "point": dict(self.point.spec.point),
             "waiting_for": list(self.waiting.groups),
             "message": str(self.waiting),
         }
 
 
 def execute(args: argparse.Namespace) -> int:
-    specs = load_all(args.words)
-    _check_usage(args, len(specs))
-    replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
-    results: list[RunResult] = []
-    waiting_points: list[_WaitingPoint] = []
-    with ExitStack() as locks:
-        budgets, locked_runs = _shared_budgets(args, specs, locks)
-        for path, spec in specs:
-            try:
-                with watching(spec.experiment.name, quiet=args.quiet) as watch:
-                    result = run(
-                        spec,
-                        args.results,
-                        run_id=args.run_id,
-                        again=args.again,
-                        replay=replay,
-                        budget=budgets.get(path),
-                        locked_runs=locked_runs,
-                        watch=watch,
-                        set_model=_chosen(args.set_model),
-                    )
-            except Waiting as error:
-                if len(specs) == 1:
-                    error.add_note(f"Go on with: {_same_command(args, error.groups)}")
+    points = load_points(args.words)
+    _check_usage(args, len(points))
+    return _Runs(args, points).execute()
+
+
+class _Runs:
+    """The runs of one command, each named once."""
+
+    def __init__(self, args: argparse.Namespace, points: Sequence[Point]) -> None:
+        self.args, self.points = args, points
+        self.results = Results(args.results)
+        run = self.results.find(args.replay).path if args.replay else None
+        self._replay = None if run is None else ReplayOf(run, args.until_round)
+        self._names: dict[Point, str] = {}
+        self._budgets: dict[str, Budget] = {}
+        self._locked: set[str] = set()
+
+    def execute(self) -> int:
+        """Run every point; the exit code."""
+        done: list[RunResult] = []
+        waiting_points: list[_WaitingPoint] = []
+        with ExitStack() as locks:
+            self._share_budgets(locks)
+            for point in self.points:
+                try:
+                    result = self._run(point)
+                except Waiting as error:
+                    if len(self.points) == 1:
+                        error.add_note(f"Go on with: {_same_command(self.args, error.groups)}")
+                        raise
+                    waiting_points.append(_WaitingPoint(point, self._name(point), error))
+                    continue
+                except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
+                    _add_next_step(error, self.args)
                     raise
-                name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=False)
-                waiting_points.append(_WaitingPoint(path, spec, name, error))
+                done.append(result)
+                if not self.args.json:
+                    _show(result, self.results, point.path, quiet=self.args.quiet)
+        return _ended(self.args, done, waiting_points)
+
+    def _run(self, point: Point) -> RunResult:
+        name = self._name(point)
+        with watching(point.spec.experiment.name, quiet=self.args.quiet) as watch:
+            options = RunOptions(
+                replay=self._replay,
+                budget=self._budgets.get(point.path),
+                locked=name in self._locked,
+                watch=watch,
+                manual_models=_manual_models(self.args.set_model),
+            )
+            return run_plan(point.plan, self.results, name, options)
+
+    def _name(self, point: Point) -> str:
+        """The id of a point's run. With --again, points that would be one run have each a run of their own."""
+        if point not in self._names:
+            args, given = self.args, self._names.values()
+            self._names[point] = name_of(
+                point.plan, self.results, run_id=args.run_id, again=args.again, replay=bool(args.replay), given=given
+            )
+        return self._names[point]
+
+    def _share_budgets(self, locks: ExitStack) -> None:
+        """One budget for all points of a spec's sweep, with what their journals hold counted in.
+
+        All points stay locked until the command ends: what was counted is true only as long as nobody else pays for
+        any of them. A second process that comes to one of them is told who has it, before it has asked for anything.
+        """
+        counted: set[tuple[str, str]] = set()
+        allow_open_files(len(self.points))
+        for point in self.points:
+            settings = point.spec.experiment.budget
+            if not settings.limited:
                 continue
-            except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
-                _add_next_step(error, args)
-                raise
-            results.append(result)
-            if not args.json:
-                _show(result, path, quiet=args.quiet)
-    return _ended(args, results, waiting_points)
+            budget = self._budgets.setdefault(point.path, Budget(settings))
+            name = self._name(point)
+            if name not in self._locked:
+                locks.enter_context(self.results.lock(name))
+                self._locked.add(name)
+            amount = spent(point.plan, self.results, name)
+            if (point.path, name) not in counted:
+                budget.add_spent(amount)
+                counted.add((point.path, name))
 
 
 def _check_usage(args: argparse.Namespace, size: int) -> None:
@@ -121,41 +158,13 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
     return 1 if failed or waiting_points else 0
 
 
-def _shared_budgets(
-    args: argparse.Namespace, specs: list[tuple[str, Spec]], locks: ExitStack
-) -> tuple[dict[str, Budget], set[str]]:
-    """One budget for all points of a spec's sweep, with what their journals hold counted in, and the runs it locks.
-
-    All points stay locked until the command ends: what was counted is true only as long as nobody else pays for
-    any of them. A second process that comes to one of them is told who has it, before it has asked for anything.
-    """
-    budgets: dict[str, Budget] = {}
-    locked_runs: set[str] = set()
-    counted: set[tuple[str, str]] = set()
-    allow_open_files(len(specs))
-    for path, spec in specs:
-        settings = spec.experiment.budget
-        if not settings.limited:
-            continue
-        budget = budgets.setdefault(path, Budget(settings))
-        name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=args.replay is not None)
-        if name not in locked_runs:
-            locks.enter_context(lock_run(args.results, name))
-            locked_runs.add(name)
-        amount = spent(spec, args.results, name)
-        if (path, name) not in counted:
-            budget.add_spent(amount)
-            counted.add((path, name))
-    return budgets, locked_runs
-
-
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
     if not isinstance(error, (RunDirectoryError, LeaderboardError)):
         more = " a larger budget (budget.usd=..., .tokens or .completions)"
         error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
 
 
-def _chosen(words: list[str]) -> dict[str, str]:
+def _manual_models(words: list[str]) -> dict[str, str]:
     """`--set-model GROUP=NAME` as a mapping."""
     chosen = {}
     for word in words:
@@ -177,12 +186,13 @@ def _same_command(args: argparse.Namespace, waiting: Sequence[str] = ()) -> str:
     return shlex.join(words)
 
 
-def _point_command(args: argparse.Namespace, point: _WaitingPoint) -> str:
+def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
     """The command that goes on with one point of a sweep alone, whose models have names of their own."""
     _, overrides = split_words(args.words)
+    point = waiting.point
     swept = [f"{key}={json.dumps(value)}" for key, value in point.spec.point.items()]
     words = ["nip-run", "run", point.path, *overrides, *swept, *(["sweep={}"] if swept else []), *_options(args)]
-    for group in point.waiting.groups:
+    for group in waiting.waiting.groups:
         words += ["--set-model", f"{group}=NAME"]
     return shlex.join(words)
 
@@ -220,10 +230,9 @@ def as_json(result: RunResult) -> dict[str, Any]:
     }
 
 
-def _show(result: RunResult, path: str, *, quiet: bool) -> None:
-    results = result.folder.path.parents[1]
-    where = "" if results.as_posix() == "results" else f" --results {shlex.quote(str(results))}"
-    if result.manifest.kind == "training":
+def _show(result: RunResult, results: Results, path: str, *, quiet: bool) -> None:
+    where = "" if results.path.as_posix() == "results" else f" --results {shlex.quote(str(results.path))}"
+    if result.manifest.is_training_run:
         show_training(result.metrics)
         print(f"folder: {result.folder.path}")
     else:
@@ -234,9 +243,9 @@ def _show(result: RunResult, path: str, *, quiet: bool) -> None:
         note(f"{path} was played already; --again plays it anew")
     for line in result.notes:
         note(f"note: {line}")
-    if result.manifest.kind != "training":
+    if not result.manifest.is_training_run:
         note(f"transcripts: nip-run show {result.folder.run_id}{where}")
-    note(f"leaderboard: nip-run leaderboard{where}   (file: {results / 'leaderboard.duckdb'})")
+    note(f"leaderboard: nip-run leaderboard{where}   (file: {results.board.path})")
 
 
 def _show_games(result: RunResult) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 
 from runner.cli.output import note, print_json, print_table, shown_point
-from runner.results.folder import damaged_folders, run_folders
+from runner.results.results import Results
 
 
 def execute(args: argparse.Namespace) -> int:
-    manifests = [folder.manifest() for folder in run_folders(args.results)]
-    for damage in damaged_folders(args.results):
+    results = Results(args.results)
+    manifests = [folder.manifest() for folder in results.runs()]
+    for damage in results.damaged():
         note(damage)
     chosen = [m for m in manifests if args.status in (None, m.status)]
     chosen.sort(key=lambda m: (m.started_at, m.run_id), reverse=True)
@@ -18,7 +19,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json([m.to_json() for m in chosen])
         return 0
     if not chosen:
-        print(f"no runs in {args.results}; start with: nip-run specs/quickstart.yaml")
+        print(f"no runs in {results.path}; start with: nip-run specs/quickstart.yaml")
         return 0
     columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started", "point of its sweep")
     rows = [

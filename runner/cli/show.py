@@ -11,8 +11,9 @@ from runner.cli.learning_curve import show_training
 from runner.cli.output import note, print_json, print_table, with_interval
 from runner.errors import RunError, UsageError
 from runner.protocols.protocol import Decision, stance_word
-from runner.results.folder import RunFolder, find_run
+from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
+from runner.results.results import Results
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
@@ -22,7 +23,7 @@ from runner.text import comma_join, escape_controls
 
 
 def execute(args: argparse.Namespace) -> int:
-    folder = find_run(args.results, args.run)
+    folder = Results(args.results).find(args.run)
     if args.rollout is None:
         return _show_run(folder, as_json=args.json)
     if folder.manifest().is_training_run:
@@ -75,9 +76,7 @@ def _metrics(folder: RunFolder, manifest: Manifest) -> dict[str, Any] | None:
 
 def _rollout_of_part(folder: RunFolder, wanted: str) -> tuple[RunFolder, Rollout]:
     """The first such rollout of a training run, in the order of its iterations, and the run that it is of."""
-    from runner.training.report import parts_of
-
-    parts = parts_of(folder.path.absolute().parents[1], folder.run_id)
+    parts = Results.of(folder).parts_of(folder.run_id)
     for part in parts:
         with suppress(UsageError):
             return part, _rollout(part, saved_plan(part), wanted)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
 
-from runner.errors import RunError, UsageError
+from runner.errors import RunError
 from runner.results.manifest import Manifest, Status
 from runner.storage.atomic import atomic_write, read_json
 from runner.storage.journal import JOURNAL
@@ -57,6 +56,10 @@ class RunFolder:
     def fine_tune(self) -> Path:
         return self.path / "fine_tune"
 
+    def beside(self, run_id: str) -> RunFolder:
+        """Another run of the same results folder."""
+        return RunFolder(self.path.with_name(run_id))
+
     def table(self, name: str) -> Path:
         return self.path / f"{name}.parquet"
 
@@ -85,39 +88,3 @@ class RunFolder:
 
     def write_manifest(self, manifest: Manifest) -> None:
         atomic_write(self.manifest_path, orjson.dumps(manifest.to_json(), option=orjson.OPT_INDENT_2))
-
-
-def run_folders(results: Path) -> Iterator[RunFolder]:
-    """Every run below a results folder, by name; damaged ones are left out (see `damaged_folders`)."""
-    runs = results / "runs"
-    for path in sorted(runs.iterdir()) if runs.is_dir() else ():
-        folder = RunFolder(path)
-        if folder.manifest_path.is_file() and folder.damage() is None:
-            yield folder
-
-
-def damaged_folders(results: Path) -> list[str]:
-    """What is wrong with the run folders that every list leaves out."""
-    runs = results / "runs"
-    paths = sorted(runs.glob("*/manifest.json")) if runs.is_dir() else []
-    return [found for path in paths if (found := RunFolder(path.parent).damage()) is not None]
-
-
-def find_run(results: Path, name: str) -> RunFolder:
-    """A run by its id, by the start of it where that is one run's alone, or by its folder.
-
-    Raises:
-        UsageError: there is none, or there are several.
-    """
-    direct = Path(name)
-    if (direct / "manifest.json").is_file():
-        return RunFolder(direct)
-    exact = results / "runs" / name
-    if (exact / "manifest.json").is_file() and name:
-        return RunFolder(exact)
-    found = [folder for folder in run_folders(results) if folder.run_id.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{name!r} is the start of {len(found)} runs: {', '.join(f.run_id for f in found[:5])}")
-    raise UsageError(f"no run {name!r} in {results}; `nip-run runs` lists them")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
-from runner.results.folder import RunFolder, run_folders
+from runner.results.folder import RunFolder
+from runner.results.results import Results
 from runner.runs.reconstruct import saved_plan
 from runner.spec.trainers import TrainingSettings
 from runner.storage.atomic import read_json
@@ -29,16 +29,6 @@ from runner.training.state import (
 )
 
 
-def parts_of(results: Path, run_id: str) -> list[RunFolder]:
-    """The runs that are a part of a training run, in the order of their iterations, games before tests."""
-    found = [
-        (manifest.iteration, folder.run_id, folder)
-        for folder in run_folders(results)
-        if (manifest := folder.manifest()).parent_run_id == run_id
-    ]
-    return [folder for _, _, folder in sorted(found, key=lambda row: row[:2])]
-
-
 def progress(folder: RunFolder) -> dict[str, Any]:
     """What a run that is not finished has come to, in the form of `summary`, with what comes next under `next`.
 
@@ -47,7 +37,7 @@ def progress(folder: RunFolder) -> dict[str, Any]:
     """
     stages, training = read_stages(folder.path), saved_plan(folder).spec.experiment.training
     assert training is not None
-    parts = parts_of(folder.path.absolute().parents[1], folder.run_id)
+    parts = Results.of(folder).parts_of(folder.run_id)
     return {**summary(folder, stages, parts), "next": next_steps(folder, stages, training)}
 
 
@@ -75,7 +65,7 @@ def check_part(folder: RunFolder, record: Record) -> RunFolder:
     Raises:
         RunError: it is gone; what to do.
     """
-    part = RunFolder(folder.path.with_name(record["run_id"]))
+    part = folder.beside(record["run_id"])
     for path in (part.manifest_path, part.spec, part.journal, part.metrics):
         if not path.is_file():
             what = "the games" if record["stage"] == PLAYED else "the test"
@@ -128,7 +118,7 @@ def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) ->
 
 def _part(folder: RunFolder, run_id: str) -> str:
     """How a part of a training run stands, in brackets; nothing where it has not begun."""
-    part = RunFolder(folder.path.with_name(run_id))
+    part = folder.beside(run_id)
     return f" ({run_id}, {part.manifest().status})" if part.manifest_path.is_file() else ""
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import duckdb
 
-from runner.runs.run import RunResult, run
+from runner.api import run
+from runner.runs.run import RunResult
 from runner.spec.load import load_spec
 from tests.support.subprocess_server import ROOT
 

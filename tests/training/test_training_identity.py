@@ -12,7 +12,7 @@ from runner.errors import RunDirectoryError, SpecError, Waiting
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
 from runner.results.manifest import Status
-from runner.results.results import open_folder
+from runner.results.results import Results
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from tests.support.play import nip_run
@@ -72,7 +72,7 @@ def test_points_of_a_sweep_that_are_one_run_are_refused_before_anything_is_playe
 def test_a_changed_hyperparameter_is_named_where_the_run_id_is_taken(tmp_path: Path) -> None:
     path = trained_at_provider(tmp_path)
     plan = TrainingPlan(load_spec(path))
-    folder, manifest = open_folder(plan.games, tmp_path / "results", "mine", plan)
+    folder, manifest = Results(tmp_path / "results").open(plan, "mine")
     write_inputs(plan.games, folder)
     folder.write_manifest(manifest)
     with pytest.raises(RunDirectoryError, match=r"these keys differ: training\.trainers\.p\.n_epochs\. Choose another"):

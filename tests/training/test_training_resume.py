@@ -15,7 +15,7 @@ from runner.errors import JournalError, RunDirectoryError, RunError, UsageError,
 from runner.hashing import file_hash
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
-from runner.runs.run import lock_run
+from runner.results.results import Results
 from tests.support.play import nip_run
 from tests.support.training import datasets_of, malt, stages_of, trained, training_spec
 
@@ -149,7 +149,7 @@ def test_a_part_that_is_gone_is_named_with_what_it_was(tmp_path: Path, part: str
 
 def test_a_second_process_is_told_who_has_the_run(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
-    with lock_run(tmp_path / "results", "mine"):
+    with Results(tmp_path / "results").lock("mine"):
         second = nip_run("spec.yaml", "--run-id", "mine", cwd=tmp_path)
     assert second.returncode == 1
     assert f"run mine is in use by process {os.getpid()} on " in second.stderr
