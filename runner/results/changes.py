@@ -5,10 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.errors import SpecError
 from runner.results.folder import RunFolder
-from runner.results.inputs import dataset_selection, resolved_spec
+from runner.results.inputs import dataset_selection, resolved_spec, spec_hash
 from runner.results.manifest import Manifest
 from runner.rollouts.plan import Plan
+from runner.spec.load import load_spec
+
+
+def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
+    """Whether a run's saved spec says what this one does; the content of its files is part of the run's identity.
+
+    Where only the hash differs, an earlier version may have known fewer defaults or other names of keys: then the
+    saved spec is read as this version reads it.
+    """
+    if manifest.spec_sha256 == spec_hash(plan):
+        return True
+    try:
+        saved = Plan(load_spec(folder.spec))
+    except SpecError:
+        return False
+    ours, theirs = resolved_spec(plan), resolved_spec(saved)
+    _by_content(ours, plan.spec.replayed)
+    _by_content(theirs, manifest.replayed_sha256 or {})
+    return ours == theirs
 
 
 def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequence[str] = ()) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from runner.agents.agent import Agent
 from runner.documents.fields import to_plain
 from runner.hashing import tagged_hash
-from runner.results.inputs import dataset_selection, resolved_spec
+from runner.results.inputs import dataset_selection, spec_hash
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, Status, now
 from runner.rollouts.plan import Plan
 from runner.version import __version__
@@ -62,11 +62,6 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
         started_at=manifest.started_at,
         unknown=manifest.unknown,
     )
-
-
-def spec_hash(plan: Plan) -> str:
-    """The hash of the resolved spec."""
-    return tagged_hash("spec", resolved_spec(plan))
 
 
 def _agent_row(name: str, agent: Agent) -> AgentRow:

@@ -10,10 +10,11 @@ from typing import Any
 
 from runner.errors import NipRunError, RunDirectoryError
 from runner.models.layers.budget import Budget
+from runner.results.changes import is_unchanged
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
 from runner.results.manifest import Manifest, ReplaySource, Status, TrainingPart
-from runner.results.provenance import spec_hash, updated_manifest
+from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.process import interruptible
@@ -66,7 +67,7 @@ def run_games(
     with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
         folder, manifest = results.open(plan, run_id)
         source = _source_of(options.replay, folder, manifest)
-        if _is_finished(plan, manifest, options.replay):
+        if _is_finished(plan, folder, manifest, options.replay):
             results.board.append_missing(folder)
             return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
         write_inputs(plan, folder)
@@ -87,10 +88,10 @@ def run_games(
     return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
 
 
-def _is_finished(plan: Plan, manifest: Manifest, replay: ReplayOf | None) -> bool:
+def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: ReplayOf | None) -> bool:
     """Whether all that is asked for is done; games that no answer reached are asked for again by the same command."""
     unanswered = manifest.transport_failed and replay is None
-    return manifest.status == Status.DONE and not unanswered and manifest.spec_sha256 == spec_hash(plan)
+    return manifest.status == Status.DONE and not unanswered and is_unchanged(folder, manifest, plan)
 
 
 def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:

@@ -13,11 +13,11 @@ import orjson
 from runner.errors import BudgetExhausted, Interrupted, NipRunError, RunError, UsageError, Waiting
 from runner.models.layers.budget import Amount, Budget
 from runner.models.settings import ModelSettings
-from runner.results.changes import changed_keys
+from runner.results.changes import changed_keys, is_unchanged
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
 from runner.results.manifest import AgentRow, Manifest, Status, TrainingPart
-from runner.results.provenance import spec_hash, updated_manifest
+from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
@@ -62,7 +62,7 @@ def train(
     with nullcontext() if options.locked else results.lock(run_id):
         folder, manifest = results.open(plan, run_id)
         finished = manifest.status == Status.DONE
-        if finished and manifest.spec_sha256 == spec_hash(plan.games):
+        if finished and is_unchanged(folder, manifest, plan.games):
             return _as_it_was(results, folder, manifest)
         unused: tuple[str, ...] = ()
         if _iterations_left(plan, folder) == 0:
