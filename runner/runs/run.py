@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.errors import NipRunError, RunDirectoryError
+from runner.errors import NipRunError, RunDirectoryError, RunError, UsageError
 from runner.models.layers.budget import Budget
 from runner.results.changes import is_unchanged
 from runner.results.folder import RunFolder
@@ -18,10 +18,14 @@ from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.process import interruptible
+from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.runs.session import ReplayOf, Session, Watch
 from runner.runs.spending import spending
 from runner.spec.load import Spec
 from runner.storage.atomic import read_json
+
+if TYPE_CHECKING:
+    from runner.agents.arrays import NestedArrayDict
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,29 @@ class RunResult:
     metrics: dict[str, Any]
     was_finished: bool = False
     notes: tuple[str, ...] = ()
+
+    def timesteps(self) -> NestedArrayDict:
+        """The rollouts as arrays over (rollout, timestep), in the order of the plan, made again from the journal.
+
+        Raises:
+            UsageError: of a training run, whose games are in runs of their own.
+            RunError: the journal is gone or damaged, or holds no finished rollout.
+            AgentNotActiveInChannelError: two agents speak in one channel in one round; arrays hold one message.
+        """
+        from runner.agents.arrays import stacked, timesteps
+
+        run_id = self.folder.run_id
+        if self.manifest.is_training_run:
+            raise UsageError(f"{run_id} is a training run; its games are in runs of their own, {run_id}-i0 and so on")
+        plan = saved_plan(self.folder)
+        reconstructor = Reconstructor(self.folder, plan)
+        try:
+            rollouts = [timesteps(plan.spec.protocol, rollout.rounds) for rollout in reconstructor.rollouts()]
+        finally:
+            reconstructor.close()
+        if not rollouts:
+            raise RunError(f"{run_id} holds no finished rollout")
+        return stacked(rollouts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.run import as_json
+from runner.cli.result import as_json
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.results.results import Results
