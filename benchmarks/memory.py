@@ -13,7 +13,7 @@ DATAPOINTS = 100
 
 
 def run_child(rollouts: int) -> None:
-    from runner.runs.run import run
+    from runner.api import run
     from runner.spec.load import load_spec
 
     with temporary_folder() as folder:
@@ -33,7 +33,7 @@ def run_child(rollouts: int) -> None:
         result = run(load_spec(folder / "spec.yaml"), folder / "results")
         seconds = time.perf_counter() - begun
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-        print(json.dumps({"rollouts": result.manifest["rollouts"], "wall": seconds, "disk_mb": size / 2**20}))
+        print(json.dumps({"rollouts": result.manifest.rollouts, "wall": seconds, "disk_mb": size / 2**20}))
 
 
 def main() -> None:

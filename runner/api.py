@@ -7,18 +7,15 @@ from pathlib import Path
 
 from runner.errors import Place, Problem, UsageError
 from runner.models.layers.budget import Amount, Budget
-from runner.results.folder import RunFolder
-from runner.results.manifest import manifest_of
+from runner.results.results import Results
 from runner.rollouts.plan import Plan
-from runner.runs.run import RunResult, run_name
-from runner.runs.run import run as run_benchmark
+from runner.runs.run import RunOptions, RunResult, run_games
 from runner.runs.session import ReplayOf, Watch
 from runner.runs.spending import spending
 from runner.spec.load import Spec
+from runner.training.plan import TrainingPlan, check_run_id, plan_of
 
-
-def is_training(spec: Spec) -> bool:
-    return spec.experiment.kind == "training"
+AnyPlan = Plan | TrainingPlan
 
 
 def run(
@@ -29,65 +26,64 @@ def run(
     again: bool = False,
     replay: ReplayOf | None = None,
     budget: Budget | None = None,
-    locked_runs: Collection[str] = (),
     watch: Watch | None = None,
     set_model: Mapping[str, str] | None = None,
 ) -> RunResult:
-    """Play a spec, going on where an earlier process stopped; see `runner.runs.run` and `runner.training.run`.
+    """Run a spec, going on where an earlier process stopped.
+
+    A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays it with
+    another run's answers. `budget` is shared with other runs; without one the spec's own holds. `watch` is called
+    whenever the progress has moved. `set_model` names the models that the user has trained, by group.
 
     Raises:
         UsageError: what was asked is for the other kind of run.
+        NipRunError: see `runner.runs.run.run_games` and `runner.training.run.train`.
     """
-    if not is_training(spec):
-        if set_model:
+    plan, folder = plan_of(spec), Results(Path(results))
+    name = name_of(plan, folder, run_id=run_id, again=again, replay=replay is not None)
+    options = RunOptions(replay=replay, budget=budget, watch=watch, manual_models=set_model or {})
+    return run_plan(plan, folder, name, options)
+
+
+def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> RunResult:
+    """Run a plan under a name; see `run`."""
+    if not isinstance(plan, TrainingPlan):
+        if options.manual_models:
             raise UsageError("--set-model is for training runs; this spec is a benchmark")
-        return run_benchmark(
-            spec,
-            results,
-            run_id=run_id,
-            again=again,
-            replay=replay,
-            budget=budget,
-            locked_runs=locked_runs,
-            watch=watch,
-        )
-    if replay is not None:
+        return run_games(plan, results, run_id, options)
+    if options.replay is not None:
         raise UsageError("--replay is for benchmarks; replay the games of one iteration: its run is <run id>-i0")
     from runner.training.run import train
 
-    return train(
-        spec,
-        results,
-        run_id=run_id,
-        again=again,
-        budget=budget,
-        locked_runs=locked_runs,
-        watch=watch,
-        manual_models=set_model,
-    )
+    return train(plan, results, run_id, options)
 
 
-def id_of(spec: Spec, results: Path, *, run_id: str | None, again: bool, replay: bool) -> str:
-    """The id that a run of this spec has, or will have."""
-    from runner.training.plan import check_run_id
+def name_of(
+    plan: AnyPlan,
+    results: Results,
+    *,
+    run_id: str | None = None,
+    again: bool = False,
+    replay: bool = False,
+    given: Collection[str] = (),
+) -> str:
+    """The id that a plan's run has, or will have; `given` are names that other runs are to have.
 
-    name = run_id or run_name(_own_id(spec), results, again=again, replay=replay)
-    if is_training(spec):
+    Raises:
+        UsageError: a training run cannot have this id.
+    """
+    name = run_id or results.name_for(plan.run_id, again=again, replay=replay, given=given)
+    if isinstance(plan, TrainingPlan):
         check_run_id(name)
     return name
 
 
-def _own_id(spec: Spec) -> str:
-    from runner.training.plan import TrainingPlan
-
-    return TrainingPlan(spec).run_id if is_training(spec) else Plan(spec).run_id
-
-
-def sweep_problems(path: str, points: Sequence[Spec]) -> Iterator[Problem]:
+def sweep_problems(path: str, points: Sequence[AnyPlan]) -> Iterator[Problem]:
     """Points of a spec's sweep that are one run, which would be played once and shown as several."""
     first: dict[str, Spec] = {}
-    for spec in points if len(points) > 1 else ():
-        other = first.setdefault(_own_id(spec), spec)
+    for plan in points if len(points) > 1 else ():
+        spec = plan.spec
+        other = first.setdefault(plan.run_id, spec)
         if other is spec:
             continue
         free = [key for key, value in spec.point.items() if other.point[key] != value]
@@ -101,18 +97,15 @@ def sweep_problems(path: str, points: Sequence[Spec]) -> Iterator[Problem]:
             yield Problem(Place(path), "sweep", "a value is given twice, which would be one run; leave one out")
 
 
-def spent(spec: Spec, results: Path, run_id: str) -> Amount:
-    """What a run of this spec has spent so far.
+def spent(plan: AnyPlan, results: Results, run_id: str) -> Amount:
+    """What a plan's run has spent so far.
 
     Raises:
         RunDirectoryError: the folder is another spec's run, whose journal says nothing to this one.
     """
-    folder = RunFolder(results / "runs" / run_id)
-    if not is_training(spec):
-        manifest_of(Plan(spec), folder)
-        return spending(Plan(spec), folder)
-    from runner.training.plan import TrainingPlan
-    from runner.training.run import training_spending
+    results.manifest_of(plan, run_id)
+    if isinstance(plan, TrainingPlan):
+        from runner.training.run import spent_on_games
 
-    manifest_of(Plan(spec), folder, TrainingPlan(spec))
-    return training_spending(results, run_id)
+        return spent_on_games(results, run_id)
+    return spending(plan, results.run(run_id))

@@ -61,8 +61,8 @@ HOMES = {
         "runner.documents.dump",
         "runner.documents.reader",
         "runner.models.prices",
+        "runner.results.changes",
         "runner.results.leaderboard",
-        "runner.results.manifest",
     },
 }
 """Where each package of others is imported, and nowhere else."""
@@ -134,6 +134,70 @@ def test_each_foreign_package_is_imported_at_home_and_only_there():
         for package in {name.split(".")[0] for name in imported(path)} - {"runner", *sys.stdlib_module_names}:
             users.setdefault(package, set()).add(module)
     assert users == HOMES
+
+
+# The results folder
+
+
+def paths_of_results(tree: ast.AST) -> Iterator[str]:
+    """Where a results folder is taken as a path, or as nothing said: parameters, and fields of classes."""
+
+    def is_path(name: str, kind: ast.expr | None) -> bool:
+        kinds = {"Path"} if kind is None else {one.strip(" '\"") for one in ast.unparse(kind).split("|")}
+        return "results" in name and not kinds.isdisjoint(("Path", "str", "Any", "object", "PathLike[str]"))
+
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            yield from (node.name for one in given if is_path(one.arg, one.annotation))
+        elif isinstance(node, ast.ClassDef):
+            yield from (
+                f"{node.name}.{one.target.id}"
+                for one in node.body
+                if isinstance(one, ast.AnnAssign)
+                and isinstance(one.target, ast.Name)
+                and is_path(one.target.id, one.annotation)
+            )
+
+
+def test_only_the_public_run_takes_the_results_folder_as_a_path():
+    takers = {
+        f"{m}.{name}" for m, path in FILES.items() for name in paths_of_results(ast.parse(path.read_text("utf-8")))
+    }
+    assert takers == {"runner.api.run"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(results: Path): ...",
+        "def f(*, results_dir: str | Path = 'results'): ...",
+        "async def f(results): ...",
+        "class A:\n    results: Path",
+    ],
+)
+def test_a_results_folder_that_is_taken_as_a_path_is_seen(code):
+    assert len(list(paths_of_results(ast.parse(code)))) == 1
+
+
+def layout_of_results(tree: ast.AST) -> bool:
+    """Whether code finds a run in a results folder, or the results folder of a run, by itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            named = node.right.value if isinstance(node.right, ast.Constant) else getattr(node.right, "id", None)
+            if named in ("runs", "RUNS"):
+                return True
+        if isinstance(node, ast.Attribute) and (node.attr == "parents" or "parent.parent" in ast.unparse(node)):
+            return True
+    return False
+
+
+def test_only_results_know_where_a_run_stands_in_them():
+    knowing = {module for module, path in FILES.items() if layout_of_results(ast.parse(path.read_text("utf-8")))}
+    assert knowing == {"runner.results.results"}
+
+
+# What is loaded
 
 
 HEAVY = ("numpy", "duckdb", "openai", "omegaconf", "jinja2", "rich", "scipy", "jsonschema", "aiohttp")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from shared import Claims, calls_of, folder, times
 
-from runner.results.leaderboard import query
+from runner.results.results import Results
 from tests.support.play import derived_files, nip_run, only_run, played, spec_file
 from tests.support.servers.chat_client import Loopback, serving
 
@@ -140,7 +140,9 @@ def derived_full(claims: Claims, here: Path, server: Loopback, whole: Path) -> N
                 unclear += not clear(done.stderr, here)
                 where[told(done.stderr)] += 1
             with suppress(Exception):
-                unreadable += bool((results / "leaderboard.duckdb").exists()) and not query(results, "SELECT 1")[1]
+                unreadable += (
+                    bool((results / "leaderboard.duckdb").exists()) and not Results(results).board.query("SELECT 1")[1]
+                )
         again = nip_run("spec.yaml", "-q", "--results", results, cwd=here)
         same = again.returncode == 0 and derived_files(run) == wanted
         if not same:
@@ -148,7 +150,11 @@ def derived_full(claims: Claims, here: Path, server: Loopback, whole: Path) -> N
             names = [name for name in wanted | found if wanted.get(name) != found.get(name)]
             print(f"      after {room >> 10} KiB: exit {again.returncode}, {names} {again.stderr.strip()[:300]}")
         differing += not same
-        rows = query(results, "SELECT run_id, status FROM runs")[1] if (results / "leaderboard.duckdb").exists() else []
+        rows = (
+            Results(results).board.query("SELECT run_id, status FROM runs")[1]
+            if (results / "leaderboard.duckdb").exists()
+            else []
+        )
         if rows != [(run.name, "done")]:
             unlisted += 1
         enough = done.returncode == 0
@@ -169,14 +175,14 @@ def board_full(claims: Claims, here: Path) -> None:
     board, kept = results / "leaderboard.duckdb", here / "kept.duckdb"
     assert nip_run("spec.yaml", "-q", "--results", results, "seed=8", cwd=here).returncode == 0
     assert nip_run("leaderboard", "--rebuild", "--results", results, cwd=here).returncode == 0
-    both = sorted(query(results, "SELECT run_id, status FROM runs")[1])
+    both = sorted(Results(results).board.query("SELECT run_id, status FROM runs")[1])
     new = next(run_id for run_id, _ in both if run_id != only_first(results))
     aside = here / "aside"
     shutil.move(results / "runs" / new, aside)
     assert nip_run("leaderboard", "--rebuild", "--results", results, cwd=here).returncode == 0
     shutil.move(aside, results / "runs" / new)
     shutil.copyfile(board, kept)
-    old = query(results, "SELECT run_id, status FROM runs")[1]
+    old = Results(results).board.query("SELECT run_id, status FROM runs")[1]
     codes: Counter[int] = Counter()
     wrong = unclear = unlisted = 0
     words = ("spec.yaml", "-q", "--results", results, "seed=8")
@@ -186,14 +192,16 @@ def board_full(claims: Claims, here: Path) -> None:
             done = nip_run(*words, cwd=here)
             codes[done.returncode] += 1
             unclear += done.returncode != 0 and not clear(done.stderr, here)
-            rows = sorted(query(results, "SELECT run_id, status FROM runs")[1])
+            rows = sorted(Results(results).board.query("SELECT run_id, status FROM runs")[1])
             whole = rows == (old if done.returncode else both) and not (results / "leaderboard.duckdb.new").exists()
             if not whole:
                 there = sorted(path.name for path in results.iterdir())
                 print(f"      at {room >> 10} KiB: exit {done.returncode}, {rows}, {there}")
             wrong += not whole
         again = nip_run(*words, cwd=here)
-        unlisted += again.returncode != 0 or sorted(query(results, "SELECT run_id, status FROM runs")[1]) != both
+        unlisted += (
+            again.returncode != 0 or sorted(Results(results).board.query("SELECT run_id, status FROM runs")[1]) != both
+        )
         if done.returncode == 0:
             break
     claims(set(codes) == {0, 1}, f"a board with too little room for another run: exit codes {dict(codes)}")

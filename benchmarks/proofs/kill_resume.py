@@ -18,7 +18,7 @@ from pathlib import Path
 
 from shared import Claims, calls_of, folder, times
 
-from runner.results.leaderboard import query
+from runner.results.results import Results
 from tests.support.play import derived_files, only_run, played, spec_file
 from tests.support.processes import started_silent
 from tests.support.servers.chat_client import Loopback, serving
@@ -126,7 +126,7 @@ def _killed_while_deriving(here: Path, run: Path, kills: int, rng: random.Random
 
 
 def _rows(results: Path) -> list[tuple[object, ...]]:
-    return query(results, "SELECT run_id, status, rollouts FROM runs")[1]
+    return Results(results).board.query("SELECT run_id, status, rollouts FROM runs")[1]
 
 
 if __name__ == "__main__":

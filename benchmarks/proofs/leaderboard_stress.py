@@ -21,23 +21,23 @@ from shared import ROOT, Claims, folder, times
 
 from runner.errors import LeaderboardError
 from runner.results.folder import RunFolder
-from runner.results.leaderboard import FILE, LOCK, append, query, rebuild
+from runner.results.leaderboard import FILE, LOCK
+from runner.results.results import Results
 from runner.storage.locks import locked
 from tests.support.play import environment, played, spec_file
 
 APPEND = """
 import sys, time
 from pathlib import Path
-from runner.results.leaderboard import append
-from runner.results.folder import RunFolder
-results, names, slowest = Path(sys.argv[1]), sys.argv[2].split(","), 0.0
+from runner.results.results import Results
+results, names, slowest = Results(Path(sys.argv[1])), sys.argv[2].split(","), 0.0
 print("ready", flush=True)
 sys.stdin.readline()
 failed = []
 for name in names:
     begun = time.monotonic()
     try:
-        append(results, RunFolder(results / "runs" / name))
+        results.board.append(results.run(name))
     except Exception as error:
         failed.append(f"{name}: {type(error).__name__}: {error}")
     slowest = max(slowest, time.monotonic() - begun)
@@ -116,6 +116,10 @@ def counts(results: Path) -> dict[str, int]:
     return dict(rows)
 
 
+def append(results: Path, name: str) -> None:
+    Results(results).board.append(Results(results).run(name))
+
+
 def everything(results: Path) -> list[object]:
     connection = duckdb.connect(str(results / FILE), read_only=True)
     try:
@@ -141,7 +145,7 @@ def main() -> int:
         leftovers(claims, results)
         gives_up(claims, results)
         before = everything(results)
-        rebuild(results)
+        Results(results).board.rebuild()
         claims(everything(results) == before, f"rebuilt from the run folders: the same {len(before[0])} runs' rows")
     return claims.end()
 
@@ -170,7 +174,7 @@ def many_writers(claims: Claims, results: Path, original: Path, each: int) -> No
     claims(set(found.values()) == {4}, f"runs with rows too few or too many: {sum(c != 4 for c in found.values())}")
     claims(max(float(end[0]) for end in ends) <= 2, f"worst wait: {max(float(end[0]) for end in ends):.2f} s")
     for name in lost:
-        append(results, RunFolder(results / "runs" / name))
+        append(results, name)
 
 
 def killed(claims: Claims, results: Path, count: int, rng: random.Random) -> None:
@@ -196,7 +200,7 @@ def killed(claims: Claims, results: Path, count: int, rng: random.Random) -> Non
         except duckdb.Error as error:
             print(f"      {error}")
             unreadable += 1
-        append(results, RunFolder(results / "runs" / name))
+        append(results, name)
         changed += counts(results) != {**before, name: 4}
     claims(unreadable == 0, f"{kills} of {count} appends killed in the middle: unreadable {unreadable}")
     claims(changed == 0, f"neither the old rows nor the new: {changed}")
@@ -219,7 +223,7 @@ def foreign(claims: Claims, results: Path, kind: str) -> None:
     assert heard(process) == "open", process.communicate()[1]
     (name,) = copies(results, only_original(results), 1, start=7000 + (kind == "writer"))
     begun = time.monotonic()
-    append(results, RunFolder(results / "runs" / name))
+    append(results, name)
     seconds = time.monotonic() - begun
     time.sleep(max(5 - seconds, 0))
     say(process)
@@ -241,14 +245,14 @@ def killed_foreign_writer(claims: Claims, results: Path) -> None:
     (name,) = copies(results, only_original(results), 1, start=7100)
     error = ""
     try:
-        append(results, RunFolder(results / "runs" / name))
-        found = name in counts(results) and name in dict(query(results, "SELECT run_id, 1 FROM runs")[1])
+        append(results, name)
+        found = name in counts(results) and name in dict(Results(results).board.query("SELECT run_id, 1 FROM runs")[1])
     except Exception as raised:  # noqa: BLE001 - whatever it is, the claim fails
         found, error = False, f" ({type(raised).__name__}: {raised})"
     claims(found, f"a foreign writer was killed with its log left behind: the next append is kept and read{error}")
     if not found:
         (results / (FILE + ".wal")).unlink(missing_ok=True)
-        rebuild(results)
+        Results(results).board.rebuild()
 
 
 def leftovers(claims: Claims, results: Path) -> None:
@@ -263,7 +267,7 @@ def leftovers(claims: Claims, results: Path) -> None:
         (results / (FILE + ".new.wal")).write_bytes(data[: cut // 2])
         wrong += counts(results) != before
         (name,) = copies(results, original, 1, start=8000 + index)
-        append(results, RunFolder(results / "runs" / name))
+        append(results, name)
         before[name] = 4
         wrong += counts(results) != before
         wrong += (results / (FILE + ".new")).exists() or (results / (FILE + ".new.wal")).exists()
@@ -276,7 +280,7 @@ def gives_up(claims: Claims, results: Path) -> None:
     with locked(results / LOCK, "the board"):
         beside.write_bytes(b"the holder's copy")
         try:
-            append(results, RunFolder(original), wait_seconds=0.05)
+            Results(results).board.append(RunFolder(original), wait_seconds=0.05)
             error = "it was let in"
         except LeaderboardError as raised:
             error = str(raised)

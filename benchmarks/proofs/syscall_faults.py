@@ -24,7 +24,8 @@ from pathlib import Path
 
 from shared import ROOT, Claims, folder, times
 
-from runner.results.leaderboard import FILE, query
+from runner.results.leaderboard import FILE
+from runner.results.results import Results
 from tests.support.play import derived_files, nip_run, only_run, played, spec_file
 
 WORKERS = 2
@@ -133,7 +134,7 @@ def ending(results: Path, fault: Fault, code: int, said: str) -> list[str]:
 def board(results: Path) -> Rows:
     """Each run on the board, and how many rollouts it has there."""
     rollouts = "SELECT count(*) FROM rollouts o WHERE o.run_id = r.run_id"
-    return sorted(query(results, f"SELECT run_id, ({rollouts}) FROM runs r")[1])
+    return sorted(Results(results).board.query(f"SELECT run_id, ({rollouts}) FROM runs r")[1])
 
 
 def files(run: Path) -> dict[str, str]:

@@ -106,6 +106,18 @@ class NestedArrayDict:
         return NestedArrayDict(mapped, np.shape(probe))
 
 
+def stacked(items: Sequence[NestedArrayDict]) -> NestedArrayDict:
+    """Dictionaries of one form as one, along a new first dimension of the batch."""
+    first = items[0]
+    joined = {
+        key: stacked([item[key] for item in items])
+        if isinstance(value, NestedArrayDict)
+        else np.stack([item[key] for item in items])
+        for key, value in first.items()
+    }
+    return NestedArrayDict(joined, (len(items), *first.batch_size))
+
+
 def _leaves(data: Mapping[Any, Any]) -> Iterator[Array]:
     for value in data.values():
         if isinstance(value, Mapping):

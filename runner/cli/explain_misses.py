@@ -10,15 +10,15 @@ from runner.cli.output import note, print_json, print_table
 from runner.errors import UsageError
 from runner.models.base import Request
 from runner.models.layers.cache import Cache, asked_fields, differences
-from runner.results.folder import find_run
+from runner.results.results import Results
 from runner.runs.reconstruct import Reconstructor, saved_plan
 
 SHOWN_CHARACTERS = 60
 
 
 def execute(args: argparse.Namespace) -> int:
-    folder = find_run(args.results, args.run)
-    used = folder.manifest().get("cache")
+    folder = Results(args.results).find(args.run)
+    used = folder.manifest().cache
     used_path = folder.path / used if used else None
     path = _cache_file(args.cache or used_path)
     own = used_path is not None and used_path.is_file() and path.samefile(used_path)

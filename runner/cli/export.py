@@ -12,15 +12,16 @@ from runner.cli.output import print_json, print_table
 from runner.errors import UsageError
 from runner.finetune.files import FineTuneFiles, Trees, format_of
 from runner.finetune.formats import FORMATS, Format
-from runner.results.folder import RunFolder, find_run, is_training_run
+from runner.results.folder import RunFolder
+from runner.results.results import Results
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.experiment import FineTune
 from runner.text import comma_join
 
 
 def execute(args: argparse.Namespace) -> int:
-    folder = find_run(args.results, args.run)
-    if is_training_run(folder.manifest()):
+    folder = Results(args.results).find(args.run)
+    if folder.manifest().is_training_run:
         _refuse_training_run(folder, args.format)
     plan = saved_plan(folder)
     format_ = _format(args.format, args.method, trees=plan.shape is not None)
@@ -54,9 +55,7 @@ def _refuse_training_run(folder: RunFolder, name: str) -> NoReturn:
     Raises:
         UsageError: always.
     """
-    from runner.training.report import parts_of
-
-    parts = [part.run_id for part in parts_of(folder.path.absolute().parents[1], folder.run_id)]
+    parts = [part.run_id for part in Results.of(folder).parts_of(folder.run_id)]
     example = f": nip-run export {parts[0]} --format {name}" if parts else ""
     raise UsageError(
         f"{folder.run_id} is a training run; what it trained on is in {folder.path / 'iterations'}. Its games are in "

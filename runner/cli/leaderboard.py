@@ -5,28 +5,28 @@ from __future__ import annotations
 import argparse
 
 from runner.cli.output import note, print_json, print_table, with_interval
-from runner.results import leaderboard
-from runner.results.folder import damaged_folders
+from runner.results.results import Results
 
 
 def execute(args: argparse.Namespace) -> int:
+    results = Results(args.results)
     if args.rebuild:
-        runs = leaderboard.rebuild(args.results)
-        for damage in damaged_folders(args.results):
+        runs = results.board.rebuild()
+        for damage in results.damaged():
             note(damage)
         if args.json:
             print_json({"runs": runs})
         else:
-            print(f"{args.results / leaderboard.FILE} holds {len(runs)} runs")
+            print(f"{results.board.path} holds {len(runs)} runs")
         return 0
     where, values = ("WHERE benchmark = ?", [args.benchmark]) if args.benchmark else ("", [])
-    columns, rows = leaderboard.query(args.results, f"SELECT * FROM leaderboard {where}", values)
+    columns, rows = results.board.query(f"SELECT * FROM leaderboard {where}", values)
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if args.json:
         print_json(records)
         return 0
     if not records:
-        print(f"no rows in {args.results}" + (f" for {args.benchmark!r}" if args.benchmark else ""))
+        print(f"no rows in {results.path}" + (f" for {args.benchmark!r}" if args.benchmark else ""))
         return 0
     for board in dict.fromkeys(record["benchmark"] for record in records):
         shown = [

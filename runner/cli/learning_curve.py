@@ -23,7 +23,8 @@ def show_training(metrics: Mapping[str, Any]) -> None:
     columns = ("iteration", "model group", "examples", "outcome", "model", "left out")
     print_table(columns, rows, title=f"{run_id}: training")
     games = metrics["games"]
-    print(f"\nrollouts: {games['rollouts']}, {calls_and_cost(games)}, without what the trainers cost")
+    paid = calls_and_cost(games["completions"], games["cost_usd"])
+    print(f"\nrollouts: {games['rollouts']}, {paid}, without what the trainers cost")
     for line in todo:
         print(f"next: {line}")
 

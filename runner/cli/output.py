@@ -1,4 +1,4 @@
-"""What several commands share: spec arguments, tables, JSON."""
+"""What several commands print: tables, JSON, lines for a person."""
 
 from __future__ import annotations
 
@@ -6,60 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runner.cli.registry import COMMANDS
-from runner.errors import UsageError
 from runner.text import escape_controls
-
-if TYPE_CHECKING:
-    from runner.spec.load import Spec
 
 WIDE = 160
 """Columns of a table where there is no terminal to measure."""
-
-
-def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Spec files and overrides: a word with `=`, `+` or `~` is an override, unless there is such a file."""
-    specs: list[str] = []
-    overrides: list[str] = []
-    for word in words:
-        is_override = ("=" in word or word[:1] in "+~") and not Path(word).is_file()
-        (overrides if is_override else specs).append(word)
-    if not specs:
-        raise UsageError(f"which spec? {' '.join(words)!r} holds overrides only")
-    return specs, overrides
-
-
-def load_all(words: Sequence[str], *, quiet: bool) -> list[tuple[str, Spec]]:
-    """Every point of every spec with its file; all errors of all of them at once, old names of keys as notes."""
-    from runner.api import sweep_problems
-    from runner.errors import Problem, SpecError
-    from runner.spec.load import load_specs
-
-    specs, overrides = split_words(words)
-    loaded: list[tuple[str, Spec]] = []
-    problems: list[Problem] = []
-    for path in specs:
-        try:
-            points = load_specs(path, overrides, also=list(COMMANDS))
-            problems.extend(sweep_problems(path, points))
-            loaded.extend((path, spec) for spec in points)
-        except SpecError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise SpecError(problems)
-    note_renamed([spec for _, spec in loaded], quiet=quiet)
-    return loaded
-
-
-def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
-    """Tell which keys of specs stand there by their old names."""
-    if quiet:
-        return
-    for line in dict.fromkeys(str(key) for spec in specs for key in spec.renamed):
-        note(f"note: {line}")
 
 
 def print_json(value: Any) -> None:
@@ -110,10 +62,9 @@ def with_interval(value: float | None, low: float | None, high: float | None) ->
     return f"{value:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
 
 
-def calls_and_cost(row: Mapping[str, Any]) -> str:
+def calls_and_cost(calls: int | None, cost: float | None) -> str:
     """`calls: 12, cost: $0.0034`."""
-    cost = row["cost_usd"]
-    return f"calls: {row['completions']}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}"
+    return f"calls: {calls}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}"
 
 
 def shown_point(point: Mapping[str, Any]) -> str:

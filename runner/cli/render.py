@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.agents.agent import Agent, Observation
-from runner.cli.output import note, note_renamed, split_words
+from runner.cli.output import note
+from runner.cli.specs import note_renamed, split_words
 from runner.errors import UsageError
 from runner.models.base import Completion, Request, ResponseHint
 from runner.models.providers.dummy import DummyModel

@@ -10,19 +10,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from runner.api import id_of, run, spent
-from runner.cli.learning_curve import show_training
-from runner.cli.output import (
-    calls_and_cost,
-    load_all,
-    note,
-    print_json,
-    print_table,
-    shown_point,
-    split_words,
-    with_interval,
-)
+from runner.api import name_of, run_plan, spent
+from runner.cli.output import note, print_json
 from runner.cli.progress import watching
+from runner.cli.result import as_json, show_result
+from runner.cli.specs import Point, load_points, split_words
 from runner.errors import (
     BudgetExhausted,
     Interrupted,
@@ -35,68 +27,114 @@ from runner.errors import (
     Waiting,
 )
 from runner.models.layers.budget import Budget
-from runner.results.folder import FAILED, INTERRUPTED, find_run
+from runner.results.manifest import Status
+from runner.results.results import Results
 from runner.runs.process import allow_open_files
-from runner.runs.run import RunResult, lock_run
+from runner.runs.run import RunOptions, RunResult
 from runner.runs.session import ReplayOf
-from runner.spec.load import Spec
 
 
 @dataclass(frozen=True)
 class _WaitingPoint:
     """A point of a sweep that waits for models which the user trains."""
 
-    path: str
-    spec: Spec
+    point: Point
     run_id: str
     waiting: Waiting
 
     def as_json(self) -> dict[str, Any]:
         return {
             "run_id": self.run_id,
-            "status": INTERRUPTED,
-            "point": dict(self.spec.point),
+            "status": Status.INTERRUPTED,
+            "point": dict(self.point.spec.point),
             "waiting_for": list(self.waiting.groups),
             "message": str(self.waiting),
         }
 
 
 def execute(args: argparse.Namespace) -> int:
-    specs = load_all(args.words, quiet=args.quiet)
-    _check_usage(args, len(specs))
-    replay = ReplayOf(find_run(args.results, args.replay).path, args.until_round) if args.replay else None
-    results: list[RunResult] = []
-    waiting_points: list[_WaitingPoint] = []
-    with ExitStack() as locks:
-        budgets, locked_runs = _shared_budgets(args, specs, locks)
-        for path, spec in specs:
-            try:
-                with watching(spec.experiment.name, quiet=args.quiet) as watch:
-                    result = run(
-                        spec,
-                        args.results,
-                        run_id=args.run_id,
-                        again=args.again,
-                        replay=replay,
-                        budget=budgets.get(path),
-                        locked_runs=locked_runs,
-                        watch=watch,
-                        set_model=_chosen(args.set_model),
-                    )
-            except Waiting as error:
-                if len(specs) == 1:
-                    error.add_note(f"Go on with: {_same_command(args, error.groups)}")
+    points = load_points(args.words, quiet=args.quiet)
+    _check_usage(args, len(points))
+    return _Runs(args, points).execute()
+
+
+class _Runs:
+    """The runs of one command, each named once."""
+
+    def __init__(self, args: argparse.Namespace, points: Sequence[Point]) -> None:
+        self.args, self.points = args, points
+        self.results = Results(args.results)
+        run = self.results.find(args.replay).path if args.replay else None
+        self._replay = None if run is None else ReplayOf(run, args.until_round)
+        self._names: dict[Point, str] = {}
+        self._budgets: dict[str, Budget] = {}
+        self._locked: set[str] = set()
+
+    def execute(self) -> int:
+        """Run every point; the exit code."""
+        done: list[RunResult] = []
+        waiting_points: list[_WaitingPoint] = []
+        with ExitStack() as locks:
+            self._share_budgets(locks)
+            for point in self.points:
+                try:
+                    result = self._run(point)
+                except Waiting as error:
+                    if len(self.points) == 1:
+                        error.add_note(f"Go on with: {_same_command(self.args, error.groups)}")
+                        raise
+                    waiting_points.append(_WaitingPoint(point, self._name(point), error))
+                    continue
+                except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
+                    _add_next_step(error, self.args)
                     raise
-                name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=False)
-                waiting_points.append(_WaitingPoint(path, spec, name, error))
+                done.append(result)
+                if not self.args.json:
+                    show_result(result, self.results, point.path, quiet=self.args.quiet)
+        return _ended(self.args, done, waiting_points)
+
+    def _run(self, point: Point) -> RunResult:
+        name = self._name(point)
+        with watching(point.spec.experiment.name, quiet=self.args.quiet) as watch:
+            options = RunOptions(
+                replay=self._replay,
+                budget=self._budgets.get(point.path),
+                locked=name in self._locked,
+                watch=watch,
+                manual_models=_manual_models(self.args.set_model),
+            )
+            return run_plan(point.plan, self.results, name, options)
+
+    def _name(self, point: Point) -> str:
+        """The id of a point's run. With --again, points that would be one run have each a run of their own."""
+        if point not in self._names:
+            args, given = self.args, self._names.values()
+            self._names[point] = name_of(
+                point.plan, self.results, run_id=args.run_id, again=args.again, replay=bool(args.replay), given=given
+            )
+        return self._names[point]
+
+    def _share_budgets(self, locks: ExitStack) -> None:
+        """One budget for all points of a spec's sweep, with what their journals hold counted in.
+
+        All points stay locked until the command ends: what was counted is true only as long as nobody else pays for
+        any of them. A second process that comes to one of them is told who has it, before it has asked for anything.
+        """
+        counted: set[tuple[str, str]] = set()
+        allow_open_files(len(self.points))
+        for point in self.points:
+            settings = point.spec.experiment.budget
+            if not settings.limited:
                 continue
-            except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
-                _add_next_step(error, args)
-                raise
-            results.append(result)
-            if not args.json:
-                _show(result, path, quiet=args.quiet)
-    return _ended(args, results, waiting_points)
+            budget = self._budgets.setdefault(point.path, Budget(settings))
+            name = self._name(point)
+            if name not in self._locked:
+                locks.enter_context(self.results.lock(name))
+                self._locked.add(name)
+            amount = spent(point.plan, self.results, name)
+            if (point.path, name) not in counted:
+                budget.add_spent(amount)
+                counted.add((point.path, name))
 
 
 def _check_usage(args: argparse.Namespace, size: int) -> None:
@@ -112,40 +150,12 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
     """Say what failed and what waits; the exit code."""
     if args.json:
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
-    failed = [result for result in results if result.manifest["status"] == FAILED]
+    failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
         note(f"run {result.folder.run_id} failed: no game got its answers. Go on with: {_same_command(args)}")
     for point in waiting_points:
         note(f"run {point.run_id} waits: {point.waiting}\nGo on with: {_point_command(args, point)}")
     return 1 if failed or waiting_points else 0
-
-
-def _shared_budgets(
-    args: argparse.Namespace, specs: list[tuple[str, Spec]], locks: ExitStack
-) -> tuple[dict[str, Budget], set[str]]:
-    """One budget for all points of a spec's sweep, with what their journals hold counted in, and the runs it locks.
-
-    All points stay locked until the command ends: what was counted is true only as long as nobody else pays for
-    any of them. A second process that comes to one of them is told who has it, before it has asked for anything.
-    """
-    budgets: dict[str, Budget] = {}
-    locked_runs: set[str] = set()
-    counted: set[tuple[str, str]] = set()
-    allow_open_files(len(specs))
-    for path, spec in specs:
-        settings = spec.experiment.budget
-        if not settings.limited:
-            continue
-        budget = budgets.setdefault(path, Budget(settings))
-        name = id_of(spec, args.results, run_id=args.run_id, again=args.again, replay=args.replay is not None)
-        if name not in locked_runs:
-            locks.enter_context(lock_run(args.results, name))
-            locked_runs.add(name)
-        amount = spent(spec, args.results, name)
-        if (path, name) not in counted:
-            budget.add_spent(amount)
-            counted.add((path, name))
-    return budgets, locked_runs
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
@@ -154,7 +164,7 @@ def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
         error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
 
 
-def _chosen(words: list[str]) -> dict[str, str]:
+def _manual_models(words: list[str]) -> dict[str, str]:
     """`--set-model GROUP=NAME` as a mapping."""
     chosen = {}
     for word in words:
@@ -176,12 +186,13 @@ def _same_command(args: argparse.Namespace, waiting: Sequence[str] = ()) -> str:
     return shlex.join(words)
 
 
-def _point_command(args: argparse.Namespace, point: _WaitingPoint) -> str:
+def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
     """The command that goes on with one point of a sweep alone, whose models have names of their own."""
     _, overrides = split_words(args.words)
+    point = waiting.point
     swept = [f"{key}={json.dumps(value)}" for key, value in point.spec.point.items()]
     words = ["nip-run", "run", point.path, *overrides, *swept, *(["sweep={}"] if swept else []), *_options(args)]
-    for group in point.waiting.groups:
+    for group in waiting.waiting.groups:
         words += ["--set-model", f"{group}=NAME"]
     return shlex.join(words)
 
@@ -199,54 +210,3 @@ def _options(args: argparse.Namespace) -> list[str]:
     if args.until_round is not None:
         words += ["--until-round", str(args.until_round)]
     return words
-
-
-_SHOWN = ("outcomes", "metrics", "iterations", "tests")
-"""What of a run's metrics a machine is told at once."""
-
-
-def as_json(result: RunResult) -> dict[str, Any]:
-    """A run's result for machines; the counts of a training run are those of all its games."""
-    counted = result.metrics.get("games", result.manifest)
-    return {
-        "run_id": result.folder.run_id,
-        "folder": str(result.folder.path),
-        "was_finished": result.was_finished,
-        "status": result.manifest["status"],
-        **{name: counted.get(name) for name in ("rollouts", "completions", "cost_usd")},
-        **{name: value for name, value in result.metrics.items() if name in _SHOWN},
-        "notes": list(result.notes),
-    }
-
-
-def _show(result: RunResult, path: str, *, quiet: bool) -> None:
-    results = result.folder.path.parents[1]
-    where = "" if results.as_posix() == "results" else f" --results {shlex.quote(str(results))}"
-    if result.manifest["kind"] == "training":
-        show_training(result.metrics)
-        print(f"folder: {result.folder.path}")
-    else:
-        _show_games(result)
-    if quiet:
-        return
-    if result.was_finished:
-        note(f"{path} was played already; --again plays it anew")
-    for line in result.notes:
-        note(f"note: {line}")
-    if result.manifest["kind"] != "training":
-        note(f"transcripts: nip-run show {result.folder.run_id}{where}")
-    note(f"leaderboard: nip-run leaderboard{where}   (file: {results / 'leaderboard.duckdb'})")
-
-
-def _show_games(result: RunResult) -> None:
-    rows = [
-        (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
-        for m in result.metrics["metrics"]
-        if m["n"]
-    ]
-    title = f"{result.folder.run_id}  {shown_point(result.manifest.get('point', {}))}".rstrip()
-    print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows, title=title)
-    outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
-    print(f"\noutcomes: {outcomes}")
-    print(calls_and_cost(result.manifest))
-    print(f"folder: {result.folder.path}")

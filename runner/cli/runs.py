@@ -5,32 +5,33 @@ from __future__ import annotations
 import argparse
 
 from runner.cli.output import note, print_json, print_table, shown_point
-from runner.results.folder import damaged_folders, run_folders
+from runner.results.results import Results
 
 
 def execute(args: argparse.Namespace) -> int:
-    manifests = [folder.manifest() for folder in run_folders(args.results)]
-    for damage in damaged_folders(args.results):
+    results = Results(args.results)
+    manifests = [folder.manifest() for folder in results.runs()]
+    for damage in results.damaged():
         note(damage)
-    chosen = [m for m in manifests if args.status in (None, m["status"])]
-    chosen.sort(key=lambda m: (m["started_at"], m["run_id"]), reverse=True)
+    chosen = [m for m in manifests if args.status in (None, m.status)]
+    chosen.sort(key=lambda m: (m.started_at, m.run_id), reverse=True)
     if args.json:
-        print_json(chosen)
+        print_json([m.to_json() for m in chosen])
         return 0
     if not chosen:
-        print(f"no runs in {args.results}; start with: nip-run specs/quickstart.yaml")
+        print(f"no runs in {results.path}; start with: nip-run specs/quickstart.yaml")
         return 0
     columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started", "point of its sweep")
     rows = [
         (
-            m["run_id"],
-            m["status"],
-            m["benchmark"],
-            m["protocol"],
-            m.get("rollouts"),
-            m.get("cost_usd"),
-            m["started_at"],
-            shown_point(m.get("point", {})),
+            m.run_id,
+            m.status,
+            m.benchmark,
+            m.protocol,
+            m.rollouts,
+            m.cost_usd,
+            m.started_at,
+            shown_point(m.point),
         )
         for m in chosen
     ]

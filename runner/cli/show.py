@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +11,9 @@ from runner.cli.learning_curve import show_training
 from runner.cli.output import note, print_json, print_table, with_interval
 from runner.errors import RunError, UsageError
 from runner.protocols.protocol import Decision, stance_word
-from runner.results.folder import DONE, RunFolder, find_run, is_training_run
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest, Status
+from runner.results.results import Results
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
@@ -22,10 +23,10 @@ from runner.text import comma_join, escape_controls
 
 
 def execute(args: argparse.Namespace) -> int:
-    folder = find_run(args.results, args.run)
+    folder = Results(args.results).find(args.run)
     if args.rollout is None:
         return _show_run(folder, as_json=args.json)
-    if is_training_run(folder.manifest()):
+    if folder.manifest().is_training_run:
         part, rollout = _rollout_of_part(folder, args.rollout)
         if not args.quiet:
             note(f"of run {part.run_id}")
@@ -40,12 +41,12 @@ def execute(args: argparse.Namespace) -> int:
 
 def _show_run(folder: RunFolder, *, as_json: bool) -> int:
     manifest = folder.manifest()
-    training = is_training_run(manifest)
-    metrics = _metrics(folder, manifest, training=training)
+    training = manifest.is_training_run
+    metrics = _metrics(folder, manifest)
     if as_json:
-        print_json({"manifest": manifest, "metrics": metrics})
+        print_json({"manifest": manifest.to_json(), "metrics": metrics})
         return 0
-    shown = {**manifest, **(metrics["games"] if training and metrics is not None else {})}
+    shown = {**manifest.to_json(), **(metrics["games"] if training and metrics is not None else {})}
     for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
                  "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
         print(f"{name:<15} {shown.get(name, '-')}")
@@ -64,9 +65,9 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
     return 0
 
 
-def _metrics(folder: RunFolder, manifest: Mapping[str, Any], *, training: bool) -> dict[str, Any] | None:
+def _metrics(folder: RunFolder, manifest: Manifest) -> dict[str, Any] | None:
     """What a run has come to, an unfinished training run so far; None where there is nothing to tell."""
-    if not training or manifest["status"] == DONE:
+    if not manifest.is_training_run or manifest.status == Status.DONE:
         return read_json(folder.metrics) if folder.metrics.is_file() else None
     from runner.training.report import progress
 
@@ -75,9 +76,7 @@ def _metrics(folder: RunFolder, manifest: Mapping[str, Any], *, training: bool) 
 
 def _rollout_of_part(folder: RunFolder, wanted: str) -> tuple[RunFolder, Rollout]:
     """The first such rollout of a training run, in the order of its iterations, and the run that it is of."""
-    from runner.training.report import parts_of
-
-    parts = parts_of(folder.path.absolute().parents[1], folder.run_id)
+    parts = Results.of(folder).parts_of(folder.run_id)
     for part in parts:
         with suppress(UsageError):
             return part, _rollout(part, saved_plan(part), wanted)

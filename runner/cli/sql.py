@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from runner.cli.output import print_json, print_table
-from runner.results import leaderboard
+from runner.results.results import Results
 
 
 def execute(args: argparse.Namespace) -> int:
-    columns, rows = leaderboard.query(args.results, args.sql)
+    columns, rows = Results(args.results).board.query(args.sql)
     if args.json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:

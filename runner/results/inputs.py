@@ -12,6 +12,7 @@ from runner.datasets.load import Dataset
 from runner.documents.dump import dump
 from runner.documents.fields import to_plain
 from runner.errors import RunError
+from runner.hashing import tagged_hash
 from runner.prompts.templates import SUFFIX
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
@@ -72,3 +73,13 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
         "sweep": {},
         "cache": None,
     }
+
+
+def spec_hash(plan: Plan) -> str:
+    """The hash of the resolved spec."""
+    return tagged_hash("spec", resolved_spec(plan))
+
+
+def dataset_selection(plan: Plan) -> dict[str, Any]:
+    """How the datapoints were selected; the saved dataset holds just those, so that the saved spec no longer says."""
+    return {name: value for name, value in to_plain(plan.spec.experiment.dataset).items() if name != "path"}

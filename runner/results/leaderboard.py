@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, UsageError
-from runner.results.folder import DONE, RunFolder, run_folders
+from runner.results.folder import RunFolder
+from runner.results.manifest import Status
 from runner.storage.atomic import fsync_dir, read_json
 from runner.storage.locks import locked
 from runner.storage.queries import duckdb_pattern, interruptible_queries
@@ -75,84 +77,157 @@ _RUN_COLUMNS = (
 )  # fmt: skip
 
 
-def append(results: Path, folder: RunFolder, wait_seconds: float = WAIT_SECONDS) -> None:
-    """Put a finished run's rows on the board; rows of the same run that stand there are replaced.
+@dataclass(frozen=True)
+class Leaderboard:
+    """The board of a results folder; `runs` gives all runs in it."""
 
-    Raises:
-        LeaderboardError: the board stayed locked; the message says how to append later. Nothing is lost: the
-            rows stand in the run folder.
-    """
-    later = f"The run itself is complete. Append its rows later with: nip-run leaderboard --rebuild --results {results}"
-    with _replacing(results, wait_seconds, later) as connection:
-        _insert(connection, folder)
+    folder: Path
+    runs: Callable[[], Iterable[RunFolder]]
 
+    @property
+    def path(self) -> Path:
+        return self.folder / FILE
 
-def holds(results: Path, run_id: str) -> bool:
-    """Whether the board has this run as finished; False too where it cannot be read."""
-    path = results / FILE
-    if not path.is_file():
-        return False
-    try:
-        connection = duckdb.connect(str(path), read_only=True)
-    except duckdb.Error:
-        return False
-    try:
-        return bool(connection.execute("SELECT 1 FROM runs WHERE run_id = ? AND status = ?", [run_id, DONE]).fetchall())
-    except duckdb.Error:
-        return False
-    finally:
-        connection.close()
+    def append(self, folder: RunFolder, wait_seconds: float = WAIT_SECONDS) -> None:
+        """Put a run's rows on the board; rows of the same run that stand there are replaced.
 
-
-def rebuild(results: Path, wait_seconds: float = WAIT_SECONDS) -> list[str]:
-    """Make the board again from the run folders; the ids of the runs that are on it.
-
-    Raises:
-        LeaderboardError: the board stayed locked, or a run folder is damaged.
-    """
-    with _replacing(results, wait_seconds, "Try again later.", fresh=True) as connection:
-        runs = []
-        for folder in run_folders(results):
+        Raises:
+            LeaderboardError: the board stayed locked; the message says how to append later. Nothing is lost: the
+                rows stand in the run folder.
+        """
+        later = f"The run itself is complete. Append its rows later with: {self._rebuilding}"
+        with self._replacing(wait_seconds, later) as connection:
             _insert(connection, folder)
-            runs.append(folder.run_id)
-        return runs
 
+    def append_missing(self, folder: RunFolder) -> None:
+        """Put a finished run's rows on the board if they are not there, as after a kill before they were.
 
-@contextmanager
-def _replacing(
-    results: Path, wait_seconds: float, later: str, *, fresh: bool = False
-) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to a copy of the board, which takes the board's place if all goes well."""
-    path = results / FILE
-    try:
-        with (
-            interruptible_queries(),
-            locked(results / LOCK, str(path), wait_seconds),
-            _copy_beside(path, fresh=fresh) as copy,
-        ):
-            connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": MEMORY})
-            try:
-                connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
-                # Rows wait in memory until their group is full; the usual groups are of 122,880 rows.
-                connection.execute(f"ATTACH '{_quoted(copy)}' AS board (ROW_GROUP_SIZE {GROUP_ROWS})")
-                connection.execute("USE board")
-                connection.execute(_TABLES)
-                yield connection  # no transaction: the copy takes the place of the file, or is thrown away
-                connection.execute("CHECKPOINT")  # here and not in close(), which hides that the disk is full
-            finally:
-                connection.close()
-            if _log_of(copy).exists():
-                raise LeaderboardError(f"{copy} could not be completed; is the disk full? {later}")
-            with copy.open("rb") as file:
-                os.fsync(file.fileno())
-            # A log that a killed foreign writer left belongs to the file that is replaced, and to no other.
-            _log_of(path).unlink(missing_ok=True)
-            copy.replace(path)
-            fsync_dir(results)
-    except RunDirectoryError as error:
-        raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
-    except (duckdb.Error, OSError) as error:
-        raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {later}") from error
+        Raises:
+            LeaderboardError: see `append`.
+        """
+        if not self.holds(folder.run_id):
+            self.append(folder)
+
+    def append_unfinished(self, folder: RunFolder) -> None:
+        """Have the board say that a run did not finish; its own troubles must not hide why."""
+        with suppress(LeaderboardError):
+            self.append(folder, wait_seconds=1.0)
+
+    def holds(self, run_id: str) -> bool:
+        """Whether the board has this run as finished; False too where it cannot be read."""
+        if not self.path.is_file():
+            return False
+        try:
+            connection = duckdb.connect(str(self.path), read_only=True)
+        except duckdb.Error:
+            return False
+        try:
+            found = connection.execute("SELECT 1 FROM runs WHERE run_id = ? AND status = ?", [run_id, Status.DONE])
+            return bool(found.fetchall())
+        except duckdb.Error:
+            return False
+        finally:
+            connection.close()
+
+    def rebuild(self, wait_seconds: float = WAIT_SECONDS) -> list[str]:
+        """Make the board again from the run folders; the ids of the runs that are on it.
+
+        Raises:
+            LeaderboardError: the board stayed locked, or a run folder is damaged.
+        """
+        with self._replacing(wait_seconds, "Try again later.", fresh=True) as connection:
+            runs = []
+            for folder in self.runs():
+                _insert(connection, folder)
+                runs.append(folder.run_id)
+            return runs
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Ask the board, and all runs' `messages` and `completions`, one read-only question.
+
+        The question runs on a copy in memory with no access to files, so that it can change nothing.
+
+        Raises:
+            UsageError: the question is wrong, or is more than a question.
+            LeaderboardError: the board is damaged.
+        """
+        connection = self._open_copy(sql)
+        try:
+            statements = connection.extract_statements(sql)
+            if len(statements) != 1 or statements[0].type not in (_Kind.SELECT, _Kind.EXPLAIN):
+                raise UsageError("one question at a time, and a question only reads: SELECT ...")
+            found = connection.execute(sql, list(parameters))
+            return [item[0] for item in found.description or []], found.fetchall()
+        except duckdb.Error as error:
+            raise UsageError(str(error)) from error
+        finally:
+            connection.close()
+
+    @property
+    def _rebuilding(self) -> str:
+        """The command that makes the board again."""
+        return f"nip-run leaderboard --rebuild --results {self.folder}"
+
+    @contextmanager
+    def _replacing(
+        self, wait_seconds: float, later: str, *, fresh: bool = False
+    ) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection to a copy of the board, which takes the board's place if all goes well."""
+        path = self.path
+        try:
+            with (
+                interruptible_queries(),
+                locked(self.folder / LOCK, str(path), wait_seconds),
+                _copy_beside(path, fresh=fresh) as copy,
+            ):
+                connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": MEMORY})
+                try:
+                    connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
+                    # Rows wait in memory until their group is full; the usual groups are of 122,880 rows.
+                    connection.execute(f"ATTACH '{_quoted(copy)}' AS board (ROW_GROUP_SIZE {GROUP_ROWS})")
+                    connection.execute("USE board")
+                    connection.execute(_TABLES)
+                    yield connection  # no transaction: the copy takes the place of the file, or is thrown away
+                    connection.execute("CHECKPOINT")  # here and not in close(), which hides that the disk is full
+                finally:
+                    connection.close()
+                if _log_of(copy).exists():
+                    raise LeaderboardError(f"{copy} could not be completed; is the disk full? {later}")
+                with copy.open("rb") as file:
+                    os.fsync(file.fileno())
+                # A log that a killed foreign writer left belongs to the file that is replaced, and to no other.
+                _log_of(path).unlink(missing_ok=True)
+                copy.replace(path)
+                fsync_dir(self.folder)
+        except RunDirectoryError as error:
+            raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
+        except (duckdb.Error, OSError) as error:
+            raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {later}") from error
+
+    def _open_copy(self, sql: str) -> duckdb.DuckDBPyConnection:
+        """The tables that a question names, in memory, locked against files, extensions and further settings."""
+        connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
+        try:
+            if self.path.is_file():
+                connection.execute(f"ATTACH '{_quoted(self.path)}' AS board (READ_ONLY)")
+                for table in ("runs", "agents", "metrics", "rollouts"):
+                    connection.execute(f"CREATE TABLE {table} AS SELECT * FROM board.{table}")
+                connection.execute("DETACH board")
+            connection.execute(_TABLES)
+            for name in ("messages", "completions"):
+                if name in sql.lower():
+                    _load_table(connection, name, self.runs())
+            for setting in (
+                "SET temp_directory=''", "SET python_enable_replacements=false", "SET enable_external_access=false",
+                "SET lock_configuration=true",
+            ):  # fmt: skip
+                connection.execute(setting)
+        except duckdb.Error as error:
+            connection.close()
+            raise LeaderboardError(
+                f"cannot read {self.path}: {str(error).splitlines()[0]}. It can be made again: {self._rebuilding}"
+            ) from error
+        return connection
 
 
 @contextmanager
@@ -177,21 +252,21 @@ def _log_of(path: Path) -> Path:
 
 def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     manifest = folder.manifest()
-    finished = manifest["status"] == DONE and folder.metrics.is_file() and folder.table("rollouts").is_file()
+    finished = manifest.status == Status.DONE and folder.metrics.is_file() and folder.table("rollouts").is_file()
     # A run that failed or was interrupted has a row that says so, and no numbers.
     metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
-    run_id = manifest["run_id"]
+    run_id = manifest.run_id
     for table in ("runs", "agents", "metrics", "rollouts"):
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
     spec = _spec_as_json(folder)
-    row = [manifest.get(name) for name in _RUN_COLUMNS]
+    row = [getattr(manifest, name) for name in _RUN_COLUMNS]
     names = ", ".join(_RUN_COLUMNS)
     marks = ", ".join("?" * len(_RUN_COLUMNS))
     connection.execute(
         f"INSERT INTO runs ({names}, spec, outcomes, training) VALUES ({marks}, ?, ?, ?)",
-        [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.get("training"))],
+        [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.training)],
     )
-    for agent in manifest["agents"]:
+    for agent in manifest.agents:
         connection.execute(
             "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?)",
             [run_id, *(agent[k] for k in ("agent", "role", "model_group", "provider", "model", "base_model"))],
@@ -202,7 +277,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
         )
     if finished:
-        _insert_rollouts(connection, folder, manifest["rollouts"])
+        _insert_rollouts(connection, folder, manifest.rollouts or 0)
 
 
 def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, count: int) -> None:
@@ -226,60 +301,10 @@ def _spec_as_json(folder: RunFolder) -> str:
     return json.dumps(yaml.safe_load(folder.spec.read_text("utf-8")), sort_keys=True)
 
 
-def query(results: Path, sql: str, parameters: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Ask the board, and all runs' `messages` and `completions`, one read-only question.
-
-    The question runs on a copy in memory with no access to files, so that it can change nothing.
-
-    Raises:
-        UsageError: the question is wrong, or is more than a question.
-        LeaderboardError: the board is damaged.
-    """
-    connection = open_copy(results, sql)
-    try:
-        statements = connection.extract_statements(sql)
-        if len(statements) != 1 or statements[0].type not in (_Kind.SELECT, _Kind.EXPLAIN):
-            raise UsageError("one question at a time, and a question only reads: SELECT ...")
-        found = connection.execute(sql, list(parameters))
-        return [item[0] for item in found.description or []], found.fetchall()
-    except duckdb.Error as error:
-        raise UsageError(str(error)) from error
-    finally:
-        connection.close()
-
-
-def open_copy(results: Path, sql: str) -> duckdb.DuckDBPyConnection:
-    """The tables that a question names, in memory, locked against files, extensions and further settings."""
-    path = results / FILE
-    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
-    try:
-        if path.is_file():
-            connection.execute(f"ATTACH '{_quoted(path)}' AS board (READ_ONLY)")
-            for table in ("runs", "agents", "metrics", "rollouts"):
-                connection.execute(f"CREATE TABLE {table} AS SELECT * FROM board.{table}")
-            connection.execute("DETACH board")
-        connection.execute(_TABLES)
-        for name in ("messages", "completions"):
-            if name in sql.lower():
-                _load_table(connection, results, name)
-        for setting in (
-            "SET temp_directory=''", "SET python_enable_replacements=false", "SET enable_external_access=false",
-            "SET lock_configuration=true",
-        ):  # fmt: skip
-            connection.execute(setting)
-    except duckdb.Error as error:
-        connection.close()
-        raise LeaderboardError(
-            f"cannot read {path}: {str(error).splitlines()[0]}. "
-            f"It can be made again: nip-run leaderboard --rebuild --results {results}"
-        ) from error
-    return connection
-
-
-def _load_table(connection: duckdb.DuckDBPyConnection, results: Path, name: str) -> None:
+def _load_table(connection: duckdb.DuckDBPyConnection, name: str, runs: Iterable[RunFolder]) -> None:
     from runner.results.tables import COLUMNS
 
-    files = [duckdb_pattern(f.table(name)) for f in run_folders(results) if f.table(name).is_file()]
+    files = [duckdb_pattern(f.table(name)) for f in runs if f.table(name).is_file()]
     if files:
         connection.execute(
             f"CREATE TABLE {name} AS SELECT * FROM read_parquet(?, union_by_name=true, hive_partitioning=false)",

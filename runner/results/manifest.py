@@ -1,30 +1,53 @@
-"""The manifest of a run: hashes of all it is made of, and what became of it."""
+"""The manifest of a run: hashes of all it is made of, and what became of it; data alone."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Protocol
-
-from runner.agents.agent import Agent
-from runner.documents.fields import to_plain
-from runner.documents.renames import rename_keys
-from runner.errors import RunDirectoryError, RunError
-from runner.hashing import tagged_hash
-from runner.results.folder import RUNNING, RunFolder
-from runner.results.inputs import resolved_spec
-from runner.results.provenance import git_state
-from runner.rollouts.plan import Plan
-from runner.spec.experiment import RENAMED_KEYS
-from runner.version import __version__
+from enum import StrEnum
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 
-def now() -> str:
-    """The time in UTC, to the second, as the tables have it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+class Status(StrEnum):
+    """How a run stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class ReplaySource(NamedTuple):
+    """Whose answers a run was played with: all of them, or those of the rounds before `until_round` alone."""
+
+    run_id: str
+    until_round: int | None
+
+
+class AgentRow(TypedDict):
+    """An agent and its model, as the leaderboard has them."""
+
+    agent: str
+    role: str
+    model_group: str
+    provider: str
+    model: str
+    base_model: str
+
+
+class Counts(TypedDict, total=False):
+    """What a run has come to. A run that did not finish has but the first four."""
+
+    rollouts: int
+    completions: int
+    failed_calls: int
+    cost_usd: float | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost_usd_at_most: float | None
+    transport_failed: int
 
 
 @dataclass(frozen=True)
@@ -36,170 +59,113 @@ class TrainingPart:
     kind: str
     """`training`: its games are trained on; `benchmark`: they measure."""
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Its part of the manifest."""
-        return {"parent_run_id": self.parent_run_id, "iteration": self.iteration, "kind": self.kind}
 
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A run's manifest, whichever version wrote it.
 
-class Identified(Protocol):
-    """What tells runs apart: a plan of games, or of training."""
-
-    @property
-    def identity(self) -> str: ...
-
-    @property
-    def mutable_keys(self) -> tuple[str, ...]:
-        """The keys of a spec that are not in the identity; `*` is any one name."""
-        ...
-
-
-def open_folder(
-    plan: Plan, results: Path, run_id: str, run: Identified | None = None
-) -> tuple[RunFolder, dict[str, Any]]:
-    """The folder of a run: a new one, or the one that was begun, with its manifest.
-
-    `run` is what tells the run apart, where that is not the plan of its games.
-
-    Raises:
-        RunDirectoryError: the folder belongs to another spec.
-        RunError: it cannot be written.
+    Facts with a default were not always recorded, or are not yet known; a null that is written says that nobody knows.
     """
-    folder = RunFolder(results / "runs" / run_id)
-    manifest = manifest_of(plan, folder, run)
-    if manifest is not None:
-        return folder, manifest
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make {folder.path}: {error.strerror}") from error
-    return folder, {**new_manifest(plan, run_id), "identity": (run or plan).identity}
+
+    run_id: str
+    name: str
+    kind: str
+    benchmark: str
+    protocol: str
+    status: Status
+    seed: int
+    point: Mapping[str, Any] = field(default_factory=dict)
+    """What the sweep sets in this run."""
+    identity: str
+    game_sha256: str
+    spec_sha256: str
+    prompts_sha256: Mapping[str, str]
+    protocol_sha256: str
+    dataset_sha256: str
+    dataset_source_sha256: str
+    dataset_selection: Mapping[str, Any]
+    replayed_sha256: Mapping[str, str] | None = None
+    """For each model group that replays a run: the SHA-256 of that run's journal."""
+    version: str
+    python: str
+    git_commit: str | None
+    git_dirty: bool | None
+    parent_run_id: str | None = None
+    iteration: int | None = None
+    agents: tuple[AgentRow, ...]
+    started_at: str
+    finished_at: str | None = None
+    replay_of: ReplaySource | None = None
+    cache: str | None = None
+    """The cache's path from the run's folder."""
+    rollouts: int | None = None
+    completions: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    failed_calls: int | None = None
+    cost_usd: float | None = None
+    cost_usd_at_most: float | None = None
+    transport_failed: int | None = None
+    """How many rollouts ended because no answer came."""
+    training: Mapping[str, Any] | None = None
+    """What became of each model group's training."""
+
+    recorded: tuple[str, ...] = ()
+    """The facts that are written, be they null, in their order."""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """What a later version has written."""
+
+    def __post_init__(self) -> None:
+        known = [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
+        object.__setattr__(self, "recorded", tuple(dict.fromkeys((*self.recorded, *known, *self.unknown))))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """A manifest as it was written.
+
+        Raises:
+            TypeError, ValueError: a fact is missing or is none of ours.
+        """
+        values = {name: value for name, value in data.items() if name in _DEFAULTS}
+        for name, made in _TYPES.items():
+            if values.get(name) is not None:
+                values[name] = made(values[name])
+        unknown = {name: value for name, value in data.items() if name not in _DEFAULTS}
+        return cls(**values, unknown=unknown, recorded=tuple(data))
+
+    def to_json(self) -> dict[str, Any]:
+        """What is written."""
+        return {name: self._plain(name) for name in self.recorded}
+
+    def _plain(self, name: str) -> Any:
+        value = getattr(self, name) if name in _DEFAULTS else self.unknown[name]
+        return list(value) if isinstance(value, tuple) else value
+
+    @property
+    def is_training_run(self) -> bool:
+        """Whether the run is a training run as a whole, whose games are in runs of their own."""
+        return self.kind == "training" and self.parent_run_id is None
+
+    def recording(self, *names: str) -> Self:
+        """With these facts written too, be they null."""
+        return replace(self, recorded=(*self.recorded, *names))
+
+    def ended(self, status: Status, **counts: Unpack[Counts]) -> Self:
+        """As a run that has come to these counts ends now."""
+        return replace(self.recording(*counts), status=status, finished_at=now(), **counts)
 
 
-def manifest_of(plan: Plan, folder: RunFolder, run: Identified | None = None) -> dict[str, Any] | None:
-    """The manifest of a plan's run, or of the run that its games are for; None where it has not begun.
+_FACTS = [one for one in fields(Manifest) if one.name not in ("recorded", "unknown")]
+_DEFAULTS: Mapping[str, Any] = {one.name: {} if one.default_factory is not MISSING else one.default for one in _FACTS}
+"""Every fact in the order in which a new manifest has it, and what it is where it was not recorded."""
 
-    Raises:
-        RunDirectoryError: the folder belongs to another spec.
-    """
-    if not folder.manifest_path.is_file():
-        return None
-    manifest = folder.manifest()
-    if manifest["identity"] != (run or plan).identity:
-        keys = changed_keys(folder, manifest, plan, (run or plan).mutable_keys)
-        what = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
-        raise RunDirectoryError(f"{folder.path} holds another spec's run; {what}. Choose another --run-id")
-    return manifest
+INITIAL_FACTS = tuple(_DEFAULTS)[: list(_DEFAULTS).index("finished_at") + 1]
+"""What every manifest has written from the start."""
+
+_TYPES: Mapping[str, Any] = {"status": Status, "agents": tuple, "replay_of": lambda source: ReplaySource(*source)}
 
 
-def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
-    """What is known when a run starts: hashes of all it is made of, and by which code."""
-    spec = plan.spec
-    commit, dirty = git_state()
-    return {
-        "run_id": run_id,
-        "name": spec.experiment.name,
-        "kind": spec.experiment.kind,
-        "benchmark": plan.benchmark,
-        "protocol": spec.protocol.name,
-        "status": RUNNING,
-        "seed": spec.experiment.seed,
-        "point": dict(spec.point),
-        "identity": plan.identity,
-        "game_sha256": plan.game_hash,
-        "spec_sha256": tagged_hash("spec", resolved_spec(plan)),
-        "prompts_sha256": {name: tagged_hash("prompt", text) for name, text in sorted(spec.prompts.sources.items())},
-        "protocol_sha256": tagged_hash("protocol", to_plain(spec.protocol.file)),
-        "dataset_sha256": spec.dataset.sha256,
-        "dataset_source_sha256": spec.dataset.source_sha256,
-        "dataset_selection": _dataset_selection(plan),
-        "replayed_sha256": dict(spec.replayed),
-        "version": __version__,
-        "python": platform.python_version(),
-        "git_commit": commit,
-        "git_dirty": dirty,
-        "parent_run_id": None,
-        "iteration": None,
-        "agents": [_agent_row(name, agent) for name, agent in plan.seats().items()],
-        "started_at": now(),
-        "finished_at": None,
-    }
-
-
-def _agent_row(name: str, agent: Agent) -> dict[str, Any]:
-    return {
-        "agent": name,
-        "role": agent.agent_spec.role,
-        "model_group": agent.shared_model_group,
-        "provider": agent.model_settings.provider,
-        "model": agent.model_name,
-        "base_model": agent.base_model_name,
-    }
-
-
-def updated_manifest(manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """The manifest of a run that goes on, perhaps with more to play; what began it stays."""
-    fresh = new_manifest(plan, manifest["run_id"])
-    kept = (
-        "started_at",
-        "git_commit",
-        "git_dirty",
-        "version",
-        "python",
-        "parent_run_id",
-        "iteration",
-        "kind",
-        "identity",
-    )
-    return {**fresh, **{name: manifest[name] for name in kept}}
-
-
-def changed_keys(folder: RunFolder, manifest: dict[str, Any], plan: Plan, free: Sequence[str] = ()) -> list[str]:
-    """The keys in which a saved spec is not this one, those that a run may change left out."""
-    import yaml
-
-    try:
-        saved = yaml.safe_load(folder.spec.read_text("utf-8"))
-    except (OSError, yaml.YAMLError):
-        return ["spec.yaml cannot be read"]
-    if not isinstance(saved, dict) or not isinstance(saved.get("dataset"), dict):
-        return ["spec.yaml is damaged"]
-    rename_keys(saved, RENAMED_KEYS)
-    ours, theirs = resolved_spec(plan), saved
-    if ours["kind"] != theirs.get("kind"):
-        return ["kind"]
-    # What was selected from the dataset is no longer in the saved spec, whose dataset holds just that.
-    ours["dataset"].update(_dataset_selection(plan))
-    theirs["dataset"].update(manifest["dataset_selection"])
-    _by_content(ours, plan.spec.replayed)
-    _by_content(theirs, manifest.get("replayed_sha256", {}))
-    ours, theirs = dict(_leaves(ours)), dict(_leaves(theirs))
-    return sorted(
-        key
-        for key in ours.keys() | theirs.keys()
-        if ours.get(key) != theirs.get(key) and not any(_is_below(key, name) for name in free)
-    )
-
-
-def _by_content(saved: dict[str, Any], replayed: Mapping[str, str]) -> None:
-    """Put the hash of what a model group replays in the place of its path."""
-    for group, settings in saved["models"].items():
-        settings["run"] = replayed.get(group)
-
-
-def _dataset_selection(plan: Plan) -> dict[str, Any]:
-    return {name: value for name, value in to_plain(plan.spec.experiment.dataset).items() if name != "path"}
-
-
-def _is_below(key: str, name: str) -> bool:
-    """Whether a dotted key is this one, or one below it; `*` in it is any one name."""
-    parts, wanted = key.split("."), name.split(".")
-    return len(parts) >= len(wanted) and all(b in ("*", a) for a, b in zip(parts, wanted, strict=False))
-
-
-def _leaves(data: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(data, dict) and data:
-        for name, value in data.items():
-            yield from _leaves(value, f"{at}.{name}" if at else str(name))
-    else:
-        yield at, data
+def now() -> str:
+    """The time in UTC, to the second, as the tables have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -79,6 +79,14 @@ class Plan:
         return f"{self.spec.experiment.name}-{self.identity[:10]}"
 
     @property
+    def games(self) -> Plan:
+        """What a plan of either kind is asked for: here itself."""
+        return self
+
+    def all_games(self) -> list[Plan]:
+        return [self]
+
+    @property
     def benchmark(self) -> str:
         return self.spec.experiment.benchmark or self.spec.experiment.name
 

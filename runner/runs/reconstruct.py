@@ -29,7 +29,8 @@ def saved_plan(folder: RunFolder) -> Plan:
     A run that it replays may have grown since; the rollouts keep the ids that they were played under.
     """
     spec = load_spec(folder.spec)
-    return Plan(replace(spec, replayed=folder.manifest().get("replayed_sha256", spec.replayed)))
+    replayed = folder.manifest().replayed_sha256
+    return Plan(spec if replayed is None else replace(spec, replayed=replayed))
 
 
 class Reconstructor:

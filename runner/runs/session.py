@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from runner.models.prices import price_of
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
 from runner.models.records import failure_record
 from runner.models.settings import ModelSettings
-from runner.results.folder import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder
-from runner.results.manifest import now
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest, Status
 from runner.results.metrics import Metrics
 from runner.results.tables import PartFiles
 from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
@@ -67,7 +67,7 @@ class Session:
         self,
         plan: Plan,
         folder: RunFolder,
-        manifest: dict[str, Any],
+        manifest: Manifest,
         *,
         budget: Budget | None = None,
         replay: ReplayOf | None = None,
@@ -78,7 +78,7 @@ class Session:
         shape = plan.shape
         self._tree_statistics = None if shape is None else TreeStatistics(plan.spec.protocol, shape)
         self.notes: list[str] = []
-        if shape is not None and manifest.get("parent_run_id") is None:
+        if shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         self.progress = Progress(total=plan.size, of="rollouts" if plan.shape is None else "trees")
         self._watch = watch or (lambda _: None)
@@ -97,28 +97,27 @@ class Session:
         Raises:
             Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all is kept.
         """
-        self.manifest["status"] = RUNNING
+        self.manifest = replace(self.manifest, status=Status.RUNNING)
         self.folder.write_manifest(self.manifest)
         try:
             with log_to(self.folder.log), relaxed_gc():
                 run_sync(self._play)
         except (Stopped, KeyboardInterrupt, asyncio.CancelledError):
-            if self.manifest["status"] == RUNNING:  # else all is written already
-                self._end(INTERRUPTED)
+            if self.manifest.status == Status.RUNNING:  # else all is written already
+                self._end(Status.INTERRUPTED)
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
         except Exception as error:
-            self._end(INTERRUPTED if isinstance(error, BudgetExhausted) else FAILED)
+            self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED)
             if isinstance(error, (CallError, OSError)):
                 raise RunError(f"run {self.folder.run_id} failed: {error}") from error
             raise
 
-    def _end(self, status: str) -> None:
+    def _end(self, status: Status) -> None:
         # The journal is what counts; where not even this can be written, the run shows as interrupted.
         with suppress(RunError):
             spent = spending(self.plan, self.folder)
-            self.manifest.update(
-                status=status,
-                finished_at=now(),
+            self.manifest = self.manifest.ended(
+                status,
                 rollouts=self.progress.rollouts,
                 completions=spent.completions,
                 failed_calls=self.progress.failures,
@@ -382,11 +381,13 @@ class Session:
         if transport_failed:
             count = f"{transport_failed} of {self.progress.rollouts} rollouts failed in transport"
             self.notes.append(f"{count}, the first with {self._first_failure}; the same command asks for them again")
-        self.manifest.update(
-            status=FAILED if transport_failed == self.progress.rollouts else DONE,
-            finished_at=now(),
+        self.manifest = self.manifest.ended(
+            Status.FAILED if transport_failed == self.progress.rollouts else Status.DONE,
             rollouts=self.progress.rollouts,
-            **self._usage,
+            completions=self._usage["completions"],
+            prompt_tokens=self._usage["prompt_tokens"],
+            completion_tokens=self._usage["completion_tokens"],
+            cached_tokens=self._usage["cached_tokens"],
             failed_calls=self._failed_calls,
             cost_usd=None if None in self._prices.values() else round(self._cost, 9),
             cost_usd_at_most=None if None in self._prices.values() else round(spending(self.plan, self.folder).usd, 9),

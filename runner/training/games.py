@@ -39,7 +39,7 @@ class Games:
 
     def of(self, iteration: int) -> RunFolder:
         """The games that an iteration is trained on."""
-        return RunFolder(self.folder.path.with_name(part_id(self.folder.run_id, iteration, "training")))
+        return self.folder.beside(part_id(self.folder.run_id, iteration, "training"))
 
     def learnt_from(self, iteration: int) -> list[RunFolder]:
         """The games that an iteration's datasets are built from, the oldest first."""
@@ -69,7 +69,7 @@ def check_part(folder: RunFolder, record: PartRecord) -> RunFolder:
     Raises:
         RunError: it is gone; what to do.
     """
-    part = RunFolder(folder.path.with_name(record.run_id))
+    part = folder.beside(record.run_id)
     for path in (part.manifest_path, part.spec, part.journal, part.metrics):
         if not path.is_file():
             what = "the games" if isinstance(record, Played) else "the test"

@@ -42,8 +42,8 @@ def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) ->
 
 def _part(folder: RunFolder, run_id: str) -> str:
     """How a part of a training run stands, in brackets; nothing where it has not begun."""
-    part = RunFolder(folder.path.with_name(run_id))
-    return f" ({run_id}, {part.manifest()['status']})" if part.manifest_path.is_file() else ""
+    part = folder.beside(run_id)
+    return f" ({run_id}, {part.manifest().status})" if part.manifest_path.is_file() else ""
 
 
 def _standing(folder: RunFolder, records: list[GroupRecord], group: str) -> str:

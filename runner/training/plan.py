@@ -50,6 +50,11 @@ def check_run_id(run_id: str) -> None:
         )
 
 
+def plan_of(spec: Spec) -> Plan | TrainingPlan:
+    """The plan of a spec's run, of whichever kind it is."""
+    return TrainingPlan(spec) if spec.experiment.kind == "training" else Plan(spec)
+
+
 @dataclass(frozen=True)
 class TrainingPlan:
     """Everything about a training run that is known before it starts."""

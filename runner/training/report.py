@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from runner.results.folder import RunFolder, run_folders
+from runner.results.folder import RunFolder
+from runner.results.results import Results
 from runner.runs.reconstruct import saved_plan
 from runner.storage.atomic import read_json
 from runner.training.games import check_part
 from runner.training.next_steps import next_steps
 from runner.training.stage_log import read_stages
 from runner.training.stages import Stages, Switched, Tested
-
-
-def parts_of(results: Path, run_id: str) -> list[RunFolder]:
-    """The runs that are a part of a training run, in the order of their iterations, games before tests."""
-    found = [
-        (manifest["iteration"], folder.run_id, folder)
-        for folder in run_folders(results)
-        if (manifest := folder.manifest()).get("parent_run_id") == run_id
-    ]
-    return [folder for _, _, folder in sorted(found, key=lambda row: row[:2])]
 
 
 def progress(folder: RunFolder) -> dict[str, Any]:
@@ -33,7 +23,7 @@ def progress(folder: RunFolder) -> dict[str, Any]:
     """
     stages, training = read_stages(folder.path), saved_plan(folder).spec.experiment.training
     assert training is not None
-    parts = parts_of(folder.path.absolute().parents[1], folder.run_id)
+    parts = Results.of(folder).parts_of(folder.run_id)
     return {**summary(folder, stages, parts), "next": next_steps(folder, stages, training)}
 
 
@@ -67,7 +57,10 @@ def _test(folder: RunFolder, record: Tested) -> dict[str, Any]:
 def _sums(parts: Iterable[RunFolder]) -> dict[str, Any]:
     """What all games and tests took; no cost where that of one is not known."""
     manifests = [part.manifest() for part in parts]
-    counts = {name: sum(row.get(name) or 0 for row in manifests) for name in ("rollouts", "completions")}
-    costs = [row["cost_usd"] for row in manifests if "cost_usd" in row]  # what is played now has none yet
+    costs = [one.cost_usd for one in manifests if one.rollouts is not None]  # what is played now has none yet
     known = [cost for cost in costs if cost is not None]
-    return {**counts, "cost_usd": round(sum(known), 9) if len(known) == len(costs) else None}
+    return {
+        "rollouts": sum(one.rollouts or 0 for one in manifests),
+        "completions": sum(one.completions or 0 for one in manifests),
+        "cost_usd": round(sum(known), 9) if len(known) == len(costs) else None,
+    }

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import orjson
 
-from runner.errors import BudgetExhausted, Interrupted, LeaderboardError, NipRunError, RunError, UsageError, Waiting
-from runner.hashing import tagged_hash
+from runner.errors import BudgetExhausted, Interrupted, NipRunError, RunError, UsageError, Waiting
 from runner.models.layers.budget import Amount, Budget
 from runner.models.settings import ModelSettings
-from runner.results import leaderboard
-from runner.results.folder import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder
-from runner.results.inputs import resolved_spec, write_inputs
-from runner.results.manifest import TrainingPart, changed_keys, now, open_folder, updated_manifest
+from runner.results.changes import changed_keys, is_unchanged
+from runner.results.folder import RunFolder
+from runner.results.inputs import write_inputs
+from runner.results.manifest import AgentRow, Manifest, Status, TrainingPart
+from runner.results.provenance import updated_manifest
+from runner.results.results import Results
+from runner.rollouts.plan import Plan
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
-from runner.runs.run import RunResult, lock_run, run, run_name
-from runner.runs.session import Watch
+from runner.runs.run import RunOptions, RunResult, run_games
 from runner.runs.spending import spending
 from runner.spec.load import Spec
 from runner.storage.atomic import atomic_write, read_json
@@ -32,7 +31,7 @@ from runner.training.backends.connect import backend_for
 from runner.training.lineage import state_of
 from runner.training.loop import Loop
 from runner.training.plan import TrainingPlan, check_run_id
-from runner.training.report import parts_of, summary
+from runner.training.report import summary
 from runner.training.stage_log import read_stages, stage_log
 from runner.training.stages import Outcome, Stages, Switched
 
@@ -43,36 +42,28 @@ MOST_NOTES = 20
 
 
 def train(
-    spec: Spec,
-    results: str | Path = "results",
-    *,
-    run_id: str | None = None,
-    again: bool = False,
-    budget: Budget | None = None,
-    locked_runs: Collection[str] = (),
-    watch: Watch | None = None,
-    manual_models: Mapping[str, str] | None = None,
+    plan: TrainingPlan,
+    results: Results,
+    run_id: str,
+    options: RunOptions,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunResult:
     """Play, select, train and switch models, going on where an earlier process stopped.
 
     Each iteration's games are a run of their own, `<run_id>-i<iteration>`, and each test `<run_id>-t<iteration>`;
-    `parent_run_id` and `iteration` say so. `manual_models` are those that the user trained, by group. `budget` is
-    for games alone: what a trainer costs nobody tells us.
+    `parent_run_id` and `iteration` say so. A budget is for games alone: what a trainer costs nobody tells us.
 
     Raises:
         Waiting: a model is to be trained by hand; the message says how to go on.
         UsageError: the run has done more iterations than are asked for, or cannot have this id.
-        BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.run.run`.
+        BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.run.run_games`.
     """
-    plan, results = TrainingPlan(spec), Path(results)
-    _check_manual_models(plan, manual_models or {})
-    name = run_id or run_name(plan.run_id, results, again=again)
-    check_run_id(name)
-    with nullcontext() if name in locked_runs else lock_run(results, name):
-        folder, manifest = open_folder(plan.games, results, name, plan)
-        finished = manifest["status"] == DONE
-        if finished and manifest["spec_sha256"] == tagged_hash("spec", resolved_spec(plan.games)):
+    _check_manual_models(plan, options.manual_models)
+    check_run_id(run_id)
+    with nullcontext() if options.locked else results.lock(run_id):
+        folder, manifest = results.open(plan, run_id)
+        finished = manifest.status == Status.DONE
+        if finished and is_unchanged(folder, manifest, plan.games):
             return _as_it_was(results, folder, manifest)
         unused: tuple[str, ...] = ()
         if _iterations_left(plan, folder) == 0:
@@ -81,21 +72,21 @@ def train(
                 return _as_it_was(results, folder, manifest, unused)
             plan = _as_trained(plan, folder)
         write_inputs(plan.games, folder)
-        if budget is None and spec.experiment.budget.limited:
-            budget = Budget(spec.experiment.budget)
-            budget.add_spent(training_spending(results, name))
-        work = _Work(
-            plan, results, folder, updated_manifest(manifest, plan.games), budget, watch, manual_models or {}, sleep
-        )
+        settings = plan.spec.experiment.budget
+        if options.budget is None and settings.limited:
+            budget = Budget(settings)
+            budget.add_spent(spent_on_games(results, run_id))
+            options = replace(options, budget=budget)
+        work = _Work(plan, results, folder, updated_manifest(manifest, plan.games), options, sleep)
         work.note(unused)
         try:
-            work.run()
+            work.complete()
         except NipRunError as error:
             for line in work.notes:
                 error.add_note(f"note: {line}")
             raise
-    with interruptible(name):
-        leaderboard.append(results, folder)
+    with interruptible(run_id):
+        results.board.append(folder)
     return RunResult(folder, work.manifest, read_json(folder.metrics), notes=work.notes)
 
 
@@ -104,24 +95,22 @@ class _Work:
     """One process's work on a training run: what its loop is told to play, to train with and to write down."""
 
     plan: TrainingPlan
-    results: Path
+    results: Results
     folder: RunFolder
-    manifest: dict[str, Any]
-    budget: Budget | None
-    watch: Watch | None
-    manual_models: Mapping[str, str]
+    manifest: Manifest
+    options: RunOptions
     sleep: Callable[[float], None]
     _notes: list[str] = field(default_factory=list)
 
-    def run(self) -> None:
+    def complete(self) -> None:
         """All that is left to do; see `train` for what it raises."""
         with (
             sigterm_as_keyboard_interrupt(),
-            _finishing(self.folder, self.manifest, self.results),
+            self._finishing(),
             log_to(self.folder.log),
             stage_log(self.folder.path) as stages,
         ):
-            loop = Loop(self.plan, self.folder, stages, self._play, self._connect, self._switched, self.sleep)
+            loop = Loop(self.plan, self.folder, stages, self._run_games, self._connect, self._switched, self.sleep)
             loop.run()
             self._finish(stages, loop.models)
 
@@ -135,10 +124,11 @@ class _Work:
     def note(self, lines: Iterable[str]) -> None:
         self._notes.extend(lines)
 
-    def _play(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
+    def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
         part = TrainingPart(self.folder.run_id, iteration, kind)
-        played = run(games, self.results, run_id=part_id, budget=self.budget, watch=self.watch, part=part)
-        transport_failed = played.manifest.get("transport_failed")
+        options = RunOptions(budget=self.options.budget, watch=self.options.watch)
+        played = run_games(Plan(games), self.results, part_id, options, part)
+        transport_failed = played.manifest.transport_failed
         if transport_failed:
             # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
             raise RunError(
@@ -148,33 +138,65 @@ class _Work:
         return played.folder
 
     def _switched(self, games: RunFolder, outcomes: Mapping[str, Outcome]) -> None:
-        row = games.manifest()
-        if row.get("training") != outcomes:
-            games.write_manifest({**row, "training": dict(outcomes)})
-            leaderboard.append(self.results, games)
+        manifest = games.manifest()
+        if manifest.training != outcomes:
+            games.write_manifest(replace(manifest, training=dict(outcomes)))
+            self.results.board.append(games)
 
     def _connect(self, group: str, model: ModelSettings, asked_for: bool) -> Backend:
         trainer, policy = self.plan.training.trainers[group], self.plan.spec.experiment.retry.transient
-        named = self.manual_models.get(group) if asked_for else None
+        named = self.options.manual_models.get(group) if asked_for else None
         return backend_for(group, trainer, model, named, policy=policy, sleep=self.sleep)
 
     def _finish(self, stages: Stages, models: Mapping[str, ModelSettings]) -> None:
         """The end of it: the models that it came to, and how they measured on the way."""
-        folder, manifest = self.folder, self.manifest
+        folder = self.folder
         states = {group: state_of(models[group]) for group in self.plan.trained}
         atomic_write(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
-        end = summary(folder, stages, parts_of(self.results, folder.run_id))
+        end = summary(folder, stages, self.results.parts_of(folder.run_id))
         atomic_write(folder.metrics, orjson.dumps(end, option=orjson.OPT_INDENT_2))
-        for row in manifest["agents"]:
-            row.update(model=models[row["model_group"]].name)
-        manifest.update(status=DONE, finished_at=now(), training={g: states[g]["model"] for g in states})
-        folder.write_manifest(manifest)
+        self._write_manifest(
+            replace(
+                self.manifest.ended(Status.DONE),
+                agents=tuple(_with_model(row, models[row["model_group"]]) for row in self.manifest.agents),
+                training={group: state["model"] for group, state in states.items()},
+            )
+        )
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.folder.write_manifest(manifest)
+
+    @contextmanager
+    def _finishing(self) -> Iterator[None]:
+        """Have the manifest and the board say how the run stands, whatever happens."""
+
+        def end(status: Status) -> None:
+            with suppress(NipRunError):
+                self._write_manifest(self.manifest.ended(status))
+                self.results.board.append_unfinished(self.folder)
+
+        self._write_manifest(replace(self.manifest, status=Status.RUNNING))
+        try:
+            yield
+        except KeyboardInterrupt:
+            end(Status.INTERRUPTED)
+            raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
+        except (Waiting, Interrupted, BudgetExhausted):
+            end(Status.INTERRUPTED)
+            raise
+        except Exception:
+            end(Status.FAILED)
+            raise
 
 
-def _as_it_was(results: Path, folder: RunFolder, manifest: dict[str, Any], notes: tuple[str, ...] = ()) -> RunResult:
+def _with_model(row: AgentRow, model: ModelSettings) -> AgentRow:
+    return {**row, "model": model.name}
+
+
+def _as_it_was(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> RunResult:
     """A finished run, of which nothing is changed."""
-    if not leaderboard.holds(results, folder.run_id):
-        leaderboard.append(results, folder)
+    results.board.append_missing(folder)
     return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True, notes=notes)
 
 
@@ -193,9 +215,9 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     return asked - done
 
 
-def _unused(plan: TrainingPlan, folder: RunFolder, manifest: dict[str, Any]) -> tuple[str, ...]:
+def _unused(plan: TrainingPlan, folder: RunFolder, manifest: Manifest) -> tuple[str, ...]:
     """What to say of settings that nobody was trained by, all iterations being done; perhaps nothing."""
-    free = [] if manifest["status"] == DONE else [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
+    free = [] if manifest.status == Status.DONE else [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
     keys = changed_keys(folder, manifest, plan.games, ["models.*.run", *free])
     if not keys:
         return ()
@@ -225,35 +247,9 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
             raise UsageError(f"--set-model {group}=...: its backend is {trainer.backend}, which gives the name itself")
 
 
-def training_spending(results: Path, run_id: str) -> Amount:
+def spent_on_games(results: Results, run_id: str) -> Amount:
     """What the games of a training run have cost so far."""
     total = Amount()
-    for folder in parts_of(results, run_id):
+    for folder in results.parts_of(run_id):
         total += spending(saved_plan(folder), folder)
     return total
-
-
-@contextmanager
-def _finishing(folder: RunFolder, manifest: dict[str, Any], results: Path) -> Iterator[None]:
-    """Have the manifest and the board say how the run stands, whatever happens."""
-
-    def end(status: str) -> None:
-        with suppress(NipRunError):
-            manifest.update(status=status, finished_at=now())
-            folder.write_manifest(manifest)
-            with suppress(LeaderboardError):
-                leaderboard.append(results, folder, wait_seconds=1.0)
-
-    manifest["status"] = RUNNING
-    folder.write_manifest(manifest)
-    try:
-        yield
-    except KeyboardInterrupt:
-        end(INTERRUPTED)
-        raise Interrupted(f"run {folder.run_id} was interrupted; what was paid for is kept") from None
-    except (Waiting, Interrupted, BudgetExhausted):
-        end(INTERRUPTED)
-        raise
-    except Exception:
-        end(FAILED)
-        raise

@@ -117,7 +117,7 @@ def test_a_budget_that_suffices_changes_nothing(tmp_path: Path) -> None:
         bound = played(spec_file(tmp_path, provider.base_url, **budget_of(usd=100.0)), tmp_path / "bound")
         usd = provider.billed_usd(IN, OUT) / 2
     assert derived_files(free.folder.path) == derived_files(bound.folder.path)
-    assert bound.manifest["cost_usd"] == pytest.approx(usd)
+    assert bound.manifest.cost_usd == pytest.approx(usd)
 
 
 def test_games_that_were_begun_finish_where_the_budget_allows(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_the_points_of_a_sweep_may_each_wait_for_room_in_the_budget(tmp_path: Pa
     }  # fmt: skip
     with providing(latency=0.05) as provider:
         path = spec_file(tmp_path, provider.base_url, size=6, **solo)
-        call = (played(path, tmp_path / "one").manifest["cost_usd"] or 0) / 6
+        call = (played(path, tmp_path / "one").manifest.cost_usd or 0) / 6
         spec_file(tmp_path, provider.base_url, size=6, sweep={"seed": [1, 2]}, **solo)
         # Twelve calls, each of which may cost four times what it will.
         done = nip_run_here("spec.yaml", "-q", f"budget.usd={18 * call:.6f}", cwd=tmp_path)
@@ -197,7 +197,7 @@ def test_what_cannot_be_bounded_is_refused_before_any_call(
 
 
 def test_what_costs_nothing_needs_no_price_and_no_limit(tmp_path: Path) -> None:
-    assert played(spec_file(tmp_path, budget={"usd": 0.01}), tmp_path / "results").manifest["cost_usd"] == 0
+    assert played(spec_file(tmp_path, budget={"usd": 0.01}), tmp_path / "results").manifest.cost_usd == 0
 
 
 def test_a_budget_of_calls_needs_neither_price_nor_limit(tmp_path: Path) -> None:

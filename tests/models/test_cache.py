@@ -52,14 +52,14 @@ def test_a_second_run_asks_for_nothing(tmp_path: Path, server: Loopback) -> None
     second = played(path, tmp_path / "second")
     assert server.requests == asked
     assert derived_files(second.folder.path) == derived_files(first.folder.path)
-    assert second.manifest["prompt_tokens"] == first.manifest["prompt_tokens"]
+    assert second.manifest.prompt_tokens == first.manifest.prompt_tokens
 
 
 def test_answers_from_the_cache_cost_nothing(tmp_path: Path, server: Loopback) -> None:
     price = {"m": {"price": {"input": 1.0, "output": 2.0}}}
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", models=price)
-    assert played(path, tmp_path / "first").manifest["cost_usd"] > 0
-    assert played(path, tmp_path / "second").manifest["cost_usd"] == 0
+    assert played(path, tmp_path / "first").manifest.cost_usd > 0
+    assert played(path, tmp_path / "second").manifest.cost_usd == 0
 
 
 def test_another_protocol_s_run_shares_the_requests_that_are_the_same(tmp_path: Path, server: Loopback) -> None:
@@ -95,7 +95,7 @@ def test_whatever_changes_on_the_wire_misses(tmp_path: Path, server: Loopback, c
     played(path, tmp_path / "first")
     asked = server.requests
     second = played(path, tmp_path / "second", change)
-    assert server.requests - asked >= (2 if "send_name" in change else second.manifest["completions"])
+    assert server.requests - asked >= (2 if "send_name" in change else second.manifest.completions)
 
 
 def test_another_server_misses(tmp_path: Path, server: Loopback) -> None:
@@ -103,7 +103,7 @@ def test_another_server_misses(tmp_path: Path, server: Loopback) -> None:
     played(path, tmp_path / "first")
     with serving() as other:
         second = played(path, tmp_path / "second", f"models.m.base_url={other.base_url}")
-        assert other.requests == second.manifest["completions"]
+        assert other.requests == second.manifest.completions
 
 
 def test_an_answer_that_was_invalid_is_not_given_for_the_next_attempt(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_explain_misses_names_the_fields_that_differ(tmp_path: Path, server: Loo
     assert "temperature" in done.stdout
     assert f"{second.manifest['completions']} of {second.manifest['completions']} requests" in done.stdout
     found = json.loads(nip_run_here(*words, "--json", "--max", "2", cwd=tmp_path).stdout)
-    assert found["misses"] == found["requests"] == second.manifest["completions"]
+    assert found["misses"] == found["requests"] == second.manifest.completions
     assert len(found["explained"]) == 2
     (difference,) = [d for d in found["explained"][0]["differences"] if not d["field"].startswith("messages")]
     assert difference == {"field": "temperature", "asked": 0.5, "nearest": None}

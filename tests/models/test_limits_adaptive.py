@@ -213,5 +213,5 @@ def test_a_server_that_refuses_more_than_a_few_at_once_is_learnt_and_answers_all
         calm = played(path, tmp_path / "calm")
     assert stats["kinds"]["too_many"] > 0
     assert result.metrics["outcomes"]["decided"] == 24
-    assert stats["billed"]["answers"] == calm.manifest["completions"]
+    assert stats["billed"]["answers"] == calm.manifest.completions
     assert derived_files(result.folder.path) == derived_files(calm.folder.path)

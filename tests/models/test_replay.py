@@ -225,7 +225,7 @@ def test_the_provider_replay_plays_a_run_by_its_folder(tmp_path: Path, server: L
     replay = {"m": {"provider": "replay", "run": run, "base_url": None, "model": None, "timeout": None}}
     again = played(spec_file(tmp_path, server.base_url, models=replay), tmp_path / "again")
     assert server.requests == asked
-    assert again.manifest["cost_usd"] == 0
+    assert again.manifest.cost_usd == 0
     drop = ("run_id", "rollout_id")
     for name in ("messages", "rollouts", "completions"):
         one, other = (

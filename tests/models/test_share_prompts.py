@@ -63,8 +63,8 @@ def test_the_tokens_in_the_records_are_those_of_the_bill(tmp_path: Path) -> None
     with providing() as provider:
         result = played(shared(tmp_path, provider), tmp_path / "results")
         billed = provider.stats()["billed"]
-    assert result.manifest["prompt_tokens"] == billed["prompt_tokens"]
-    assert result.manifest["completion_tokens"] == billed["completion_tokens"]
+    assert result.manifest.prompt_tokens == billed["prompt_tokens"]
+    assert result.manifest.completion_tokens == billed["completion_tokens"]
     assert sum(row["prompt_tokens"] for row in table(result.folder.path, "completions")) == billed["prompt_tokens"]
 
 
@@ -167,7 +167,7 @@ def test_a_server_that_gives_fewer_answers_than_asked_is_asked_for_the_rest(tmp_
         billed = provider.stats()["billed"]
     assert result.metrics["outcomes"]["decided"] == SIZE * REPEATS
     assert set(samples(result.folder.path).values()) == {1}
-    assert result.manifest["completion_tokens"] == billed["completion_tokens"]
+    assert result.manifest.completion_tokens == billed["completion_tokens"]
 
 
 def test_a_failed_call_is_asked_again_for_all(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import duckdb
 import pytest
 
 from runner.errors import LeaderboardError, ProviderRefusal, UsageError
-from runner.results import leaderboard
 from runner.results.folder import RunFolder
+from runner.results.leaderboard import FILE, LOCK
+from runner.results.manifest import Status
+from runner.results.results import Results
 from runner.results.tables import COLUMNS
 from runner.storage.locks import locked
 from tests.support.play import environment, nip_run_here, played, spec_file, table
@@ -32,7 +35,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = spec_file(folder, size=4)
     for seed in (1, 2, 3):
         played(path, folder / "results", f"seed={seed}")
-    (folder / "results" / leaderboard.FILE).unlink()
+    (folder / "results" / FILE).unlink()
     return folder / "results"
 
 
@@ -43,12 +46,12 @@ def results(three: Path, tmp_path: Path) -> Path:
 
 
 def folders(results: Path) -> list[RunFolder]:
-    return [RunFolder(path) for path in sorted((results / "runs").iterdir())]
+    return list(Results(results).runs())
 
 
 def rows(results: Path) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of the board, in an order of their own."""
-    connection = duckdb.connect(str(results / leaderboard.FILE), read_only=True)
+    connection = duckdb.connect(str(results / FILE), read_only=True)
     try:
         return {name: sorted(connection.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in TABLES}
     finally:
@@ -57,7 +60,7 @@ def rows(results: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 def test_each_run_has_its_rows_once_however_often_it_is_appended(results: Path) -> None:
     for folder in (*folders(results), *folders(results)):
-        leaderboard.append(results, folder)
+        Results(results).board.append(folder)
     found = rows(results)
     assert len(found["runs"]) == 3
     assert len(found["agents"]) == 6
@@ -76,12 +79,12 @@ def test_appending_a_run_that_has_grown_replaces_its_rows(three: Path, tmp_path:
 
 def test_a_board_made_again_has_the_same_rows(results: Path) -> None:
     for folder in folders(results):
-        leaderboard.append(results, folder)
+        Results(results).board.append(folder)
     before = rows(results)
-    assert leaderboard.rebuild(results) == [folder.run_id for folder in folders(results)]
+    assert Results(results).board.rebuild() == [folder.run_id for folder in folders(results)]
     assert rows(results) == before
-    (results / leaderboard.FILE).unlink()
-    leaderboard.rebuild(results)
+    (results / FILE).unlink()
+    Results(results).board.rebuild()
     assert rows(results) == before
 
 
@@ -90,13 +93,13 @@ def test_an_unfinished_run_has_a_row_that_says_so_and_no_numbers(results: Path) 
     for name in COLUMNS:
         unfinished.table(name).unlink()
     unfinished.metrics.unlink()
-    unfinished.write_manifest({**unfinished.manifest(), "status": "running"})
-    leaderboard.rebuild(results)
-    _, found = leaderboard.query(results, "SELECT status, count(*) FROM runs GROUP BY status ORDER BY status")
+    unfinished.write_manifest(replace(unfinished.manifest(), status=Status.RUNNING))
+    Results(results).board.rebuild()
+    _, found = Results(results).board.query("SELECT status, count(*) FROM runs GROUP BY status ORDER BY status")
     assert found == [("done", 2), ("interrupted", 1)]
     for name in ("leaderboard", "metrics", "rollouts"):
         run_id = unfinished.run_id
-        assert leaderboard.query(results, f"SELECT count(*) FROM {name} WHERE run_id = ?", [run_id])[1] == [(0,)]
+        assert Results(results).board.query(f"SELECT count(*) FROM {name} WHERE run_id = ?", [run_id])[1] == [(0,)]
 
 
 def test_a_run_that_the_provider_refused_is_on_the_board_as_failed_when_it_is_made_again(tmp_path: Path) -> None:
@@ -104,16 +107,16 @@ def test_a_run_that_the_provider_refused_is_on_the_board_as_failed_when_it_is_ma
         path = spec_file(tmp_path, server.base_url, size=4)
         with pytest.raises(ProviderRefusal):
             played(path, tmp_path / "results")
-    leaderboard.rebuild(tmp_path / "results")
-    assert leaderboard.query(tmp_path / "results", "SELECT status FROM runs")[1] == [("failed",)]
+    Results(tmp_path / "results").board.rebuild()
+    assert Results(tmp_path / "results").board.query("SELECT status FROM runs")[1] == [("failed",)]
 
 
 def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from runner.results import leaderboard; from runner.results.folder import RunFolder\n"
-        "results = Path(sys.argv[1])\n"
-        "for path in sorted((results / 'runs').iterdir()): leaderboard.append(results, RunFolder(path))\n"
+        "from runner.results.results import Results\n"
+        "results = Results(Path(sys.argv[1]))\n"
+        "for folder in results.runs(): results.board.append(folder)\n"
     )
     processes = [
         subprocess.Popen(
@@ -129,20 +132,20 @@ def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) ->
 
 
 def test_a_board_that_stays_locked_is_named_with_the_command_that_appends_later(results: Path) -> None:
-    with locked(results / leaderboard.LOCK, "the test"):
+    with locked(results / LOCK, "the test"):
         begun = time.monotonic()
         with pytest.raises(LeaderboardError, match=r"in use by process \d+ .* for 0\.3 s.*leaderboard --rebuild"):
-            leaderboard.append(results, folders(results)[0], wait_seconds=0.3)
+            Results(results).board.append(folders(results)[0], wait_seconds=0.3)
         assert 0.25 < time.monotonic() - begun < 2
-    leaderboard.append(results, folders(results)[0], wait_seconds=0.3)
+    Results(results).board.append(folders(results)[0], wait_seconds=0.3)
     assert len(rows(results)["runs"]) == 1
 
 
 def test_a_reader_that_keeps_the_board_open_stops_no_append(results: Path) -> None:
-    leaderboard.append(results, folders(results)[0])
-    reader = duckdb.connect(str(results / leaderboard.FILE), read_only=True)
+    Results(results).board.append(folders(results)[0])
+    reader = duckdb.connect(str(results / FILE), read_only=True)
     try:
-        leaderboard.append(results, folders(results)[1])
+        Results(results).board.append(folders(results)[1])
         assert reader.execute("SELECT count(*) FROM runs").fetchone() == (1,)
     finally:
         reader.close()
@@ -150,41 +153,41 @@ def test_a_reader_that_keeps_the_board_open_stops_no_append(results: Path) -> No
 
 
 def test_leftovers_of_a_killed_append_do_no_harm(results: Path) -> None:
-    leaderboard.append(results, folders(results)[0])
-    (results / (leaderboard.FILE + ".new")).write_bytes(b"half a file")
-    (results / (leaderboard.FILE + ".new.wal")).write_bytes(b"half a log")
-    leaderboard.append(results, folders(results)[1])
+    Results(results).board.append(folders(results)[0])
+    (results / (FILE + ".new")).write_bytes(b"half a file")
+    (results / (FILE + ".new.wal")).write_bytes(b"half a log")
+    Results(results).board.append(folders(results)[1])
     assert len(rows(results)["runs"]) == 2
-    assert sorted(p.name for p in results.iterdir()) == [leaderboard.LOCK, leaderboard.FILE, "runs"]
+    assert sorted(p.name for p in results.iterdir()) == [LOCK, FILE, "runs"]
 
 
 def test_an_append_that_fails_leaves_the_old_board(results: Path) -> None:
-    leaderboard.append(results, folders(results)[0])
-    before = (results / leaderboard.FILE).read_bytes()
+    Results(results).board.append(folders(results)[0])
+    before = (results / FILE).read_bytes()
     folders(results)[1].table("rollouts").write_bytes(b"not parquet")
     with pytest.raises((LeaderboardError, UsageError)):
-        leaderboard.append(results, folders(results)[1])
-    assert (results / leaderboard.FILE).read_bytes() == before
+        Results(results).board.append(folders(results)[1])
+    assert (results / FILE).read_bytes() == before
     assert not list(results.glob("*.new*"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 8192, b"DUCK" * 5000])
 def test_a_damaged_board_says_that_it_can_be_made_again(results: Path, damage: bytes) -> None:
-    leaderboard.append(results, folders(results)[0])
-    (results / leaderboard.FILE).write_bytes(damage)
+    Results(results).board.append(folders(results)[0])
+    (results / FILE).write_bytes(damage)
     for attempt in (
-        lambda: leaderboard.append(results, folders(results)[1]),
-        lambda: leaderboard.query(results, "SELECT * FROM runs"),
+        lambda: Results(results).board.append(folders(results)[1]),
+        lambda: Results(results).board.query("SELECT * FROM runs"),
     ):
         with pytest.raises(LeaderboardError, match="leaderboard --rebuild"):
             attempt()
-    assert len(leaderboard.rebuild(results)) == 3
+    assert len(Results(results).board.rebuild()) == 3
     assert len(rows(results)["runs"]) == 3
 
 
 def test_the_view_ranks_benchmark_runs_by_accuracy(results: Path) -> None:
-    leaderboard.rebuild(results)
-    columns, found = leaderboard.query(results, "SELECT * FROM leaderboard")
+    Results(results).board.rebuild()
+    columns, found = Results(results).board.query("SELECT * FROM leaderboard")
     records = [dict(zip(columns, row, strict=True)) for row in found]
     assert len(records) == 3
     assert [r["accuracy"] for r in records] == sorted((r["accuracy"] for r in records), reverse=True)
@@ -195,22 +198,22 @@ def test_the_view_ranks_benchmark_runs_by_accuracy(results: Path) -> None:
 
 
 def test_messages_and_completions_of_all_runs_can_be_asked(results: Path) -> None:
-    leaderboard.rebuild(results)
-    _, found = leaderboard.query(results, "SELECT count(DISTINCT run_id), count(*) FROM messages")
+    Results(results).board.rebuild()
+    _, found = Results(results).board.query("SELECT count(DISTINCT run_id), count(*) FROM messages")
     assert found == [(3, sum(len(table(folder.path, "messages")) for folder in folders(results)))]
-    _, found = leaderboard.query(results, "SELECT count(*) FROM completions JOIN rollouts USING (run_id, rollout_id)")
+    _, found = Results(results).board.query("SELECT count(*) FROM completions JOIN rollouts USING (run_id, rollout_id)")
     assert found == [(sum(len(table(folder.path, "completions")) for folder in folders(results)),)]
 
 
 def test_rewards_in_sql_are_numbers_by_agent(results: Path) -> None:
-    leaderboard.rebuild(results)
-    _, found = leaderboard.query(results, "SELECT DISTINCT abs((rewards->>'verifier')::DOUBLE) FROM rollouts")
+    Results(results).board.rebuild()
+    _, found = Results(results).board.query("SELECT DISTINCT abs((rewards->>'verifier')::DOUBLE) FROM rollouts")
     assert found == [(1.0,)]
 
 
 def test_without_a_board_the_tables_are_there_and_empty(tmp_path: Path) -> None:
     for name in (*TABLES, "messages", "completions", "leaderboard"):
-        assert leaderboard.query(tmp_path, f"SELECT count(*) FROM {name}")[1] == [(0,)]
+        assert Results(tmp_path).board.query(f"SELECT count(*) FROM {name}")[1] == [(0,)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -241,13 +244,13 @@ HOSTILE = (
 
 @pytest.mark.parametrize("sql", HOSTILE)
 def test_a_question_can_neither_read_nor_write_a_file(results: Path, tmp_path: Path, sql: str) -> None:
-    leaderboard.rebuild(results)
+    Results(results).board.rebuild()
     secret = tmp_path / "secret.csv"
     secret.write_text("a,b\n1,2\n")
-    board = results / leaderboard.FILE
+    board = results / FILE
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises((LeaderboardError, UsageError)):
-        leaderboard.query(results, sql.format(file=secret, board=board, new=tmp_path / "new"))
+        Results(results).board.query(sql.format(file=secret, board=board, new=tmp_path / "new"))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -255,26 +258,26 @@ def test_a_question_can_neither_read_nor_write_a_file(results: Path, tmp_path: P
     "sql", ["DELETE FROM runs", "DROP TABLE rollouts", "UPDATE runs SET name = 'x'", "CREATE TABLE x AS SELECT 1"]
 )
 def test_a_question_changes_nothing_that_lasts(results: Path, sql: str) -> None:
-    leaderboard.rebuild(results)
-    before = (results / leaderboard.FILE).read_bytes()
+    Results(results).board.rebuild()
+    before = (results / FILE).read_bytes()
     with suppress(UsageError):
-        leaderboard.query(results, sql)
-    assert (results / leaderboard.FILE).read_bytes() == before
-    assert leaderboard.query(results, "SELECT count(*) FROM runs")[1] == [(3,)]
+        Results(results).board.query(sql)
+    assert (results / FILE).read_bytes() == before
+    assert Results(results).board.query("SELECT count(*) FROM runs")[1] == [(3,)]
 
 
 def test_names_of_the_caller_s_program_are_no_tables(results: Path) -> None:
     """DuckDB can read Python variables by name; a question of ours cannot."""
     frame_of_the_caller = [1, 2, 3]
     with pytest.raises((LeaderboardError, UsageError)):
-        leaderboard.query(results, "SELECT * FROM frame_of_the_caller")
+        Results(results).board.query("SELECT * FROM frame_of_the_caller")
     assert frame_of_the_caller
 
 
 def test_a_folder_s_name_is_no_sql(tmp_path: Path, three: Path) -> None:
     results = shutil.copytree(three, tmp_path / "it's; DROP TABLE runs --")
-    assert len(leaderboard.rebuild(results)) == 3
-    assert leaderboard.query(results, "SELECT count(*) FROM messages")[1][0][0] > 0
+    assert len(Results(results).board.rebuild()) == 3
+    assert Results(results).board.query("SELECT count(*) FROM messages")[1][0][0] > 0
 
 
 def test_a_folder_s_name_is_no_column(tmp_path: Path) -> None:
@@ -286,16 +289,16 @@ def test_a_folder_s_name_is_no_column(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     results = tmp_path / "seed=2" / "r"
     for name in ("messages", "completions"):
-        names, found = leaderboard.query(results, f"SELECT * FROM {name}")
+        names, found = Results(results).board.query(f"SELECT * FROM {name}")
         assert names == list(COLUMNS[name])
         assert found
-    assert len(leaderboard.query(results, "SELECT * FROM rollouts")[1]) == 4
+    assert len(Results(results).board.query("SELECT * FROM rollouts")[1]) == 4
 
 
 def test_a_finished_run_whose_rows_are_missing_gets_them_when_it_is_run_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4)
     played(path, tmp_path / "results")
-    (tmp_path / "results" / leaderboard.FILE).unlink()  # as after a kill between the last record and the append
+    (tmp_path / "results" / FILE).unlink()  # as after a kill between the last record and the append
     done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert leaderboard.query(tmp_path / "results", "SELECT count(*) FROM runs")[1] == [(1,)]
+    assert Results(tmp_path / "results").board.query("SELECT count(*) FROM runs")[1] == [(1,)]

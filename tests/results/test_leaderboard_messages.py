@@ -15,15 +15,15 @@ REBUILD = "nip-run leaderboard --rebuild --results"
 CODE = """
 import resource, sys
 from pathlib import Path
-from runner.results import leaderboard
 from runner.errors import LeaderboardError
-from runner.results.folder import RunFolder
+from runner.results.results import Results
 
-results = Path(sys.argv[1])
-(folder,) = (results / "runs").iterdir()
+results = Results(Path(sys.argv[1]))
+(folder,) = results.runs()
+board = results.board
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    leaderboard.append(results, RunFolder(folder)) if sys.argv[2] == "append" else leaderboard.rebuild(results)
+    board.append(folder) if sys.argv[2] == "append" else board.rebuild()
 except LeaderboardError as error:
     print(error)
 """

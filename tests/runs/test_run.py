@@ -64,7 +64,7 @@ def test_a_run_can_be_played_in_a_notebook_where_a_loop_is_running_already(tmp_p
     path = spec_file(tmp_path, size=2)
 
     async def cell() -> int:
-        return int(played(path, tmp_path / "results").manifest["rollouts"])
+        return int(played(path, tmp_path / "results").manifest.rollouts)
 
     assert asyncio.run(cell()) == 2
 

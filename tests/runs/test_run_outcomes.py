@@ -37,7 +37,7 @@ def test_each_class_of_failure_has_its_outcome(tmp_path: Path, kind: str, then: 
     rows = table(result.folder.path, "rollouts")
     assert {(row["outcome"], row["decision"]) for row in rows} == {(outcome, 2)}
     # A run that no answer reached is none: its rows are kept, and the same command tries again.
-    assert result.manifest["status"] == ("failed" if outcome == "transport_failed" else "done")
+    assert result.manifest.status == ("failed" if outcome == "transport_failed" else "done")
 
 
 def test_bad_answers_are_asked_again_up_to_the_number_given(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_shorter_run_after_a_longer_one_pays_for_nothing_and_loses_nothing(tmp
         assert server.requests == asked
         longer = played(path, tmp_path / "results")
         assert server.requests == asked
-    assert shorter.manifest["rollouts"] == 5
+    assert shorter.manifest.rollouts == 5
     assert derived_files(longer.folder.path) == files
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from runner.errors import UsageError
+from runner.results.results import Results
 from runner.rollouts.plan import Plan
-from runner.runs.run import lock_run
 from runner.spec.load import load_specs
 from tests.support.play import command, environment, journal_records, nip_run, nip_run_here, spec_file
 from tests.support.servers.batch_client import Provider, providing
@@ -90,7 +90,7 @@ def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> Non
 def test_nothing_is_asked_before_every_point_of_the_sweep_is_locked(tmp_path: Path) -> None:
     with providing() as provider:
         _, second = sweep(tmp_path, provider, budget={"usd": 50.0})
-        with lock_run(tmp_path / "results", second):
+        with Results(tmp_path / "results").lock(second):
             done = nip_run("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 1
         assert f"run {second} is in use by process" in done.stderr
@@ -102,7 +102,7 @@ def test_nothing_is_asked_before_every_point_of_the_sweep_is_locked(tmp_path: Pa
 def test_a_sweep_may_have_more_points_than_a_process_may_open_files_by_default(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2, sweep={"seed": list(range(80))}, budget={"usd": 1.0})
     last = Plan(load_specs(path)[-1]).run_id
-    with lock_run(tmp_path / "results", last):
+    with Results(tmp_path / "results").lock(last):
         done = subprocess.run(
             ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *command("spec.yaml", "-q")], cwd=tmp_path,
             env=environment(), capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
@@ -135,7 +135,7 @@ def test_a_run_that_stands_twice_in_a_command_is_counted_and_locked_once(tmp_pat
 @pytest.mark.parametrize("name", ["../elsewhere", "a b", "", "."])
 def test_a_run_id_that_can_be_none_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot be a run's id"):
-        lock_run(tmp_path / "results", name)
+        Results(tmp_path / "results").lock(name)
     if name:
         spec_file(tmp_path, budget={"usd": 1.0})
         before = sorted(tmp_path.rglob("*"))

@@ -16,8 +16,9 @@ from unittest.mock import patch
 
 import duckdb
 
+from runner.api import run
 from runner.cli.main import main
-from runner.runs.run import RunResult, run
+from runner.runs.run import RunResult
 from runner.spec.load import load_spec
 from tests.support.subprocess_server import ROOT
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.cli.run import as_json
+from runner.cli.result import as_json
 from runner.results.folder import RunFolder
-from runner.results.leaderboard import query
+from runner.results.manifest import Status
+from runner.results.results import Results
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress
 from tests.support.play import nip_run_here
 from tests.support.training import TEST, TRAIN, datasets_of, stages_of, trained, training_spec
+
+OUTCOMES = "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"
+REWARDS = "SELECT rewards FROM rollouts WHERE run_id = ? AND rollout_id = ?"
 
 # What a training run leaves
 
@@ -30,7 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_iteration_and_every_test_is_a_row_of_its_own(finished: Path) -> None:
     sql = "SELECT kind, iteration, parent_run_id, status, rollouts, training IS NULL FROM runs ORDER BY kind, iteration"
-    _, rows = query(finished / "results", sql)
+    _, rows = Results(finished / "results").board.query(sql)
     run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
     assert rows == [
         *[("benchmark", iteration, run_id, "done", TEST, True) for iteration in (0, 1, 2)],
@@ -44,7 +49,7 @@ def test_sql_draws_the_learning_curve(finished: Path) -> None:
         "SELECT r.iteration, l.accuracy, l.models FROM leaderboard l JOIN runs r USING (run_id) "
         "WHERE r.parent_run_id IS NOT NULL ORDER BY r.iteration"
     )
-    _, rows = query(finished / "results", sql)
+    _, rows = Results(finished / "results").board.query(sql)
     assert [row[0] for row in rows] == [0, 1, 2]
     assert rows[0][2] == "prover=dummy, verifier=dummy"
     assert len({row[2] for row in rows}) == 3
@@ -62,7 +67,7 @@ def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -
 def test_a_rollout_of_any_iteration_is_shown_and_games_are_exported_part_by_part(finished: Path) -> None:
     run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
     sql = "SELECT rollout_id FROM rollouts WHERE run_id = ? LIMIT 1"
-    _, rows = query(finished / "results", sql, [f"{run_id}-i1"])
+    _, rows = Results(finished / "results").board.query(sql, [f"{run_id}-i1"])
     shown = nip_run_here("show", run_id, rows[0][0], cwd=finished)
     assert (shown.returncode, shown.stderr) == (0, f"of run {run_id}-i1\n")
     assert f"rollout {rows[0][0]}" in shown.stdout
@@ -93,7 +98,7 @@ def test_the_next_iteration_plays_with_the_new_models(finished: Path) -> None:
     folder = trained(finished / "spec.yaml", finished / "results").folder
     state = json.loads((folder.path / "state.json").read_text("utf-8"))
     second = RunFolder(folder.path.with_name(folder.run_id + "-i1")).manifest()
-    for row in second["agents"]:
+    for row in second.agents:
         assert row["model"] == state[row["model_group"]]["lineage"][0]["model"]
         assert row["base_model"] == "dummy"
 
@@ -105,8 +110,7 @@ def test_every_line_of_a_dataset_is_traced_to_its_rollout(finished: Path) -> Non
         traces = [json.loads(line) for line in files[name + ".trace.jsonl"].splitlines()]
         assert [trace["line"] for trace in traces] == list(range(1, len(files[name].splitlines()) + 1))
         for trace in traces:
-            _, found = query(
-                finished / "results",
+            _, found = Results(finished / "results").board.query(
                 "SELECT rewards FROM rollouts WHERE run_id = ? AND rollout_id = ?",
                 [trace["run_id"], trace["rollout_id"]],
             )
@@ -140,7 +144,7 @@ def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: P
     shutil.rmtree(folder.path / "iterations")
     for part in ("i0", "t0", "t2"):
         one = RunFolder(folder.path.with_name(f"{run_id}-{part}"))
-        one.write_manifest({**one.manifest(), "status": "interrupted"})
+        one.write_manifest(replace(one.manifest(), status=Status.INTERRUPTED))
     expected = {
         1: f"iteration 0: its games ({run_id}-i0, interrupted)",
         2: f"iteration 0: its test ({run_id}-t0, interrupted)",
@@ -179,13 +183,15 @@ def test_a_frozen_agent_never_trains(tmp_path: Path) -> None:
     assert not list(folder.path.rglob("v.sft*"))
     assert not [record for record in stages_of(folder) if record.get("group") == "v"]
     last = RunFolder(folder.path.with_name(folder.run_id + "-t2")).manifest()
-    assert {row["agent"]: row["model"] for row in last["agents"]}["verifier"] == "dummy"
+    assert {row["agent"]: row["model"] for row in last.agents}["verifier"] == "dummy"
 
 
 def test_too_few_examples_are_said_in_the_row_and_leave_the_model_as_it_was(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"min_examples": 1000, "iterations": 1})
     result = trained(path, tmp_path / "results")
-    _, rows = query(tmp_path / "results", "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'")
+    _, rows = Results(tmp_path / "results").board.query(
+        "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"
+    )
     outcomes = json.loads(rows[0][0])
     assert {group: outcome["outcome"] for group, outcome in outcomes.items()} == dict.fromkeys("pv", "too_few_examples")
     assert result.metrics["iterations"][0]["models"]["p"]["model"] == "dummy"
@@ -215,7 +221,9 @@ def test_replaced_guesses_train_the_verifier_where_nothing_tells_its_rollouts_ap
     assert row["outcomes"]["p"]["outcome"] == "too_few_examples"
     assert (row["outcomes"]["v"]["outcome"], row["outcomes"]["v"]["examples"]) == ("trained", TRAIN // 2)
     assert "none is trained on as it was played" in row["outcomes"]["v"]["notes"][0]
-    _, stored = query(tmp_path / "results", "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'")
+    _, stored = Results(tmp_path / "results").board.query(
+        "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"
+    )
     assert json.loads(stored[0][0]) == row["outcomes"]
     shown = nip_run_here("show", result.folder.run_id, cwd=tmp_path)
     assert "nothing tells the rollouts apart" in " ".join(shown.stdout.split())

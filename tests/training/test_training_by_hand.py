@@ -13,7 +13,7 @@ import pytest
 
 from runner.errors import RunError, UsageError, Waiting
 from runner.hashing import file_hash
-from runner.results.leaderboard import query
+from runner.results.results import Results
 from runner.spec.load import load_spec
 from runner.training.run import train
 from tests.support.play import nip_run_here
@@ -92,7 +92,7 @@ def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) 
         with pytest.raises(Waiting):
             trained(path, tmp_path / "results")
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 2
-    _, rows = query(tmp_path / "results", "SELECT status FROM runs WHERE parent_run_id IS NULL")
+    _, rows = Results(tmp_path / "results").board.query("SELECT status FROM runs WHERE parent_run_id IS NULL")
     assert rows == [("interrupted",)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from runner.errors import RunDirectoryError, SpecError, Waiting
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
-from runner.results.manifest import open_folder
+from runner.results.manifest import Status
+from runner.results.results import Results
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from tests.support.play import nip_run_here
@@ -70,7 +72,7 @@ def test_points_of_a_sweep_that_are_one_run_are_refused_before_anything_is_playe
 def test_a_changed_hyperparameter_is_named_where_the_run_id_is_taken(tmp_path: Path) -> None:
     path = trained_at_provider(tmp_path)
     plan = TrainingPlan(load_spec(path))
-    folder, manifest = open_folder(plan.games, tmp_path / "results", "mine", plan)
+    folder, manifest = Results(tmp_path / "results").open(plan, "mine")
     write_inputs(plan.games, folder)
     folder.write_manifest(manifest)
     with pytest.raises(RunDirectoryError, match=r"these keys differ: training\.trainers\.p\.n_epochs\. Choose another"):
@@ -104,10 +106,10 @@ def test_other_trainers_are_not_written_down_where_only_the_last_test_is_left(tm
     folder = trained(path, tmp_path / "results").folder
     log = folder.path / "stages.jsonl"
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
-    folder.write_manifest({**folder.manifest(), "status": "interrupted"})
+    folder.write_manifest(replace(folder.manifest(), status=Status.INTERRUPTED))
     before = folder.spec.read_bytes()
     done = trained(path, tmp_path / "results", "training.trainers.p={backend: files}")
-    assert (done.manifest["status"], folder.spec.read_bytes()) == ("done", before)
+    assert (done.manifest.status, folder.spec.read_bytes()) == ("done", before)
     assert [note for note in done.notes if note.endswith("training.trainers.p.backend")]
 
 

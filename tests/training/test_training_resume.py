@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from runner.errors import JournalError, RunDirectoryError, RunError, UsageError, Waiting
 from runner.hashing import file_hash
 from runner.results.folder import RunFolder
-from runner.runs.run import lock_run
+from runner.results.manifest import Status
+from runner.results.results import Results
 from tests.support.play import nip_run, nip_run_here
 from tests.support.training import datasets_of, malt, stages_of, trained, training_spec
 
@@ -29,8 +31,7 @@ def test_a_run_that_was_killed_after_any_stage_comes_to_the_same_end(tmp_path: P
         shutil.copytree(tmp_path / "results", tmp_path / f"cut{kept}")
         cut = RunFolder(tmp_path / f"cut{kept}" / "runs" / whole.run_id)
         (cut.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][: len(lines[kept]) // 2])
-        manifest = cut.manifest()
-        cut.write_manifest({**manifest, "status": "running"})
+        cut.write_manifest(replace(cut.manifest(), status=Status.RUNNING))
         journals = {p: p.read_bytes() for p in sorted((cut.path.parent).glob("*/journal.jsonl"))}
         again = trained(path, tmp_path / f"cut{kept}").folder
         assert (again.path / "state.json").read_bytes() == state
@@ -148,7 +149,7 @@ def test_a_part_that_is_gone_is_named_with_what_it_was(tmp_path: Path, part: str
 
 def test_a_second_process_is_told_who_has_the_run(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
-    with lock_run(tmp_path / "results", "mine"):
+    with Results(tmp_path / "results").lock("mine"):
         second = nip_run("spec.yaml", "--run-id", "mine", cwd=tmp_path)
     assert second.returncode == 1
     assert f"run mine is in use by process {os.getpid()} on " in second.stderr
@@ -192,6 +193,6 @@ def test_a_training_run_can_be_played_in_a_notebook_where_a_loop_is_running_alre
     path = training_spec(tmp_path, training={"iterations": 1})
 
     async def cell() -> str:
-        return str(trained(path, tmp_path / "results").manifest["status"])
+        return str(trained(path, tmp_path / "results").manifest.status)
 
     assert asyncio.run(cell()) == "done"

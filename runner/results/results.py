@@ -1,0 +1,156 @@
+"""A results folder: the runs in it, by name, whose they are, and the board that is made from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from runner.errors import RunDirectoryError, RunError, UsageError
+from runner.results.changes import changed_keys
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest, Status
+from runner.results.provenance import new_manifest
+from runner.rollouts.run_plan import RunPlan
+from runner.spec.experiment import RUN_ID_PATTERN
+from runner.storage.locks import locked
+
+if TYPE_CHECKING:
+    from runner.results.leaderboard import Leaderboard
+
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class Results:
+    """A results folder, which need not be there yet."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Self:
+        """The results folder that a run is in."""
+        return cls(folder.path.absolute().parents[1])
+
+    @cached_property
+    def board(self) -> Leaderboard:
+        """The leaderboard, whose database is loaded when it is first asked for."""
+        from runner.results.leaderboard import Leaderboard
+
+        return Leaderboard(self.path, self.runs)
+
+    def run(self, run_id: str) -> RunFolder:
+        """The folder of the run with this id, which need not be there."""
+        return RunFolder(self.path / RUNS / run_id)
+
+    def runs(self) -> Iterator[RunFolder]:
+        """Every run, by name; damaged ones are left out (see `damaged`)."""
+        for folder in self._folders():
+            if folder.damage() is None:
+                yield folder
+
+    def damaged(self) -> list[str]:
+        """What is wrong with the runs that every list leaves out."""
+        return [damage for folder in self._folders() if (damage := folder.damage()) is not None]
+
+    def _folders(self) -> Iterator[RunFolder]:
+        runs = self.path / RUNS
+        for path in sorted(runs.iterdir()) if runs.is_dir() else ():
+            folder = RunFolder(path)
+            if folder.manifest_path.is_file():
+                yield folder
+
+    def find(self, name: str) -> RunFolder:
+        """A run by its id, by the start of it where that is one run's alone, or by its folder, wherever that is.
+
+        Raises:
+            UsageError: there is none, or there are several.
+        """
+        direct = RunFolder(Path(name))
+        if direct.manifest_path.is_file():
+            return direct
+        exact = self.run(name)
+        if name and exact.manifest_path.is_file():
+            return exact
+        found = [folder for folder in self.runs() if folder.run_id.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(f"{name!r} is the start of {len(found)} runs: {', '.join(f.run_id for f in found[:5])}")
+        raise UsageError(f"no run {name!r} in {self.path}; `nip-run runs` lists them")
+
+    def parts_of(self, run_id: str) -> list[RunFolder]:
+        """The runs that are a part of a training run, in the order of their iterations, games before tests."""
+        found = [
+            (manifest.iteration, folder.run_id, folder)
+            for folder in self.runs()
+            if (manifest := folder.manifest()).parent_run_id == run_id
+        ]
+        return [folder for _, _, folder in sorted(found, key=lambda row: row[:2])]
+
+    def name_for(self, run_id: str, *, again: bool = False, replay: bool = False, given: Collection[str] = ()) -> str:
+        """The id of the run that a plan with this id makes: its own, or the next free one where it is to be run anew.
+
+        An unfinished run of the same kind is gone on with, unless its name is one of those `given` already.
+        """
+        taken = {folder.run_id: folder for folder in self.runs()}
+
+        def is_free(name: str) -> bool:
+            return name not in given and (name not in taken or taken[name].manifest().status != Status.DONE)
+
+        if not (again or replay) or (run_id not in taken and run_id not in given):
+            return run_id
+        base = f"{run_id}-replay" if replay else run_id
+        number = 1 if replay else 2
+        while True:
+            name = base if replay and number == 1 else f"{base}-{number}"
+            if is_free(name):
+                return name
+            number += 1
+
+    def open(self, plan: RunPlan, run_id: str) -> tuple[RunFolder, Manifest]:
+        """The folder of a plan's run: a new one, or the one that was begun, with its manifest.
+
+        Raises:
+            RunDirectoryError: the folder belongs to another spec.
+            RunError: it cannot be written.
+        """
+        folder, manifest = self.run(run_id), self.manifest_of(plan, run_id)
+        if manifest is not None:
+            return folder, manifest
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make {folder.path}: {error.strerror}") from error
+        return folder, new_manifest(plan.games, run_id, plan.identity)
+
+    def manifest_of(self, plan: RunPlan, run_id: str) -> Manifest | None:
+        """The manifest of a plan's run; None where it has not begun.
+
+        Raises:
+            RunDirectoryError: the folder belongs to another spec.
+        """
+        folder = self.run(run_id)
+        if not folder.manifest_path.is_file():
+            return None
+        manifest = folder.manifest()
+        if manifest.identity != plan.identity:
+            keys = changed_keys(folder, manifest, plan.games, plan.mutable_keys)
+            what = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
+            raise RunDirectoryError(f"{folder.path} holds another spec's run; {what}. Choose another --run-id")
+        return manifest
+
+    def lock(self, run_id: str) -> AbstractContextManager[None]:
+        """Keep a run to this process; its folder is made if it is not there.
+
+        Raises:
+            UsageError: no run can have this id.
+            RunDirectoryError: another process has it; the message names the process.
+        """
+        if not re.fullmatch(RUN_ID_PATTERN, run_id):
+            raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {RUN_ID_PATTERN}")
+        return locked(self.run(run_id).lock, f"run {run_id}")

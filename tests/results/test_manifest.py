@@ -1,0 +1,134 @@
+"""Manifests: read and written again byte for byte, by whichever version they were written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from runner.errors import RunError
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest, ReplaySource, Status
+from runner.results.provenance import updated_manifest
+from runner.rollouts.plan import Plan
+from runner.spec.load import load_spec
+from tests.support.play import played, spec_file
+from tests.support.training import trained, training_spec
+
+BEGUN: dict[str, Any] = {
+    "run_id": "tiny-0123456789", "name": "tiny", "kind": "benchmark", "benchmark": "tiny/v1", "protocol": "nip",
+    "status": "running", "seed": 7, "point": {"seed": 7}, "identity": "a1", "game_sha256": "b2", "spec_sha256": "c3",
+    "prompts_sha256": {"prover": "d4"}, "protocol_sha256": "e5", "dataset_sha256": "f6",
+    "dataset_source_sha256": "a7", "dataset_selection": {"split": None, "limit": 3}, "replayed_sha256": {},
+    "version": "0.1.0", "python": "3.11.2", "git_commit": None, "git_dirty": None, "parent_run_id": None,
+    "iteration": None,
+    "agents": [{"agent": "prover", "role": "prover", "model_group": "m", "provider": "dummy", "model": "dummy",
+                "base_model": "dummy"}],
+    "started_at": "2026-11-21T20:24:03Z", "finished_at": None,
+}  # fmt: skip
+GAMES = {**BEGUN, "replay_of": ["other", 2], "cache": None}
+INTERRUPTED = {
+    **GAMES, "status": "interrupted", "finished_at": "2026-11-21T20:24:04Z", "rollouts": 1, "completions": 4,
+    "failed_calls": 2, "cost_usd": None,
+}  # fmt: skip
+DONE = {
+    **GAMES, "status": "done", "finished_at": "2026-11-21T20:24:04Z", "rollouts": 3, "completions": 12,
+    "prompt_tokens": 100, "completion_tokens": 20, "cached_tokens": 0, "failed_calls": 2, "cost_usd": None,
+    "cost_usd_at_most": None, "transport_failed": 0,
+}  # fmt: skip
+TRAINING = {
+    **BEGUN,
+    "kind": "training",
+    "status": "done",
+    "finished_at": "2026-11-21T20:24:04Z",
+    "training": {"m": "x"},
+}
+LATER = {**DONE, "unknown": 1, "recorded": [2], "carbon": {"grams": 3}}
+EARLY = {
+    name: value
+    for name, value in DONE.items()
+    if name
+    not in ("point", "replayed_sha256", "replay_of", "cache", "failed_calls", "cost_usd_at_most", "transport_failed")
+}
+WRITTEN = {
+    "begun": BEGUN, "games": GAMES, "interrupted": INTERRUPTED, "done": DONE, "training": TRAINING, "later": LATER,
+    "early": EARLY,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_read_is_written_again_byte_for_byte(name: str) -> None:
+    written = orjson.dumps(WRITTEN[name])
+    assert orjson.dumps(Manifest.from_json(orjson.loads(written)).to_json()) == written
+
+
+def test_facts_have_types() -> None:
+    manifest = Manifest.from_json(DONE)
+    assert manifest.status is Status.DONE
+    assert manifest.replay_of == ReplaySource("other", 2)
+    assert isinstance(manifest.agents, tuple)
+
+
+def test_facts_that_an_early_version_left_out_are_not_known() -> None:
+    early = Manifest.from_json(EARLY)
+    assert (early.point, early.replayed_sha256, early.replay_of, early.cache) == ({}, None, None, None)
+    assert (early.failed_calls, early.cost_usd_at_most, early.transport_failed) == (None, None, None)
+
+
+def test_a_fact_that_comes_to_be_known_is_written_after_the_others() -> None:
+    grown = replace(Manifest.from_json(DONE), training={"m": "trained"}).to_json()
+    assert list(grown) == [*DONE, "training"]
+    assert grown == {**DONE, "training": {"m": "trained"}}
+
+
+def test_an_unknown_price_is_written_as_null() -> None:
+    ended = Manifest.from_json(GAMES).ended(Status.FAILED, rollouts=0, completions=0, failed_calls=1, cost_usd=None)
+    assert list(ended.to_json()) == list(INTERRUPTED)
+    assert ended.to_json()["cost_usd"] is None
+    assert ended.finished_at is not None
+
+
+@pytest.mark.parametrize("missing", ["run_id", "status", "identity", "agents", "started_at"])
+def test_a_manifest_without_what_makes_it_one_is_refused(tmp_path: Path, missing: str) -> None:
+    folder = RunFolder(tmp_path)
+    folder.manifest_path.write_text(json.dumps({name: value for name, value in DONE.items() if name != missing}))
+    with pytest.raises(RunError, match=r"manifest\.json is no manifest of ours"):
+        folder.manifest()
+    assert "left out" in (folder.damage() or "")
+
+
+@pytest.mark.parametrize("written", ["[]", "3", '{"status": "done"}', json.dumps({**DONE, "status": "odd"})])
+def test_json_that_is_no_manifest_is_refused(tmp_path: Path, written: str) -> None:
+    folder = RunFolder(tmp_path)
+    folder.manifest_path.write_text(written)
+    with pytest.raises(RunError, match="is no manifest of ours"):
+        folder.manifest()
+
+
+def test_a_run_that_says_it_is_running_and_is_not_was_interrupted(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.manifest_path.write_text(json.dumps(GAMES))
+    assert folder.manifest().status is Status.INTERRUPTED
+
+
+def test_a_run_that_goes_on_keeps_what_began_it(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    first = played(path, tmp_path / "results", run_id="mine").folder.manifest()
+    began = replace(first, started_at="2020-01-01T00:00:00Z", version="0.0.1", unknown={"carbon": 3})
+    again = updated_manifest(began, Plan(load_spec(path, ["dataset.limit=1"])))
+    assert (again.started_at, again.version, again.unknown) == (began.started_at, "0.0.1", {"carbon": 3})
+    assert (again.status, again.finished_at, again.rollouts) == (Status.RUNNING, None, None)
+    assert again.spec_sha256 != began.spec_sha256
+
+
+def test_runs_of_both_kinds_write_their_facts_in_the_order_of_old(tmp_path: Path) -> None:
+    games = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    assert list(json.loads(games.manifest_path.read_text())) == list(DONE)
+    training = trained(training_spec(tmp_path / "t", training={"iterations": 1}), tmp_path / "results").folder
+    assert list(json.loads(training.manifest_path.read_text())) == list(TRAINING)
+    part = RunFolder(training.path.with_name(f"{training.run_id}-i0"))
+    assert list(json.loads(part.manifest_path.read_text())) == [*DONE, "training"]

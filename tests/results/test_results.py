@@ -1,0 +1,158 @@
+"""A results folder: which runs it finds, what it calls the next, and whose a folder is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.errors import RunDirectoryError, UsageError
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest, Status
+from runner.results.results import Results
+from runner.spec.load import load_spec
+from runner.training.plan import plan_of
+from tests.support.play import spec_file
+from tests.support.training import training_spec
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """A manifest that some run has from the start."""
+    folder = tmp_path_factory.mktemp("manifest")
+    plan = plan_of(load_spec(spec_file(folder, size=2)))
+    return Results(folder).open(plan, "mine")[1]
+
+
+@pytest.fixture
+def results(tmp_path: Path, manifest: Manifest) -> Results:
+    """Four runs: two of one name, an unfinished one, and one of a training run's."""
+    found = Results(tmp_path / "results")
+    put(found, manifest, "tiny-a", Status.DONE)
+    put(found, manifest, "tiny-b", Status.DONE)
+    put(found, manifest, "open", Status.INTERRUPTED)
+    put(found, replace(manifest, parent_run_id="learn", iteration=0), "learn-i0", Status.DONE)
+    return found
+
+
+def put(results: Results, manifest: Manifest, run_id: str, status: Status) -> RunFolder:
+    folder = results.run(run_id)
+    folder.path.mkdir(parents=True)
+    folder.write_manifest(replace(manifest, run_id=run_id, status=status))
+    return folder
+
+
+def names(folders: list[RunFolder]) -> list[str]:
+    return [folder.run_id for folder in folders]
+
+
+def test_runs_are_listed_by_name_and_damaged_ones_are_told(results: Results) -> None:
+    results.run("open").manifest_path.write_text("{")
+    (results.path / "runs" / "empty").mkdir()
+    assert names(list(results.runs())) == ["learn-i0", "tiny-a", "tiny-b"]
+    (damage,) = results.damaged()
+    assert "open/manifest.json is damaged" in damage
+
+
+def test_a_folder_that_is_not_there_has_no_runs_and_is_not_made(tmp_path: Path) -> None:
+    results = Results(tmp_path / "none")
+    assert (list(results.runs()), results.damaged(), results.parts_of("x")) == ([], [], [])
+    assert not results.path.exists()
+
+
+def test_a_run_is_found_by_its_id_its_start_or_its_folder(results: Results, tmp_path: Path) -> None:
+    assert results.find("tiny-a").run_id == "tiny-a"
+    assert results.find("op").run_id == "open"
+    elsewhere = shutil.copytree(results.run("open").path, tmp_path / "elsewhere")
+    assert results.find(str(elsewhere)).path == elsewhere
+
+
+@pytest.mark.parametrize(("name", "said"), [("tiny", "the start of 2 runs"), ("x", "no run 'x'"), ("", "4 runs")])
+def test_a_name_of_no_run_or_of_several_is_refused(results: Results, name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        results.find(name)
+
+
+def test_the_id_itself_is_preferred_to_runs_that_begin_with_it(results: Results, manifest: Manifest) -> None:
+    put(results, manifest, "tiny", Status.DONE)
+    assert results.find("tiny").run_id == "tiny"
+
+
+def test_the_results_of_a_run_are_where_it_stands(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Results.of(results.run("tiny-a")) == results
+    monkeypatch.chdir(results.path)
+    assert Results.of(RunFolder(Path("runs/tiny-b"))) == results
+
+
+def test_parts_of_a_training_run_come_in_the_order_of_iterations(results: Results, manifest: Manifest) -> None:
+    for name, iteration in (("learn-t10", 10), ("learn-i10", 10), ("learn-i2", 2)):
+        put(results, replace(manifest, parent_run_id="learn", iteration=iteration), name, Status.RUNNING)
+    assert names(results.parts_of("learn")) == ["learn-i0", "learn-i2", "learn-i10", "learn-t10"]
+    assert results.parts_of("lear") == []
+
+
+# What a run is called
+
+
+def test_a_run_is_called_as_its_plan_unless_it_is_to_be_run_anew(results: Results) -> None:
+    assert results.name_for("tiny-a") == "tiny-a"
+    assert results.name_for("new", again=True) == "new"
+    assert results.name_for("tiny-a", again=True) == "tiny-a-2"
+    assert results.name_for("tiny-a", replay=True) == "tiny-a-replay"
+
+
+def test_the_next_free_name_is_taken_and_an_unfinished_run_gone_on_with(results: Results, manifest: Manifest) -> None:
+    put(results, manifest, "tiny-a-2", Status.DONE)
+    put(results, manifest, "tiny-a-replay", Status.DONE)
+    assert results.name_for("tiny-a", again=True) == "tiny-a-3"
+    assert results.name_for("tiny-a", replay=True) == "tiny-a-replay-2"
+    put(results, manifest, "tiny-a-3", Status.INTERRUPTED)
+    assert results.name_for("tiny-a", again=True) == "tiny-a-3"
+
+
+def test_names_that_are_given_already_are_not_given_again(results: Results) -> None:
+    assert results.name_for("new", again=True, given=["new"]) == "new-2"
+    assert results.name_for("tiny-a", again=True, given=["tiny-a-2"]) == "tiny-a-3"
+    assert results.name_for("tiny-a", given=["tiny-a"]) == "tiny-a"
+
+
+# Whose a folder is
+
+
+def test_a_folder_is_opened_for_its_own_plan_alone(tmp_path: Path) -> None:
+    path, results = spec_file(tmp_path, size=2), Results(tmp_path / "results")
+    plan = plan_of(load_spec(path))
+    assert results.manifest_of(plan, "mine") is None
+    folder, begun = results.open(plan, "mine")
+    folder.write_manifest(begun)
+    assert results.open(plan_of(load_spec(path, ["rollouts.per_datapoint=3"])), "mine")[0] == folder
+    with pytest.raises(RunDirectoryError, match="holds another spec's run"):
+        results.open(plan_of(load_spec(path, ["seed=8"])), "mine")
+
+
+def test_games_and_training_of_them_are_told_apart(tmp_path: Path) -> None:
+    path, results = training_spec(tmp_path), Results(tmp_path / "results")
+    training = plan_of(load_spec(path))
+    folder, begun = results.open(training, "mine")
+    folder.write_manifest(begun)
+    assert (begun.identity, begun.kind) == (training.identity, "training")
+    with pytest.raises(RunDirectoryError, match="holds another spec's run"):
+        results.open(training.games, "mine")
+
+
+def test_a_run_that_is_locked_is_locked_by_its_id(results: Results) -> None:
+    with results.lock("tiny-a"), pytest.raises(RunDirectoryError, match="run tiny-a is in use by process"):
+        results.lock("tiny-a").__enter__()
+    with pytest.raises(UsageError, match="cannot be a run's id"):
+        results.lock("../tiny-a")
+
+
+def test_the_board_holds_the_runs_of_its_folder(results: Results) -> None:
+    for folder in results.runs():
+        folder.spec.write_text(json.dumps({"name": "tiny"}))
+    assert results.board.path == results.path / "leaderboard.duckdb"
+    assert results.board.rebuild() == names(list(results.runs()))
+    assert results.board is results.board
