@@ -181,7 +181,7 @@ def test_explain_misses_names_the_fields_that_differ(tmp_path: Path, server: Loo
     done = nip_run_here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "temperature" in done.stdout
-    assert f"{second.manifest['completions']} of {second.manifest['completions']} requests" in done.stdout
+    assert f"{second.manifest.completions} of {second.manifest.completions} requests" in done.stdout
     found = json.loads(nip_run_here(*words, "--json", "--max", "2", cwd=tmp_path).stdout)
     assert found["misses"] == found["requests"] == second.manifest.completions
     assert len(found["explained"]) == 2

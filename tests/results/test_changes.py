@@ -25,7 +25,7 @@ def saved_otherwise(folder: RunFolder, change: Callable[[dict[str, Any]], object
 
 
 def without_defaults(spec: dict[str, Any]) -> None:
-    del spec["rollouts"]["most_calls"], spec["decision_format"], spec["description"]
+    del spec["rollouts"]["max_calls"], spec["decision_format"], spec["description"]
 
 
 def contents(folder: RunFolder) -> dict[str, bytes]:
