@@ -38,6 +38,7 @@ from runner.rollouts.rollout import (
     Call,
     Rollout,
 )
+from runner.rollouts.stop import Stop, Stopped
 
 T = TypeVar("T")
 
@@ -59,10 +60,6 @@ _OUTCOMES: tuple[tuple[type[NipRunError], str], ...] = (
     (TransientError, TRANSPORT_FAILED),
 )
 """What ends one game and not the run, and the outcome it is."""
-
-
-class Stopped(NipRunError):
-    """Somebody asked the run to stop; nothing new is asked."""
 
 
 _LETS_OTHERS_FINISH = (*(kind for kind, _ in _OUTCOMES), Stopped, BudgetExhausted)
@@ -93,7 +90,8 @@ class Engine:
     protocol: Protocol
     agents: Mapping[str, Agent]
     complete: Complete
-    earlier_failures: Callable[[Job], Sequence[Call]] = lambda _: ()
+    failed_calls: Callable[[Job], Sequence[Call]] = lambda _: ()
+    """The failed attempts behind a finished rollout."""
     shape: TreeShape | None = None
     """The shape of the trees that are played; None: single games."""
     branch: Callable[[Job, int], Job] = lambda job, _: job
@@ -103,39 +101,13 @@ class Engine:
     sharing: frozenset[str] = frozenset()
     """The model groups that ask for the answers of kin in one call."""
     answered: Callable[[Request, Completion], None] = lambda *_: None
-    stopping: bool = False
+    stop: Stop = field(default_factory=Stop)
     exhausted: BudgetExhausted | None = None
     _refused_at: float | None = None
-    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
-    _failed: dict[tuple[str, int], list[Call]] = field(default_factory=dict)
 
-    def stop(self) -> None:
-        """Ask nothing new from now on; who sleeps wakes and finds it out."""
-        self.stopping = True
-        self._stopped.set()
-        self._moved.set()
-
-    def check_not_stopped(self) -> None:
-        """Raise `Stopped` where nothing new may be asked."""
-        if self.stopping:
-            raise Stopped
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep, unless the run is stopped.
-
-        Raises:
-            Stopped: it is, or was in the meantime.
-        """
-        try:
-            await asyncio.wait_for(self._stopped.wait(), seconds)
-        except TimeoutError:
-            return
-        raise Stopped
-
-    def note_failure(self, request: Request, call: Call) -> None:
-        """Keep a failed attempt for its rollout's rows."""
-        self._failed.setdefault((request.sample.datapoint, request.sample.repeat), []).append(call)
+    def __post_init__(self) -> None:
+        self.stop.wakes(self._moved)
 
     async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
         """Play every job, `concurrency` at once; its rollouts go to `results` when its turn comes.
@@ -143,7 +115,7 @@ class Engine:
         Raises:
             ProviderRefusal, RunError, JournalError: what stops the whole run. Calls in flight are given up; after a
                 refusal, those that are not back in a moment.
-            Stopped: `stopping` was set; games already begun were left where they are.
+            Stopped: the run was asked to stop; games already begun were left where they are.
             BudgetExhausted: the budget does not allow the rest; games that it allowed were played to their end.
         """
 
@@ -178,7 +150,7 @@ class Engine:
 
     async def _let_come_in(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         """Ask nothing new, and wait a moment for what is in flight: it may be answered, and billed."""
-        self.stop()
+        self.stop.stop()
         now = asyncio.get_running_loop().time()
         self._refused_at = now if self._refused_at is None else self._refused_at
         if tasks:
@@ -186,7 +158,7 @@ class Engine:
 
     def _begin(self) -> None:
         """Raise what keeps new games from starting."""
-        self.check_not_stopped()
+        self.stop.check()
         if self.exhausted is not None:
             raise self.exhausted
 
@@ -261,8 +233,7 @@ class Engine:
         self, job: Job, calls: list[Call], rounds: Sequence[Round], *, decision: int, outcome: str, error: str | None
     ) -> Rollout:
         point = job.datapoint
-        calls.extend(self.earlier_failures(job))
-        calls.extend(self._failed.pop((point.id, job.repeat), ()))
+        calls.extend(self.failed_calls(job))
         # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
         names = self.protocol.agent_names
         calls.sort(key=lambda call: (call.round, names.index(call.agent), call.attempt, call.error is None))
@@ -285,7 +256,7 @@ class Engine:
             return self.prompt_siblings(job, agent) if opening and self.prompt_siblings is not None else ()
 
         async def complete(request: Request) -> Completion:
-            self.check_not_stopped()
+            self.stop.check()
             if request.group in self.sharing and request.sample.attempt == 0:
                 siblings = (request.sample._replace(repeat=repeat) for repeat in prompt_siblings(request.sample.agent))
                 request = replace(request, siblings=tuple(siblings))

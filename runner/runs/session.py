@@ -16,7 +16,7 @@ from runner.documents.fields import to_plain
 from runner.errors import BudgetExhausted, CallError, Interrupted, RunError, UsageError
 from runner.finetune.files import FineTuneFiles, Trees, remove_files
 from runner.hashing import tagged_hash
-from runner.models.base import Completion, Request
+from runner.models.base import Complete, Completion, Request
 from runner.models.connect import Connection, Provider, connect
 from runner.models.layers.budget import Amount, Budget, worst_case
 from runner.models.layers.cache import Cache
@@ -30,11 +30,13 @@ from runner.results.folder import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder
 from runner.results.manifest import now
 from runner.results.metrics import Metrics
 from runner.results.tables import PartFiles
-from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine, Progress, Stopped
+from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine, Progress
+from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import TRANSPORT_FAILED, Call, Rollout
+from runner.rollouts.stop import Stop, Stopped
 from runner.rollouts.trees import NOT_COMPARABLE, TreeStatistics, build_tree
 from runner.runs.process import log_to, relaxed_gc, stopping_on_signals
 from runner.runs.spending import count_lost, spending, used_models
@@ -156,7 +158,8 @@ class Session:
         replayed = ReplayModel(self._replay.run) if self._replay is not None else None
         whole = replayed is not None and self._replay is not None and self._replay.until_round is None
         in_flight = InFlight(self.folder.in_flight)
-        engine = self._engine(replayed.failures if replayed is not None and whole else recorded.failures)
+        failed_calls = self._failed_calls_of(replayed.failures if replayed is not None and whole else recorded.failures)
+        stop = Stop()
 
         def most_of(request: Request) -> Amount:
             return worst_case(request, self._models[request.group], self._prices[request.group])
@@ -171,33 +174,33 @@ class Session:
             self.progress.failures += 1
             self._watch(self.progress)
             call = Call(sample.round, sample.agent, sample.attempt, settings.name, error=str(error))
-            engine.note_failure(request, call)
+            failed_calls.add(sample, call)
             await journal.append(failure_record(sample, attempt, error, wait))
             in_flight.settled(sample)
-            engine.check_not_stopped()
+            stop.check()
 
         def before_call(request: Request) -> None:
-            engine.check_not_stopped()
+            stop.check()
             settings = self._models[request.group]
             if settings.provider == "openai" and not settings.batch:
                 in_flight.sent(request.sample, most_of(request), journal.records)
 
-        connection = self._connect(engine, journal, recorded, cache, replayed, failed=failed, before_call=before_call)
+        connection = self._connect(stop, journal, recorded, cache, replayed, failed=failed, before_call=before_call)
         try:
             parameters = {name: tagged_hash("model", _sent(settings)) for name, settings in self._models.items()}
-            engine.complete = JournaledCompleter(
+            journaled = JournaledCompleter(
                 connection.complete,
                 journal,
                 recorded,
                 parameters,
-                sharing=engine.sharing,
+                sharing=self.plan.sharing,
                 keep=self._keeper(cache),
                 settled=in_flight.settled,
                 refused=in_flight.refused,
                 failed=failed,
                 most=most_of,
-            ).complete
-            await self._play_all(engine)
+            )
+            await self._play_all(self._engine(journaled.complete, failed_calls, stop))
         finally:
             in_flight.close()
             await connection.close()
@@ -218,7 +221,7 @@ class Session:
 
     def _connect(
         self,
-        engine: Engine,
+        stop: Stop,
         journal: Journal,
         recorded: JournalIndex,
         cache: Cache | None,
@@ -231,13 +234,13 @@ class Session:
             "replays": self.plan.spec.replays,
             "budget": self._budget,
             "cache": cache,
-            "sleep": engine.sleep,
+            "sleep": stop.sleep,
             **told,
         }
         until = self._replay.until_round if self._replay is not None else None
         if replayed is not None and until is None:
             return Connection(replayed.complete, (replayed.close,))
-        batches = self._batches(journal, recorded, engine)
+        batches = self._batches(journal, recorded, stop)
         live = connect(self._models, policy, **options, providers=batches)
         if replayed is None or until is None:
             return live
@@ -249,7 +252,7 @@ class Session:
         shape = self.plan.shape
         return None if shape is None else Trees(shape, self.plan.spec.experiment.seed)
 
-    def _batches(self, journal: Journal, recorded: JournalIndex, engine: Engine) -> dict[str, Provider]:
+    def _batches(self, journal: Journal, recorded: JournalIndex, stop: Stop) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""
         batched = [name for name, settings in self._models.items() if settings.provider == "openai" and settings.batch]
         if not batched:
@@ -257,9 +260,7 @@ class Session:
         from runner.models.providers.openai_batch import BatchModel
 
         return {
-            name: BatchModel(
-                self._models[name], name, journal.append, recorded.batches, before_sending=engine.check_not_stopped
-            )
+            name: BatchModel(self._models[name], name, journal.append, recorded.batches, before_sending=stop.check)
             for name in batched
         }
 
@@ -267,7 +268,7 @@ class Session:
     def _concurrency(self) -> int:
         return self.plan.spec.experiment.rollouts.concurrency
 
-    def _engine(self, failures: Callable[[str, int], Sequence[dict[str, Any]]]) -> Engine:
+    def _failed_calls_of(self, failures: Callable[[str, int], Sequence[dict[str, Any]]]) -> FailedCalls:
         names = {agent: self._models[group].name for agent, group in self._group_of.items()}
 
         def earlier(job: Job) -> list[Call]:
@@ -277,19 +278,20 @@ class Session:
                 calls.append(Call(round_, agent, attempt, names[agent], error=record["error"]))
             return calls
 
-        async def unconnected(request: Request) -> Any:
-            raise RunError(f"{request.group} is not connected")
+        return FailedCalls(earlier)
 
+    def _engine(self, complete: Complete, failed_calls: FailedCalls, stop: Stop) -> Engine:
         return Engine(
             self.plan.spec.protocol,
             self.plan.agents(),
-            unconnected,
-            earlier_failures=earlier,
+            complete,
+            failed_calls=failed_calls.take,
             shape=self.plan.shape,
             branch=self.plan.branch,
             prompt_siblings=self.plan.prompt_siblings if self.plan.sharing else None,
             sharing=self.plan.sharing,
             answered=self._answered,
+            stop=stop,
         )
 
     async def _play_all(self, engine: Engine) -> None:
@@ -316,10 +318,10 @@ class Session:
 
         ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency))
         try:
-            with stopping_on_signals(engine):
+            with stopping_on_signals(engine.stop):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
                 await _signals_heard()
-                engine.check_not_stopped()
+                engine.stop.check()
         except BaseException:
             with suppress(RunError):
                 parts.close()

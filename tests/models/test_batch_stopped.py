@@ -13,7 +13,7 @@ from typing import Any
 from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai_batch import BatchModel
 from runner.models.settings import ModelSettings
-from runner.rollouts.engine import Stopped
+from runner.rollouts.stop import Stopped
 from tests.support.play import command, derived_files, environment, journal_records, only_run, played, spec_file
 from tests.support.servers.batch_client import Provider, providing
 
