@@ -6,14 +6,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner.errors import Place, Problem, UsageError
-from runner.models.layers.budget import Amount, Budget
+from runner.models.layers.budget import Budget
+from runner.models.tally import Tally
 from runner.results.folder import RunFolder
 from runner.results.manifest import manifest_of
 from runner.rollouts.plan import Plan
+from runner.runs.accounting import Watch
 from runner.runs.run import RunResult, run_name
 from runner.runs.run import run as run_benchmark
-from runner.runs.session import ReplayOf, Watch
 from runner.runs.spending import spending
+from runner.runs.wiring import ReplayOf
 from runner.spec.load import Spec
 
 
@@ -101,7 +103,7 @@ def sweep_problems(path: str, points: Sequence[Spec]) -> Iterator[Problem]:
             yield Problem(Place(path), "sweep", "a value is given twice, which would be one run; leave one out")
 
 
-def spent(spec: Spec, results: Path, run_id: str) -> Amount:
+def spent(spec: Spec, results: Path, run_id: str) -> Tally:
     """What a run of this spec has spent so far.
 
     Raises:

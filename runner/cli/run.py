@@ -38,7 +38,7 @@ from runner.models.layers.budget import Budget
 from runner.results.folder import FAILED, INTERRUPTED, find_run
 from runner.runs.process import allow_open_files
 from runner.runs.run import RunResult, lock_run
-from runner.runs.session import ReplayOf
+from runner.runs.wiring import ReplayOf
 from runner.spec.load import Spec
 
 

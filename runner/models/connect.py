@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from runner.models.base import Complete, Completion, Request
-from runner.models.layers.budget import Budget, within_budget, worst_case
+from runner.models.costs import CallCosts
+from runner.models.events import NO_EVENTS, CallEvents
+from runner.models.layers.budget import Budget, within_budget
 from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep, within_limits
-from runner.models.layers.retry import Failed, ignored, with_retries
+from runner.models.layers.retry import with_retries
 from runner.models.policy import TransientPolicy
-from runner.models.prices import price_of
 from runner.models.providers.dummy import DummyModel
 from runner.models.settings import ModelSettings
 
@@ -38,7 +39,6 @@ class Connection:
 
     complete: Complete
     closers: tuple[Close, ...] = ()
-    limits: Mapping[str, GroupLimit] | None = None
 
     async def close(self) -> None:
         """Close all, also where one of them fails; the first failure is raised in the end."""
@@ -54,16 +54,13 @@ def connect(
     *,
     concurrency: int = 64,
     replays: Mapping[str, Path] | None = None,
-    failed: Failed = ignored,
     budget: Budget | None = None,
     cache: Cache | None = None,
     providers: Mapping[str, Provider] | None = None,
-    before_call: Callable[[Request], None] = lambda _: None,
+    events: CallEvents = NO_EVENTS,
     sleep: Sleep = asyncio.sleep,
 ) -> Connection:
     """Connect every group; `providers` are groups that somebody has connected already.
-
-    `before_call` is told of each call before it goes out, and raises where none may any more.
 
     Raises:
         ProviderRefusal: a group's key is missing.
@@ -75,21 +72,19 @@ def connect(
         for group, settings in groups.items()
     }
 
+    costs = CallCosts(groups)
+
     async def ask(request: Request) -> Completion:
-        before_call(request)
+        events.sending(request)
         return await connected[request.group].complete(request)
 
-    def most_tokens(request: Request) -> int:
-        return worst_case(request, groups[request.group], None).tokens
-
-    complete = within_limits(ask, FairSemaphore(concurrency), limits, most_tokens)
+    complete = within_limits(ask, FairSemaphore(concurrency), limits, lambda request: costs.worst_case(request).tokens)
     if budget is not None:
-        prices = {group: price_of(settings) for group, settings in groups.items()}
-        complete = within_budget(complete, budget, groups, prices)
-    complete = _live_retried(complete, groups, policy, failed, sleep)
+        complete = within_budget(complete, budget, costs)
+    complete = _live_retried(complete, groups, policy, events, sleep)
     if cache is not None:
         complete = through_cache(complete, cache, groups)
-    return Connection(complete, tuple(provider.close for provider in connected.values()), limits)
+    return Connection(complete, tuple(provider.close for provider in connected.values()))
 
 
 def _limits(
@@ -111,10 +106,10 @@ def _limits(
 
 
 def _live_retried(
-    complete: Complete, groups: Mapping[str, ModelSettings], policy: TransientPolicy, failed: Failed, sleep: Sleep
+    complete: Complete, groups: Mapping[str, ModelSettings], policy: TransientPolicy, events: CallEvents, sleep: Sleep
 ) -> Complete:
     """`complete` with retries where there is a network: a replay's failures are what they are, the dummy has none."""
-    retried = with_retries(complete, policy, failed, timed=lambda request: not groups[request.group].batch, sleep=sleep)
+    retried = with_retries(complete, policy, events, timed=lambda request: not groups[request.group].batch, sleep=sleep)
 
     async def complete_by_provider(request: Request) -> Completion:
         live = groups[request.group].provider == "openai"

@@ -14,7 +14,7 @@ from runner.errors import (
 )
 from runner.hashing import canonical
 from runner.models.base import Choice, Completion, SampleKey, Usage
-from runner.models.layers.budget import Amount
+from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
 
 CALL = "call"
@@ -63,7 +63,7 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
 
 
 def to_record(
-    sample: SampleKey, completion: Completion, parameters: str, messages: str, most: Amount | None = None
+    sample: SampleKey, completion: Completion, parameters: str, messages: str, most: Tally | None = None
 ) -> dict[str, Any]:
     """A completion as its journal record, with the hashes of what was asked.
 
@@ -102,7 +102,9 @@ def call_error_from(record: Mapping[str, Any]) -> CallError:
     return _ENDINGS[record["error"]](record["message"])
 
 
-def failure_record(sample: SampleKey, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
+def failure_record(
+    sample: SampleKey, attempt: int, error: CallError, wait: float, charged: Tally | None = None
+) -> dict[str, Any]:
     """A failed attempt as its journal record; `charged` is what a budget counts for it."""
     return {
         "kind": FAILURE,
@@ -110,5 +112,5 @@ def failure_record(sample: SampleKey, attempt: int, error: CallError, wait: floa
         "attempt": attempt,
         "error": str(error),
         "wait": wait,
-        "charged": error.charged,
+        "charged": None if charged is None else [charged.usd, charged.tokens, charged.completions],
     }

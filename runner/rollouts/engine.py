@@ -67,23 +67,6 @@ _LETS_OTHERS_FINISH = (*(kind for kind, _ in _OUTCOMES), Stopped, BudgetExhauste
 
 
 @dataclass
-class Progress:
-    """What a run has done so far, for whoever watches it."""
-
-    rollouts: int = 0
-    jobs: int = 0
-    total: int = 0
-    """How many jobs there are: games, or trees of several rollouts each."""
-    of: str = "rollouts"
-    calls: int = 0
-    failures: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float | None = 0.0
-    outcomes: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
 class Engine:
     """Plays games with agents over one way to ask models."""
 
@@ -100,7 +83,6 @@ class Engine:
     """The other repeats of a job in which an agent opens as it does in this one; None: nobody asks."""
     sharing: frozenset[str] = frozenset()
     """The model groups that ask for the answers of kin in one call."""
-    answered: Callable[[Request, Completion], None] = lambda *_: None
     stop: Stop = field(default_factory=Stop)
     exhausted: BudgetExhausted | None = None
     _refused_at: float | None = None
@@ -261,7 +243,6 @@ class Engine:
                 siblings = (request.sample._replace(repeat=repeat) for repeat in prompt_siblings(request.sample.agent))
                 request = replace(request, siblings=tuple(siblings))
             completion = await self.complete(request)
-            self.answered(request, completion)
             calls.extend(_calls(request, completion))
             return completion
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from runner.agents.agent import Observation
 from runner.models.base import estimated_prompt_tokens
-from runner.models.layers.budget import answer_limit
+from runner.models.costs import answer_limit
 from runner.models.prices import price_of
 from runner.protocols.protocol import Protocol
 from runner.rollouts.plan import Plan

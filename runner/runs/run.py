@@ -17,9 +17,11 @@ from runner.results.folder import DONE, RunFolder, run_folders
 from runner.results.inputs import resolved_spec, write_inputs
 from runner.results.manifest import TrainingPart, open_folder, updated_manifest
 from runner.rollouts.plan import Plan
+from runner.runs.accounting import Watch
 from runner.runs.process import interruptible
-from runner.runs.session import ReplayOf, Session, Watch
+from runner.runs.session import Session
 from runner.runs.spending import spending
+from runner.runs.wiring import ReplayOf
 from runner.spec.experiment import RUN_ID_PATTERN
 from runner.spec.load import Spec
 from runner.storage.atomic import read_json

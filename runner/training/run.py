@@ -13,16 +13,17 @@ import orjson
 
 from runner.errors import BudgetExhausted, Interrupted, LeaderboardError, NipRunError, RunError, UsageError, Waiting
 from runner.hashing import tagged_hash
-from runner.models.layers.budget import Amount, Budget
+from runner.models.layers.budget import Budget
 from runner.models.settings import ModelSettings
+from runner.models.tally import Tally
 from runner.results import leaderboard
 from runner.results.folder import DONE, FAILED, INTERRUPTED, RUNNING, RunFolder
 from runner.results.inputs import resolved_spec, write_inputs
 from runner.results.manifest import TrainingPart, changed_keys, now, open_folder, updated_manifest
+from runner.runs.accounting import Watch
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
 from runner.runs.run import RunResult, lock_run, run, run_name
-from runner.runs.session import Watch
 from runner.runs.spending import spending
 from runner.spec.load import Spec
 from runner.storage.atomic import atomic_write, read_json
@@ -224,9 +225,9 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
             raise UsageError(f"--set-model {group}=...: its backend is {backend}, which gives the name itself")
 
 
-def training_spending(results: Path, run_id: str) -> Amount:
+def training_spending(results: Path, run_id: str) -> Tally:
     """What the games of a training run have cost so far."""
-    total = Amount()
+    total = Tally()
     for folder in parts_of(results, run_id):
         total += spending(saved_plan(folder), folder)
     return total

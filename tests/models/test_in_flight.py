@@ -14,9 +14,9 @@ import pytest
 
 from runner.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
 from runner.models.base import Choice, Completion, SampleKey
-from runner.models.layers.budget import Amount
 from runner.models.layers.in_flight import AbandonedCalls, InFlight, lost_record
 from runner.models.records import ended_record, failure_record, to_record
+from runner.models.tally import Tally
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.runs.spending import spending
@@ -54,7 +54,7 @@ def killed_in_flight(folder: Path, provider: Provider) -> None:
     until(lambda: provider.stats()["open"] == 0)
 
 
-def spent(folder: Path) -> Amount:
+def spent(folder: Path) -> Tally:
     plan = Plan(load_spec(folder / "spec.yaml"))
     return spending(plan, RunFolder(only_run(folder / "results")))
 
@@ -181,7 +181,7 @@ def test_calls_that_the_provider_refused_are_not_counted(tmp_path: Path, kind: s
             done = nip_run("spec.yaml", "-q", cwd=tmp_path)
             assert done.returncode == 4
             assert "in flight" not in done.stderr
-    assert spent(tmp_path) == Amount()
+    assert spent(tmp_path) == Tally()
 
 
 def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> N
         until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
         process.wait()
-        assert spent(tmp_path) == Amount()
+        assert spent(tmp_path) == Tally()
         provider.change(delay=0.0)
         assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         assert spent(tmp_path).usd == pytest.approx(provider.billed_usd(IN, OUT))
@@ -254,7 +254,7 @@ def test_a_call_that_could_not_be_counted_is_not_sent(tmp_path: Path) -> None:
 # The parts
 
 
-MOST = Amount(0.25, 100, 1)
+MOST = Tally(0.25, 100, 1)
 
 
 def sample(index: int) -> SampleKey:
@@ -313,7 +313,7 @@ def test_an_earlier_attempt_s_record_does_not_settle_the_attempt_in_flight(tmp_p
     failed = failure_record(sample(0), 1, TransientError("cut"), 0.1)
     in_flight.sent(sample(0), MOST, 1)
     assert left_after(tmp_path, [failed]).most == MOST
-    assert left_after(tmp_path, [failed]).most == Amount()  # and now there is one of the second
+    assert left_after(tmp_path, [failed]).most == Tally()  # and now there is one of the second
 
 
 @pytest.mark.parametrize("other_first", [True, False])
@@ -335,7 +335,7 @@ def test_a_call_that_ended_its_game_is_settled_by_that_record(
     tmp_path: Path, in_flight: InFlight, error: CallError
 ) -> None:
     in_flight.sent(sample(0), MOST, 0)
-    assert left_after(tmp_path, [ended_record(sample(0), error, "p", "m")]).most == Amount()
+    assert left_after(tmp_path, [ended_record(sample(0), error, "p", "m")]).most == Tally()
 
 
 def test_a_kill_between_the_record_of_what_was_lost_and_the_removal_of_the_file_counts_it_once(
@@ -346,7 +346,7 @@ def test_a_kill_between_the_record_of_what_was_lost_and_the_removal_of_the_file_
         in_flight.sent(sample(index), MOST, 7)
     lost = lost_record(AbandonedCalls(tmp_path / "in_flight"))
     assert lost["charged"] == [0.75, 300, 3]
-    assert left_after(tmp_path, [answer(8), lost]).most == Amount()
+    assert left_after(tmp_path, [answer(8), lost]).most == Tally()
     other = InFlight(tmp_path / "other")
     other.sent(sample(0), MOST, 0)
     (tmp_path / "other").replace(tmp_path / "in_flight")
@@ -361,7 +361,7 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_fl
         (tmp_path / "in_flight").write_bytes(data[:length])
         assert AbandonedCalls(tmp_path / "in_flight").most.completions <= 3
     (tmp_path / "in_flight").unlink()
-    assert AbandonedCalls(tmp_path / "in_flight").most == Amount()
+    assert AbandonedCalls(tmp_path / "in_flight").most == Tally()
 
 
 def test_the_file_goes_with_the_last_call_and_stays_with_one_that_is_left(tmp_path: Path) -> None:

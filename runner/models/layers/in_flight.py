@@ -24,8 +24,8 @@ from typing import Any
 from runner.errors import RunError
 from runner.hashing import canonical
 from runner.models.base import SampleKey
-from runner.models.layers.budget import Amount
 from runner.models.records import LOST
+from runner.models.tally import Tally
 
 _NAME_BYTES = 16
 _SLOT = struct.Struct("<16sqdqq")
@@ -47,7 +47,7 @@ class InFlight:
         self._free: list[int] = []
         self._end = _NAME_BYTES
 
-    def sent(self, sample: SampleKey, most: Amount, records: int) -> None:
+    def sent(self, sample: SampleKey, most: Tally, records: int) -> None:
         """A call is about to be sent: what it may cost, and how many records the journal has.
 
         Raises:
@@ -104,12 +104,12 @@ class AbandonedCalls:
         except OSError as error:
             raise RunError(f"cannot read {path}: {error.strerror}") from error
         self.name = data[:_NAME_BYTES].hex()
-        self._slots: dict[bytes, tuple[int, Amount]] = {}
+        self._slots: dict[bytes, tuple[int, Tally]] = {}
         slots = data[_NAME_BYTES:]
         for call, records, *most in _SLOT.iter_unpack(slots[: len(slots) // _SLOT.size * _SLOT.size]):
             # Of two slots of one call the later sent is in flight: the other's attempt has its record.
             if most[-1] and records >= self._slots.get(call, (0,))[0]:
-                self._slots[call] = (records, Amount(*most))
+                self._slots[call] = (records, Tally(*most))
         self._since = min((records for records, _ in self._slots.values()), default=0)
 
     def see(self, record: Mapping[str, Any]) -> None:
@@ -126,9 +126,9 @@ class AbandonedCalls:
                 del self._slots[call]
 
     @property
-    def most(self) -> Amount:
+    def most(self) -> Tally:
         """What they may have cost."""
-        return sum((most for _, most in self._slots.values()), Amount())
+        return sum((most for _, most in self._slots.values()), Tally())
 
 
 def lost_record(left: AbandonedCalls) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from runner.errors import (
     TransientError,
 )
 from runner.models.base import Complete, Completion, Request, SampleKey, Usage
-from runner.models.layers.budget import Amount
-from runner.models.layers.retry import Failed, ignored
+from runner.models.events import NO_EVENTS, CallEvents
 from runner.models.records import (
     BATCH,
     CALL,
@@ -31,6 +30,7 @@ from runner.models.records import (
     messages_hash,
     to_record,
 )
+from runner.models.tally import Tally
 from runner.storage.journal import Journal
 
 MAX_N = 128
@@ -73,9 +73,7 @@ class JournaledCompleter:
     """`complete` that answers from the journal what it holds, and writes what it does not before going on.
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
-    ask for the answers of sibling samples in one call; `keep` is told of each answer once it is on disk, `settled` of
-    each call whose end is on disk, and `refused` of each that stopped the run and has no record. `failed` is told of an
-    attempt that asked for several answers and was refused for that; `most` is the most that a call may cost.
+    ask for the answers of sibling samples in one call; `worst_case` is the most that a call may cost.
     """
 
     def __init__(
@@ -86,22 +84,16 @@ class JournaledCompleter:
         parameters: Mapping[str, str],
         *,
         sharing: frozenset[str] = frozenset(),
-        keep: Callable[[Request, Completion], None] = lambda *_: None,
-        settled: Callable[[SampleKey], None] = lambda _: None,
-        refused: Callable[[SampleKey], None] = lambda _: None,
-        failed: Failed = ignored,
-        most: Callable[[Request], Amount] = lambda _: Amount(),
+        events: CallEvents = NO_EVENTS,
+        worst_case: Callable[[Request], Tally] = lambda _: Tally(),
     ) -> None:
         self._complete = complete
         self._journal = journal
         self._recorded = recorded
         self._parameters = parameters
         self._sharing = sharing
-        self._keep = keep
-        self._settled = settled
-        self._refused = refused
-        self._failed = failed
-        self._most = most
+        self._events = events
+        self._worst_case = worst_case
         self._ready: dict[SampleKey, Completion] = {}
         self._asking: dict[SampleKey, asyncio.Lock] = {}
         self._written: set[SampleKey] = set()
@@ -113,9 +105,14 @@ class JournaledCompleter:
             JournalError: the journal holds an answer to another request for this sample.
         """
         messages = messages_hash(request.messages)
-        recorded = self._from_journal(request, messages)
-        if recorded is not None:
-            return recorded
+        completion = self._from_journal(request, messages)
+        if completion is None:
+            completion = await self._asked(request, messages)
+        self._events.answered(request, completion)
+        return completion
+
+    async def _asked(self, request: Request, messages: str) -> Completion:
+        """The answer of a model, on disk; or the end of the call, on disk, and then raised."""
         try:
             if request.group in self._sharing and request.siblings:
                 completion = await self._shared(request, messages)
@@ -123,12 +120,12 @@ class JournaledCompleter:
                 completion = await self._alone(request, messages)
         except CallError as error:
             await self._journal.append(ended_record(request.sample, error, self._parameters[request.group], messages))
-            self._settled(request.sample)
+            self._events.settled(request.sample)
             raise
         except ProviderRefusal:
-            self._refused(request.sample)
+            self._events.refused(request.sample)
             raise
-        self._settled(request.sample)
+        self._events.settled(request.sample)
         return completion
 
     def _from_journal(self, request: Request, messages: str) -> Completion | None:
@@ -173,17 +170,17 @@ class JournaledCompleter:
             completion = await self._complete(together)
         except SeveralRefusedError as error:
             self._sharing -= {request.group}
-            await self._failed(request, 1, error, 0.0)
+            await self._events.failed(request, 1, error, 0.0)
             return await self._alone(request, messages)
         except BudgetExhausted:
             return await self._alone(request, messages)
-        most, parameters = self._most(together), self._parameters[request.group]
+        most, parameters = self._worst_case(together), self._parameters[request.group]
         parts = list(zip(wanted, split(completion), strict=False))
         # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
         await self._journal.append(*(to_record(sample, part, parameters, messages, most) for sample, part in parts))
         for sample, part in parts:
             if not completion.from_cache:
-                self._keep(replace(request, sample=sample, n=len(wanted)), part)
+                self._events.recorded(replace(request, sample=sample, n=len(wanted)), part)
             self._written.add(sample)
             self._ready[sample] = part
         return self._ready.pop(request.sample)
@@ -191,10 +188,10 @@ class JournaledCompleter:
     async def _alone(self, request: Request, messages: str) -> Completion:
         """One call for this sample."""
         completion = await self._complete(request)
-        most = self._most(request) if completion.usage.estimated else None
+        most = self._worst_case(request) if completion.usage.estimated else None
         parameters = self._parameters[request.group]
         await self._journal.append(to_record(request.sample, completion, parameters, messages, most))
-        self._keep(request, completion)
+        self._events.recorded(request, completion)
         return completion
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from runner.documents.fields import from_plain
 from runner.documents.layers import Layered
 from runner.errors import Problem
-from runner.models.layers.budget import BudgetSettings, answer_limit
+from runner.models.costs import answer_limit
+from runner.models.layers.budget import BudgetSettings
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings
 from runner.spec.checks.sound import Sound
