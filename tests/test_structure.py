@@ -40,7 +40,6 @@ HOMES = {
         "runner.hashing",
         "runner.models.costs",
         "runner.models.layers.cache",
-        "runner.models.layers.journaled",
         "runner.models.providers.openai_batch",
         "runner.models.providers.openai_body",
         "runner.models.providers.openai_wire",

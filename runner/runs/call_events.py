@@ -10,7 +10,7 @@ from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.events import CallEvents
 from runner.models.layers.cache import Cache
 from runner.models.layers.in_flight import InFlight
-from runner.models.records import failure_record
+from runner.models.records import FailureRecord
 from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.rollout import Call
 from runner.rollouts.stop import Stop
@@ -48,7 +48,7 @@ class RunCallEvents(CallEvents):
         # A call that may have been billed is charged without a budget too: one that is set later must know of it.
         may_be_billed = self.budgeted or error.status is None
         charged = cost_of_failure(self.costs.worst_case(request), error) if may_be_billed else None
-        await self.journal.append(failure_record(sample, attempt, error, wait, charged))
+        await self.journal.append(FailureRecord(sample, attempt, str(error), wait, charged).to_json())
         self.in_flight.settled(sample)
         self.stop.check()
 

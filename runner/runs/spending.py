@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from runner.models.costs import CallCosts
-from runner.models.layers.in_flight import AbandonedCalls, lost_record
-from runner.models.records import CALL, FAILURE, LOST, completion_from_fields
+from runner.models.layers.in_flight import AbandonedCalls
+from runner.models.records import CallRecord, FailureRecord, LostRecord, read_records
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
-from runner.storage.journal import Journal, read_journal
+from runner.storage.journal import Journal
 
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
@@ -26,12 +26,12 @@ def spending(plan: Plan, folder: RunFolder) -> Tally:
     costs = CallCosts(used_models(plan))
     groups = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
     left = AbandonedCalls(folder.in_flight)
-    for _, record in read_journal(folder.journal):
-        left.see(record)
-        if record["kind"] in (CALL, FAILURE, LOST) and record.get("charged"):
-            total += Tally(*record["charged"])
-        elif record["kind"] == CALL and not record["cache"]:
-            total += costs.actual(groups[record["sample"][3]], completion_from_fields(record))
+    for _, sequence, record in read_records(folder.journal):
+        left.see(sequence, record)
+        if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
+            total += record.charged
+        elif isinstance(record, CallRecord) and not record.completion.from_cache:
+            total += costs.actual(groups[record.sample.agent], record.completion)
     return total + left.most
 
 
@@ -39,10 +39,10 @@ async def count_lost(folder: RunFolder, journal: Journal) -> Tally:
     """Write what an earlier process left in flight into the journal; what that may have cost."""
     left = AbandonedCalls(folder.in_flight)
     if left.most.completions:
-        for _, record in read_journal(folder.journal):
-            left.see(record)
+        for _, sequence, record in read_records(folder.journal):
+            left.see(sequence, record)
     most = left.most
     if most.completions:
-        await journal.append(lost_record(left))
+        await journal.append(left.lost().to_json())
     folder.in_flight.unlink(missing_ok=True)
     return most

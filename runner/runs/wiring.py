@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from runner.documents.fields import to_plain
 from runner.errors import UsageError
@@ -19,11 +18,13 @@ from runner.models.base import Complete
 from runner.models.connect import Connection, Provider, connect
 from runner.models.costs import CallCosts
 from runner.models.events import CallEvents
+from runner.models.journal_index import JournalIndex
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.in_flight import InFlight
-from runner.models.layers.journaled import JournaledCompleter, JournalIndex
+from runner.models.layers.journaled import JournaledCompleter
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
+from runner.models.records import BatchRecord, FailureRecord, read_records
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
 from runner.results.folder import RunFolder
@@ -35,7 +36,7 @@ from runner.rollouts.stop import Stop
 from runner.runs.accounting import Accounting
 from runner.runs.call_events import RunCallEvents
 from runner.runs.spending import count_lost
-from runner.storage.journal import Journal, read_journal
+from runner.storage.journal import Journal
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Wiring:
         """
         async with AsyncExitStack() as closing:
             journal = await self._journal(closing)
-            recorded = JournalIndex(journal.read, read_journal(self.folder.journal) if journal.opened.records else ())
+            recorded = JournalIndex(journal.record, read_records(self.folder.journal) if journal.opened.records else ())
             cache = self._cache(closing)
             replayed = ReplayModel(self.replay.run) if self.replay is not None else None
             whole = replayed is not None and self._until_round is None
@@ -173,12 +174,15 @@ class Wiring:
             return {}
         from runner.models.providers.openai_batch import BatchModel
 
+        async def write(record: BatchRecord) -> None:
+            await journal.append(record.to_json())
+
         return {
-            name: BatchModel(settings, name, journal.append, recorded.batches, before_sending=self.stop.check)
+            name: BatchModel(settings, name, write, recorded.batches, before_sending=self.stop.check)
             for name, settings in batched.items()
         }
 
-    def _earlier(self, failures: Callable[[str, int], Sequence[dict[str, Any]]]) -> Callable[[Job], list[Call]]:
+    def _earlier(self, failures: Callable[[str, int], Sequence[FailureRecord]]) -> Callable[[Job], list[Call]]:
         """The failed attempts that a journal has of a rollout."""
         agents = self.plan.spec.experiment.agents
         names = {name: self.costs.groups[agent.model].name for name, agent in agents.items()}
@@ -186,8 +190,8 @@ class Wiring:
         def earlier(job: Job) -> list[Call]:
             calls = []
             for record in failures(job.datapoint.id, job.repeat):
-                _, _, round_, agent, attempt = record["sample"]
-                calls.append(Call(round_, agent, attempt, names[agent], error=record["error"]))
+                sample = record.sample
+                calls.append(Call(sample.round, sample.agent, sample.attempt, names[sample.agent], error=record.error))
             return calls
 
         return earlier

@@ -14,14 +14,14 @@ import pytest
 
 from runner.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
 from runner.models.base import Choice, Completion, SampleKey
-from runner.models.layers.in_flight import AbandonedCalls, InFlight, lost_record
-from runner.models.records import ended_record, failure_record, to_record
+from runner.models.layers.in_flight import AbandonedCalls, InFlight
+from runner.models.records import Asked, CallRecord, EndedRecord, FailureRecord, LostRecord, read_records
 from runner.models.tally import Tally
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.runs.spending import spending
 from runner.spec.load import load_spec
-from runner.storage.journal import Journal, read_journal
+from runner.storage.journal import Journal
 from tests.support.play import (
     journal_records,
     nip_run,
@@ -261,24 +261,30 @@ def sample(index: int) -> SampleKey:
     return SampleKey(f"p{index}", 0, 0, "verifier", 0)
 
 
-def answer(index: int) -> dict[str, Any]:
-    return to_record(sample(index), Completion((Choice("x", "stop"),), "tiny"), "p", "m")
+ASKED = Asked("p", "m")
 
 
-def left_after(folder: Path, records: Iterable[dict[str, Any]]) -> AbandonedCalls:
+def answer(index: int) -> CallRecord:
+    return CallRecord(sample(index), ASKED, Completion((Choice("x", "stop"),), "tiny"))
+
+
+Written = CallRecord | EndedRecord | FailureRecord | LostRecord
+
+
+def left_after(folder: Path, records: Iterable[Written]) -> AbandonedCalls:
     """What is left in flight by the file and these records of the journal."""
     path = folder / "journal.jsonl"
 
     async def write() -> None:
         journal = Journal(path, durable=False)
         for record in records:
-            await journal.append(record)
+            await journal.append(record.to_json())
         await journal.close()
 
     asyncio.run(write())
     left = AbandonedCalls(folder / "in_flight")
-    for _, record in read_journal(path):
-        left.see(record)
+    for _, sequence, record in read_records(path):
+        left.see(sequence, record)
     return left
 
 
@@ -310,7 +316,7 @@ def test_a_call_whose_answer_is_in_the_journal_is_not_counted_though_its_slot_is
 
 
 def test_an_earlier_attempt_s_record_does_not_settle_the_attempt_in_flight(tmp_path: Path, in_flight: InFlight) -> None:
-    failed = failure_record(sample(0), 1, TransientError("cut"), 0.1)
+    failed = FailureRecord(sample(0), 1, "cut", 0.1)
     in_flight.sent(sample(0), MOST, 1)
     assert left_after(tmp_path, [failed]).most == MOST
     assert left_after(tmp_path, [failed]).most == Tally()  # and now there is one of the second
@@ -326,7 +332,7 @@ def test_a_second_attempt_is_counted_whichever_slot_the_first_had(
     for index in first:
         in_flight.settled(sample(index))
     in_flight.sent(sample(0), MOST, 2)
-    failed = [failure_record(sample(index), 1, TransientError("cut"), 0.1) for index in first]
+    failed = [FailureRecord(sample(index), 1, "cut", 0.1) for index in first]
     assert left_after(tmp_path, failed).most == MOST
 
 
@@ -335,7 +341,7 @@ def test_a_call_that_ended_its_game_is_settled_by_that_record(
     tmp_path: Path, in_flight: InFlight, error: CallError
 ) -> None:
     in_flight.sent(sample(0), MOST, 0)
-    assert left_after(tmp_path, [ended_record(sample(0), error, "p", "m")]).most == Tally()
+    assert left_after(tmp_path, [EndedRecord.of(sample(0), ASKED, error)]).most == Tally()
 
 
 def test_a_kill_between_the_record_of_what_was_lost_and_the_removal_of_the_file_counts_it_once(
@@ -344,8 +350,8 @@ def test_a_kill_between_the_record_of_what_was_lost_and_the_removal_of_the_file_
     """The journal may be shorter than it was when the calls were sent: what was on its way to it is lost too."""
     for index in range(3):
         in_flight.sent(sample(index), MOST, 7)
-    lost = lost_record(AbandonedCalls(tmp_path / "in_flight"))
-    assert lost["charged"] == [0.75, 300, 3]
+    lost = AbandonedCalls(tmp_path / "in_flight").lost()
+    assert lost.charged == Tally(0.75, 300, 3)
     assert left_after(tmp_path, [answer(8), lost]).most == Tally()
     other = InFlight(tmp_path / "other")
     other.sent(sample(0), MOST, 0)
