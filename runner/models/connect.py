@@ -20,6 +20,7 @@ from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep, within
 from runner.models.layers.retry import with_retries
 from runner.models.policy import TransientPolicy
 from runner.models.providers.dummy import DummyModel
+from runner.models.providers.table import ProviderName
 from runner.models.settings import ModelSettings
 
 Close = Callable[[], Awaitable[None]]
@@ -67,10 +68,11 @@ def connect(
         RunError: a run to replay has no journal.
     """
     limits = _limits(groups, policy, concurrency, sleep)
-    connected = {
-        group: (providers or {}).get(group) or _provider(group, settings, concurrency, replays or {}, limits)
-        for group, settings in groups.items()
-    }
+    connected = dict(providers or {})
+    for group, settings in groups.items():
+        if group not in connected:
+            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group))
+            connected[group] = CONNECTORS[settings.provider](place)
 
     costs = CallCosts(groups)
 
@@ -101,7 +103,7 @@ def _limits(
             sleep=sleep,
         )
         for group, settings in groups.items()
-        if settings.provider == "openai" and not settings.batch
+        if settings.called_live
     }
 
 
@@ -112,27 +114,45 @@ def _live_retried(
     retried = with_retries(complete, policy, events, timed=lambda request: not groups[request.group].batch, sleep=sleep)
 
     async def complete_by_provider(request: Request) -> Completion:
-        live = groups[request.group].provider == "openai"
-        return await (retried if live else complete)(request)
+        remote = groups[request.group].traits.remote
+        return await (retried if remote else complete)(request)
 
     return complete_by_provider
 
 
-def _provider(
-    group: str,
-    settings: ModelSettings,
-    concurrency: int,
-    replays: Mapping[str, Path],
-    limits: Mapping[str, GroupLimit],
-) -> Provider:
-    if settings.provider == "dummy":
-        return DummyModel()
-    if settings.provider == "replay":
-        from runner.models.providers.replay import ReplayModel
+@dataclass(frozen=True)
+class _Place:
+    """What a provider is connected for: a model group, with its limit, and the run that it replays."""
 
-        return ReplayModel(replays[group])
+    group: str
+    settings: ModelSettings
+    concurrency: int
+    limit: GroupLimit | None
+    replayed: Path | None
+
+
+def _openai(place: _Place) -> Provider:
     # Here and not above: the client takes 0.4 s to import, and most commands call no model.
     from runner.models.providers.openai import OpenAiModel
 
-    limit = limits.get(group)
-    return OpenAiModel(settings, group, concurrency, learn=limit.learn if limit else None)
+    learn = place.limit.learn if place.limit is not None else None
+    return OpenAiModel(place.settings, place.group, place.concurrency, learn=learn)
+
+
+def _dummy(_: _Place) -> Provider:
+    return DummyModel()
+
+
+def _replay(place: _Place) -> Provider:
+    from runner.models.providers.replay import ReplayModel
+
+    assert place.replayed is not None, place.group
+    return ReplayModel(place.replayed)
+
+
+CONNECTORS: Mapping[ProviderName, Callable[[_Place], Provider]] = {
+    "openai": _openai,
+    "dummy": _dummy,
+    "replay": _replay,
+}
+"""How a group of each provider is connected."""

@@ -42,7 +42,7 @@ class CallCosts:
     def worst_case(self, request: Request) -> Tally:
         """The most that one call can cost."""
         settings, price = self.groups[request.group], self.prices[request.group]
-        if settings.provider != "openai":
+        if not settings.traits.metered:
             return Tally()
         prompt = sum(byte_length(m["content"] + m.get("name", "")) + MESSAGE_OVERHEAD for m in request.messages)
         if settings.extra_body:
@@ -56,7 +56,7 @@ class CallCosts:
     def actual(self, group: str, completion: Completion) -> Tally:
         """What one call did cost, by the tokens the server counted."""
         cost = Tally()
-        if self.groups[group].provider == "openai":
+        if self.groups[group].traits.metered:
             cost.count(completion.usage, self.prices[group])
         return cost
 

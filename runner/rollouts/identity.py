@@ -49,7 +49,7 @@ def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, An
     """
     names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run")]
     content = {name: to_plain(getattr(settings, name)) for name in names}
-    return {**content, "run": replayed} if settings.provider == "replay" else content
+    return {**content, "run": replayed} if settings.traits.needs_run else content
 
 
 def seat_content(agent: AgentSettings) -> dict[str, Any]:

@@ -36,8 +36,7 @@ class RunCallEvents(CallEvents):
 
     def sending(self, request: Request) -> None:
         self.stop.check()
-        settings = self.costs.groups[request.group]
-        if settings.provider == "openai" and not settings.batch:
+        if self.costs.groups[request.group].called_live:
             self.in_flight.sent(request.sample, self.costs.worst_case(request), self.journal.records)
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:

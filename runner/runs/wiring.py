@@ -118,7 +118,7 @@ class Wiring:
 
     async def _journal(self, closing: AsyncExitStack) -> Journal:
         # What replays, and what is drawn from the seed, costs nothing to have again.
-        journal = Journal(self.folder.journal, durable=any(s.provider == "openai" for s in self.costs.groups.values()))
+        journal = Journal(self.folder.journal, durable=any(s.traits.metered for s in self.costs.groups.values()))
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
@@ -169,7 +169,7 @@ class Wiring:
         """The groups that are asked by batch; they write to the journal themselves."""
         if self.replay is not None and self._until_round is None:
             return {}
-        batched = {name: s for name, s in self.costs.groups.items() if s.provider == "openai" and s.batch}
+        batched = {name: s for name, s in self.costs.groups.items() if s.batched}
         if not batched:
             return {}
         from runner.models.providers.openai_batch import BatchModel

@@ -12,6 +12,7 @@ from runner.errors import Problem
 from runner.models.costs import answer_limit
 from runner.models.layers.budget import BudgetSettings
 from runner.models.prices import price_of
+from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import ModelSettings
 from runner.spec.checks.sound import Sound
 from runner.storage.journal import JOURNAL
@@ -23,8 +24,8 @@ def model_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
         key = ".".join(at)
         if f"{key}.provider" in sound.broken:
             continue
-        provider = settings.get("provider", "openai")
-        if provider == "openai" and layered.data["models"][name].get("model") is None:
+        traits = PROVIDERS[settings.get("provider", DEFAULT_PROVIDER)]
+        if traits.needs_model and layered.data["models"][name].get("model") is None:
             yield Problem(layered.place(at), key, "missing key: model (the name the server knows)")
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
             place = layered.place((*at, "max_tokens"))
@@ -37,7 +38,7 @@ def model_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
         if settings.get("share_prompts") and settings.get("batch"):
             place = layered.place((*at, "share_prompts"))
             yield Problem(place, f"{key}.share_prompts", "a batch asks for one answer a line; leave share_prompts out")
-        if provider == "replay":
+        if traits.needs_run:
             if settings.get("run") is None:
                 yield Problem(layered.place(at), key, "missing key: run (the folder of the run to replay)")
             elif not replay_folder(layered, name).is_dir():
@@ -52,7 +53,7 @@ def budget_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
     budget = from_plain(BudgetSettings, sound.section("budget"))
     for name, data in sound.mappings("models"):
         settings, at = from_plain(ModelSettings, data), ("models", name)
-        if settings.provider != "openai":
+        if not settings.traits.metered:
             continue
         key = ".".join(at)
         if budget.usd is not None and price_of(settings) is None:
