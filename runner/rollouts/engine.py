@@ -28,16 +28,7 @@ from runner.protocols.protocol import Decision, Protocol
 from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
-from runner.rollouts.rollout import (
-    CONTEXT_EXCEEDED,
-    DECIDED,
-    INVALID_RESPONSE,
-    NO_DECISION,
-    REFUSED,
-    TRANSPORT_FAILED,
-    Call,
-    Rollout,
-)
+from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.rollouts.stop import Stop, Stopped
 
 T = TypeVar("T")
@@ -52,12 +43,12 @@ MIN_AHEAD = 1024
 REFUSED_SECONDS = 0.5
 """How long calls in flight may still come in once the provider has refused one: it tells the others at once too."""
 
-_OUTCOMES: tuple[tuple[type[NipRunError], str], ...] = (
-    (ContentFilterError, REFUSED),
-    (RefusedError, REFUSED),
-    (GenerationError, INVALID_RESPONSE),
-    (ContextExceededError, CONTEXT_EXCEEDED),
-    (TransientError, TRANSPORT_FAILED),
+_OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
+    (ContentFilterError, Outcome.REFUSED),
+    (RefusedError, Outcome.REFUSED),
+    (GenerationError, Outcome.INVALID_RESPONSE),
+    (ContextExceededError, Outcome.CONTEXT_EXCEEDED),
+    (TransientError, Outcome.TRANSPORT_FAILED),
 )
 """What ends one game and not the run, and the outcome it is."""
 
@@ -205,14 +196,21 @@ class Engine:
                 turn = game.send(await self._replies(job, turn, calls))
         except StopIteration as end:
             rounds, decision = end.value.rounds, int(end.value.decision)
-            outcome = DECIDED if end.value.decided else NO_DECISION
+            outcome = Outcome.DECIDED if end.value.decided else Outcome.NO_DECISION
         except tuple(kind for kind, _ in _OUTCOMES) as failure:
             outcome = next(name for kind, name in _OUTCOMES if isinstance(failure, kind))
             error = f"{type(failure).__name__}: {failure}"
         return self._rollout(job, calls, rounds, decision=decision, outcome=outcome, error=error)
 
     def _rollout(
-        self, job: Job, calls: list[Call], rounds: Sequence[Round], *, decision: int, outcome: str, error: str | None
+        self,
+        job: Job,
+        calls: list[Call],
+        rounds: Sequence[Round],
+        *,
+        decision: int,
+        outcome: Outcome,
+        error: str | None,
     ) -> Rollout:
         point = job.datapoint
         calls.extend(self.failed_calls(job))

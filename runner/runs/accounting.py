@@ -10,7 +10,7 @@ from runner.models.base import Completion, Request
 from runner.models.costs import CallCosts
 from runner.models.tally import Tally
 from runner.rollouts.plan import Plan
-from runner.rollouts.rollout import TRANSPORT_FAILED, Rollout
+from runner.rollouts.rollout import Outcome, Rollout
 
 
 @dataclass
@@ -79,8 +79,9 @@ class Accounting:
         """Count a finished rollout, and its calls as its rows have them."""
         progress = self.progress
         progress.rollouts += 1
-        progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1
-        if rollout.outcome == TRANSPORT_FAILED and self._first_failure is None:
+        outcome = rollout.outcome.value
+        progress.outcomes[outcome] = progress.outcomes.get(outcome, 0) + 1
+        if rollout.outcome == Outcome.TRANSPORT_FAILED and self._first_failure is None:
             self._first_failure = rollout.error
         for call in rollout.calls:
             answered = call.finish_reason is not None
@@ -96,7 +97,7 @@ class Accounting:
     @property
     def transport_failed(self) -> int:
         """How many rollouts ended because no answer came."""
-        return self.progress.outcomes.get(TRANSPORT_FAILED, 0)
+        return self.progress.outcomes.get(Outcome.TRANSPORT_FAILED.value, 0)
 
     def transport_note(self) -> str:
         """How many rollouts failed in transport, and why the first of them did."""
