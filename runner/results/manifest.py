@@ -118,7 +118,7 @@ def new_manifest(plan: Plan, run_id: str) -> dict[str, Any]:
         "git_dirty": dirty,
         "parent_run_id": None,
         "iteration": None,
-        "agents": [_agent_row(name, agent) for name, agent in plan.seats().items()],
+        "agents": [_agent_row(name, agent) for name, agent in plan.agents().items()],
         "started_at": now(),
         "finished_at": None,
     }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from runner.agents.agent import Agent, Observation
+from runner.agents.agent import Agent
 from runner.errors import (
     BudgetExhausted,
     ContentFilterError,
@@ -70,10 +70,10 @@ class Engine:
     """The shape of the trees that are played; None: single games."""
     branch: Callable[[Job, int], Job] = lambda job, _: job
     """One branch of a tree as a job of its own."""
-    prompt_siblings: Callable[[Job, str], Sequence[int]] | None = None
-    """The other repeats of a job in which an agent opens as it does in this one; None: nobody asks."""
+    siblings: Callable[[Job, str], Sequence[int]] = lambda *_: ()
+    """The other repeats of a job in which an agent opens as it does in this one."""
     sharing: frozenset[str] = frozenset()
-    """The model groups that ask for the answers of kin in one call."""
+    """The model groups that ask for the answers of sibling samples in one call."""
     stop: Stop = field(default_factory=Stop)
     exhausted: BudgetExhausted | None = None
     _refused_at: float | None = None
@@ -170,17 +170,9 @@ class Engine:
 
     def _fork(self, job: Job, turn: Turn) -> Iterator[asyncio.Task[list[Rollout]]]:
         """Begin a branch for each further answer to a step."""
-        for repeat in self._siblings(job, turn.round):
+        for repeat in self.shape.siblings(job.repeat, turn.round) if self.shape is not None else ():
             branch = self.branch(job, repeat)
             yield asyncio.create_task(self._branches(branch, self._game(branch, tuple(turn.rounds)), turn.round + 1))
-
-    def _siblings(self, job: Job, round_: int) -> list[int]:
-        """The repeats of the other answers to the step that a branch is at."""
-        if self.shape is None:
-            return []
-        tree, path = self.shape.tree(job.repeat), self.shape.path(job.repeat)
-        nodes = [self.shape.repeat(tree, (*path[:round_], answer)) for answer in range(self.shape.responses)]
-        return [repeat for answer, repeat in enumerate(nodes) if answer != path[round_]]
 
     async def _line(self, job: Job, game: Game, start: int, others: list[asyncio.Task[list[Rollout]]]) -> Rollout:
         """Play one game to its end; tasks that play the branches off it are added to `others`."""
@@ -222,24 +214,20 @@ class Engine:
         return Rollout(job, tuple(rounds), decision, outcome, stance, rewards, calls, error)
 
     async def _replies(self, job: Job, turn: Turn, calls: list[Call]) -> dict[str, Reply]:
-        observation = Observation(
-            turn.round, turn.rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance,
-            job.datapoint.id, job.repeat,
-        )  # fmt: skip
-
+        observation = job.observation(turn.round, turn.rounds)
         opening = not any(played.raw for played in turn.rounds)
 
-        def prompt_siblings(agent: str) -> Sequence[int]:
+        def siblings(agent: str) -> Sequence[int]:
             """The repeats whose answer to this step may come in the same call."""
             if self.shape is not None:
-                return self._siblings(job, turn.round)
-            return self.prompt_siblings(job, agent) if opening and self.prompt_siblings is not None else ()
+                return self.shape.siblings(job.repeat, turn.round)
+            return self.siblings(job, agent) if opening else ()
 
         async def complete(request: Request) -> Completion:
             self.stop.check()
             if request.group in self.sharing and request.sample.attempt == 0:
-                siblings = (request.sample._replace(repeat=repeat) for repeat in prompt_siblings(request.sample.agent))
-                request = replace(request, siblings=tuple(siblings))
+                samples = (request.sample._replace(repeat=repeat) for repeat in siblings(request.sample.agent))
+                request = replace(request, siblings=tuple(samples))
             completion = await self.complete(request)
             calls.extend(_calls(request, completion))
             return completion

@@ -90,7 +90,7 @@ class Session:
             failed_calls=wired.failed_calls,
             shape=plan.shape,
             branch=plan.branch,
-            prompt_siblings=plan.prompt_siblings if plan.sharing else None,
+            siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,
         )
