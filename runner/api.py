@@ -6,12 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner.errors import Place, Problem, UsageError
-from runner.models.layers.budget import Amount, Budget
+from runner.models.layers.budget import Budget
+from runner.models.tally import Tally
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
+from runner.runs.accounting import Watch
 from runner.runs.run import RunOptions, RunResult, run_games
-from runner.runs.session import ReplayOf, Watch
 from runner.runs.spending import spending
+from runner.runs.wiring import ReplayOf
 from runner.spec.load import Spec
 from runner.training.plan import TrainingPlan, check_run_id, plan_of
 
@@ -97,7 +99,7 @@ def sweep_problems(path: str, points: Sequence[AnyPlan]) -> Iterator[Problem]:
             yield Problem(Place(path), "sweep", "a value is given twice, which would be one run; leave one out")
 
 
-def spent(plan: AnyPlan, results: Results, run_id: str) -> Amount:
+def spent(plan: AnyPlan, results: Results, run_id: str) -> Tally:
     """What a plan's run has spent so far.
 
     Raises:

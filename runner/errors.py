@@ -164,8 +164,6 @@ class CallError(NipRunError):
         super().__init__(message)
         self.retry_after = retry_after
         self.status = status
-        self.charged: tuple[float, int, int] | None = None
-        """What a budget counts for the failed call: dollars, tokens, calls."""
 
 
 class TransientError(CallError):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runner.rollouts.engine import Progress
+    from runner.runs.accounting import Progress
 
 LINE_SECONDS = 10.0
 BAR_SECONDS = 0.1

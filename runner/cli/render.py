@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from runner.agents.agent import Agent, Observation
+from runner.agents.agent import Agent
 from runner.cli.output import note
 from runner.cli.specs import note_renamed, split_words
 from runner.errors import UsageError
@@ -38,11 +38,9 @@ def execute(args: argparse.Namespace) -> int:
     plan = Plan(spec)
     job = _job(plan, args.datapoint)
     round_ = _round(spec, agent_name, args.round, job)
-    agents = plan.seats()
+    agents = plan.agents()
     rounds = asyncio.run(_filled(spec, agents, job, round_))
-    observation = Observation(
-        round_, rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance, job.datapoint.id
-    )
+    observation = job.observation(round_, rounds)
     agent = agents[agent_name]
     body = json.loads(request_body(agent.model_settings, agent.prompt(observation)))
     if args.json:
@@ -81,7 +79,7 @@ def _round(spec: Spec, agent: str, asked: int | None, job: Job) -> int:
     return asked
 
 
-async def _filled(spec: Spec, agents: dict[str, Agent], job: Job, until: int) -> Sequence[Round]:
+async def _filled(spec: Spec, agents: Mapping[str, Agent], job: Job, until: int) -> Sequence[Round]:
     """Rounds up to `until`, with dummy answers that never decide."""
 
     async def undecided(request: Request) -> Completion:
@@ -91,7 +89,7 @@ async def _filled(spec: Spec, agents: dict[str, Agent], job: Job, until: int) ->
     game = play(spec.protocol, seed=job.seed, label=point.label, prover_stance=point.prover_stance)
     turn = next(game)
     while turn.round < until:
-        observation = Observation(turn.round, turn.rounds, point.columns, job.seed, point.prover_stance, point.id)
+        observation = job.observation(turn.round, turn.rounds)
         replies: dict[str, Reply] = {name: await agents[name].respond(observation, undecided) for name in turn.speakers}
         turn = game.send(replies)
     return turn.rounds

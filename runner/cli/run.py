@@ -31,7 +31,7 @@ from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.runs.process import allow_open_files
 from runner.runs.run import RunOptions, RunResult
-from runner.runs.session import ReplayOf
+from runner.runs.wiring import ReplayOf
 
 
 @dataclass(frozen=True)

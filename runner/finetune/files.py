@@ -20,7 +20,7 @@ from runner.finetune.from_rollouts import rl_turns, source_of, supervised
 from runner.finetune.preferences import preferences
 from runner.hashing import derived_seed
 from runner.protocols.tree_shape import TreeShape
-from runner.rollouts.rollout import DECIDED, NO_DECISION, Rollout
+from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import build_tree
 from runner.spec.experiment import FineTune
 from runner.text import comma_join, did_you_mean
@@ -230,7 +230,7 @@ class FineTuneFiles:
         return found
 
     def _unusable(self, rollout: Rollout) -> str | None:
-        if rollout.outcome not in (DECIDED, NO_DECISION):
+        if not rollout.outcome.played_out:
             return f"outcome {rollout.outcome}"
         if self._settings.only_correct and not rollout.correct:
             return "wrong verdict"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from runner.agents.agent import Agent, Observation
+from runner.agents.agent import Agent
 from runner.errors import InvalidResponseError
 from runner.finetune.examples import RlTurn, Source, Supervised
 from runner.protocols.game import Round
@@ -22,7 +22,7 @@ def supervised(
     point = rollout.job.datapoint
     replaces = replace_verifier_guess_with_true_label and seat.is_verifier
     messages = seat.fine_tune_example(
-        _observation(rollout, min(len(rollout.rounds), seat.max_message_rounds - 1), rollout.rounds),
+        rollout.job.observation(min(len(rollout.rounds), seat.max_message_rounds - 1), rollout.rounds),
         point.label,
         ensure_last_message_is_assistant=ensure_last_message_is_assistant,
         replace_verifier_guess_with_true_label=replaces,
@@ -40,7 +40,7 @@ def rl_turns(seat: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     name, job, experiment = seat.agent_name, rollout.job, seat.hyper_params
     for round_ in _turns(seat, rollout.rounds):
         yield RlTurn(
-            prompt=seat.prompt(_observation(rollout, round_, rollout.rounds[:round_])),
+            prompt=seat.prompt(job.observation(round_, rollout.rounds[:round_])),
             response=rollout.rounds[round_].raw[name],
             reward=rollout.rewards[name],
             ground_truth=job.datapoint.label,
@@ -77,9 +77,3 @@ def trainable(seat: Agent, rollout: Rollout, round_: int) -> bool:
 
 def _turns(seat: Agent, rounds: Sequence[Round]) -> list[int]:
     return [index for index, played in enumerate(rounds) if seat.agent_name in played.raw]
-
-
-def _observation(rollout: Rollout, round_: int, rounds: Sequence[Round]) -> Observation:
-    job = rollout.job
-    point = job.datapoint
-    return Observation(round_, rounds, point.columns, job.seed, point.prover_stance, point.id, job.repeat)

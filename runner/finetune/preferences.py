@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 
-from runner.agents.agent import Agent, Observation
+from runner.agents.agent import Agent
 from runner.finetune.examples import Preference, Source
 from runner.finetune.from_rollouts import trainable
 from runner.hashing import derived_seed
-from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import Contrast, Node, contrasts
 
 
@@ -54,13 +53,6 @@ def _pair(contrast: Contrast, yes: Node, no: Node, seat: Agent, run_id: str) -> 
         branch.job.datapoint.id,
         {"rejected_rollout_id": no.leaves[0].job.rollout_id, "rejected_reward": no.expected_reward(agent)},
     )
-    prompt = seat.prompt(_asked(branch, node))
+    asked = branch.job.observation(len(node.path), node.rounds)
+    prompt = seat.prompt(asked)
     return Preference(prompt, yes.rounds[-1].raw[agent], no.rounds[-1].raw[agent]), source
-
-
-def _asked(branch: Rollout, node: Node) -> Observation:
-    """Where the step that follows a node was asked."""
-    job = branch.job
-    point = job.datapoint
-    rounds = branch.rounds[: len(node.path)]
-    return Observation(len(node.path), rounds, point.columns, job.seed, point.prover_stance, point.id, job.repeat)

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Protocol
 
 from runner.models.base import Complete, Completion, Request
-from runner.models.layers.budget import Budget, within_budget, worst_case
+from runner.models.costs import CallCosts
+from runner.models.events import NO_EVENTS, CallEvents
+from runner.models.layers.budget import Budget, within_budget
 from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep, within_limits
-from runner.models.layers.retry import Failed, ignored, with_retries
+from runner.models.layers.retry import with_retries
 from runner.models.policy import TransientPolicy
-from runner.models.prices import price_of
 from runner.models.providers.dummy import DummyModel
+from runner.models.providers.table import ProviderName
 from runner.models.settings import ModelSettings
 
 Close = Callable[[], Awaitable[None]]
@@ -38,7 +40,6 @@ class Connection:
 
     complete: Complete
     closers: tuple[Close, ...] = ()
-    limits: Mapping[str, GroupLimit] | None = None
 
     async def close(self) -> None:
         """Close all, also where one of them fails; the first failure is raised in the end."""
@@ -54,42 +55,38 @@ def connect(
     *,
     concurrency: int = 64,
     replays: Mapping[str, Path] | None = None,
-    failed: Failed = ignored,
     budget: Budget | None = None,
     cache: Cache | None = None,
     providers: Mapping[str, Provider] | None = None,
-    before_call: Callable[[Request], None] = lambda _: None,
+    events: CallEvents = NO_EVENTS,
     sleep: Sleep = asyncio.sleep,
 ) -> Connection:
     """Connect every group; `providers` are groups that somebody has connected already.
-
-    `before_call` is told of each call before it goes out, and raises where none may any more.
 
     Raises:
         ProviderRefusal: a group's key is missing.
         RunError: a run to replay has no journal.
     """
     limits = _limits(groups, policy, concurrency, sleep)
-    connected = {
-        group: (providers or {}).get(group) or _provider(group, settings, concurrency, replays or {}, limits)
-        for group, settings in groups.items()
-    }
+    connected = dict(providers or {})
+    for group, settings in groups.items():
+        if group not in connected:
+            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group))
+            connected[group] = CONNECTORS[settings.provider](place)
+
+    costs = CallCosts(groups)
 
     async def ask(request: Request) -> Completion:
-        before_call(request)
+        events.sending(request)
         return await connected[request.group].complete(request)
 
-    def most_tokens(request: Request) -> int:
-        return worst_case(request, groups[request.group], None).tokens
-
-    complete = within_limits(ask, FairSemaphore(concurrency), limits, most_tokens)
+    complete = within_limits(ask, FairSemaphore(concurrency), limits, lambda request: costs.worst_case(request).tokens)
     if budget is not None:
-        prices = {group: price_of(settings) for group, settings in groups.items()}
-        complete = within_budget(complete, budget, groups, prices)
-    complete = _live_retried(complete, groups, policy, failed, sleep)
+        complete = within_budget(complete, budget, costs)
+    complete = _live_retried(complete, groups, policy, events, sleep)
     if cache is not None:
         complete = through_cache(complete, cache, groups)
-    return Connection(complete, tuple(provider.close for provider in connected.values()), limits)
+    return Connection(complete, tuple(provider.close for provider in connected.values()))
 
 
 def _limits(
@@ -106,38 +103,56 @@ def _limits(
             sleep=sleep,
         )
         for group, settings in groups.items()
-        if settings.provider == "openai" and not settings.batch
+        if settings.called_live
     }
 
 
 def _live_retried(
-    complete: Complete, groups: Mapping[str, ModelSettings], policy: TransientPolicy, failed: Failed, sleep: Sleep
+    complete: Complete, groups: Mapping[str, ModelSettings], policy: TransientPolicy, events: CallEvents, sleep: Sleep
 ) -> Complete:
     """`complete` with retries where there is a network: a replay's failures are what they are, the dummy has none."""
-    retried = with_retries(complete, policy, failed, timed=lambda request: not groups[request.group].batch, sleep=sleep)
+    retried = with_retries(complete, policy, events, timed=lambda request: not groups[request.group].batch, sleep=sleep)
 
     async def complete_by_provider(request: Request) -> Completion:
-        live = groups[request.group].provider == "openai"
-        return await (retried if live else complete)(request)
+        remote = groups[request.group].traits.remote
+        return await (retried if remote else complete)(request)
 
     return complete_by_provider
 
 
-def _provider(
-    group: str,
-    settings: ModelSettings,
-    concurrency: int,
-    replays: Mapping[str, Path],
-    limits: Mapping[str, GroupLimit],
-) -> Provider:
-    if settings.provider == "dummy":
-        return DummyModel()
-    if settings.provider == "replay":
-        from runner.models.providers.replay import ReplayModel
+@dataclass(frozen=True)
+class _Place:
+    """What a provider is connected for: a model group, with its limit, and the run that it replays."""
 
-        return ReplayModel(replays[group])
+    group: str
+    settings: ModelSettings
+    concurrency: int
+    limit: GroupLimit | None
+    replayed: Path | None
+
+
+def _openai(place: _Place) -> Provider:
     # Here and not above: the client takes 0.4 s to import, and most commands call no model.
     from runner.models.providers.openai import OpenAiModel
 
-    limit = limits.get(group)
-    return OpenAiModel(settings, group, concurrency, learn=limit.learn if limit else None)
+    learn = place.limit.learn if place.limit is not None else None
+    return OpenAiModel(place.settings, place.group, place.concurrency, learn=learn)
+
+
+def _dummy(_: _Place) -> Provider:
+    return DummyModel()
+
+
+def _replay(place: _Place) -> Provider:
+    from runner.models.providers.replay import ReplayModel
+
+    assert place.replayed is not None, place.group
+    return ReplayModel(place.replayed)
+
+
+CONNECTORS: Mapping[ProviderName, Callable[[_Place], Provider]] = {
+    "openai": _openai,
+    "dummy": _dummy,
+    "replay": _replay,
+}
+"""How a group of each provider is connected."""

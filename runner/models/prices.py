@@ -25,7 +25,7 @@ def price_of(settings: ModelSettings) -> Price | None:
     """The price of a group's calls; None where nobody knows it. The list holds for OpenAI's own server only."""
     if settings.price is not None:
         return settings.price
-    if settings.provider != "openai":
+    if not settings.traits.metered:
         return FREE
     if settings.base_url is not None or settings.model is None:
         return None

@@ -1,35 +1,19 @@
-"""Completions and failures into journal records, and back."""
+"""The records of a run's journal: each kind a type of its own, read once and written as it was read."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
-from runner.errors import (
-    CallError,
-    ContextExceededError,
-    RefusedError,
-    TransientError,
-)
+from runner.errors import CallError, ContextExceededError, RefusedError, TransientError
 from runner.hashing import canonical
 from runner.models.base import Choice, Completion, SampleKey, Usage
-from runner.models.layers.budget import Amount
+from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
-
-CALL = "call"
-
-
-FAILURE = "failure"
-
-
-BATCH = "batch"
-
-
-GAME_ENDING_FAILURE = "ended"
-
-
-LOST = "lost"
+from runner.storage.journal import read_journal
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:
@@ -62,22 +46,74 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
     )
 
 
-def to_record(
-    sample: SampleKey, completion: Completion, parameters: str, messages: str, most: Amount | None = None
-) -> dict[str, Any]:
-    """A completion as its journal record, with the hashes of what was asked.
+class Asked(NamedTuple):
+    """What was asked: the hash of the model group's parameters, and that of the messages."""
 
-    `most` is the most that the call may have cost. It is kept, as `charged`, where the server did not count the tokens.
-    """
-    record = {
-        "kind": CALL,
-        "sample": list(sample),
-        "asked": [parameters, messages],
-        **completion_fields(completion),
-    }
-    if most is not None and completion.usage.estimated and not completion.from_cache:
-        record["charged"] = [most.usd, most.tokens, most.completions]
-    return record
+    parameters: str
+    messages: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """An answer. `charged` is what a budget counts for it, where the server did not count the tokens."""
+
+    KIND: ClassVar = "call"
+    sample: SampleKey
+    asked: Asked
+    completion: Completion
+    charged: Tally | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        record = {
+            "kind": self.KIND,
+            "sample": list(self.sample),
+            "asked": list(self.asked),
+            **completion_fields(self.completion),
+        }
+        if self.charged is not None:
+            record["charged"] = _charge(self.charged)
+        return record
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CallRecord:
+        return cls(_sample(data), Asked(*data["asked"]), completion_from_fields(data), _charged(data))
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRecord:
+    """What ended a game in the place of an answer: the failure's type, by name, and its message."""
+
+    KIND: ClassVar = "ended"
+    sample: SampleKey
+    asked: Asked
+    error: str
+    message: str
+
+    @classmethod
+    def of(cls, sample: SampleKey, asked: Asked, error: CallError) -> EndedRecord:
+        return cls(sample, asked, type(error).__name__, str(error))
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether another process may have more luck."""
+        return self.error == TransientError.__name__
+
+    def as_error(self) -> CallError:
+        """The failure that ended the game."""
+        return _ENDINGS[self.error](self.message)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.KIND,
+            "sample": list(self.sample),
+            "asked": list(self.asked),
+            "error": self.error,
+            "message": self.message,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EndedRecord:
+        return cls(_sample(data), Asked(*data["asked"]), data["error"], data["message"])
 
 
 _ENDINGS: Mapping[str, type[CallError]] = {
@@ -86,29 +122,123 @@ _ENDINGS: Mapping[str, type[CallError]] = {
 """The failures of a call that end its game, by the names that the journal has them under."""
 
 
-def ended_record(sample: SampleKey, error: CallError, parameters: str, messages: str) -> dict[str, Any]:
-    """What ended a game in the place of an answer, as its journal record."""
-    return {
-        "kind": GAME_ENDING_FAILURE,
-        "sample": list(sample),
-        "asked": [parameters, messages],
-        "error": type(error).__name__,
-        "message": str(error),
-    }
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """A failed attempt. `charged` is what a budget counts for it; a negative wait: there is no further attempt."""
+
+    KIND: ClassVar = "failure"
+    sample: SampleKey
+    attempt: int
+    error: str
+    wait: float
+    charged: Tally | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.KIND,
+            "sample": list(self.sample),
+            "attempt": self.attempt,
+            "error": self.error,
+            "wait": self.wait,
+            "charged": None if self.charged is None else _charge(self.charged),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FailureRecord:
+        return cls(_sample(data), data["attempt"], data["error"], data["wait"], _charged(data))
 
 
-def call_error_from(record: Mapping[str, Any]) -> CallError:
-    """The failure that a journal record holds."""
-    return _ENDINGS[record["error"]](record["message"])
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A batch of calls: what is meant to be sent, and once the provider has taken it its id."""
+
+    KIND: ClassVar = "batch"
+    group: str
+    intent: str
+    lines: tuple[str, ...]
+    batch: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.KIND,
+            "group": self.group,
+            "intent": self.intent,
+            "lines": list(self.lines),
+            "batch": self.batch,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BatchRecord:
+        return cls(data["group"], data["intent"], tuple(data["lines"]), data["batch"])
 
 
-def failure_record(sample: SampleKey, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
-    """A failed attempt as its journal record; `charged` is what a budget counts for it."""
-    return {
-        "kind": FAILURE,
-        "sample": list(sample),
-        "attempt": attempt,
-        "error": str(error),
-        "wait": wait,
-        "charged": error.charged,
-    }
+@dataclass(frozen=True, slots=True)
+class LostRecord:
+    """Calls that a killed process left in flight: the name of its file of slots, and what they may have cost."""
+
+    KIND: ClassVar = "lost"
+    of: str
+    charged: Tally
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.KIND, "of": self.of, "charged": _charge(self.charged)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LostRecord:
+        return cls(data["of"], Tally(*data["charged"]))
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRecord:
+    """A record of a kind that another version writes."""
+
+    kind: str
+    sample: SampleKey | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> OtherRecord:
+        return cls(data["kind"], _sample(data) if "sample" in data else None)
+
+
+Record = CallRecord | EndedRecord | FailureRecord | BatchRecord | LostRecord | OtherRecord
+
+
+class Entry(NamedTuple):
+    """A record where it stands: the offset of its line, and its number in the journal."""
+
+    offset: int
+    sequence: int
+    record: Record
+
+
+def parse_record(data: Mapping[str, Any]) -> Record:
+    """A journal's line as the record that it is."""
+    return _KINDS.get(data["kind"], OtherRecord.from_json)(data)
+
+
+def read_records(path: Path) -> Iterator[Entry]:
+    """Every whole record of a run's journal.
+
+    Raises:
+        JournalError: the file is damaged before its last line.
+    """
+    for offset, data in read_journal(path):
+        yield Entry(offset, data["seq"], parse_record(data))
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Record]] = {
+    kind.KIND: kind.from_json for kind in (CallRecord, EndedRecord, FailureRecord, BatchRecord, LostRecord)
+}
+
+
+def _sample(data: Mapping[str, Any]) -> SampleKey:
+    return SampleKey(*data["sample"])
+
+
+def _charge(tally: Tally) -> list[float]:
+    return [tally.usd, tally.tokens, tally.completions]
+
+
+def _charged(data: Mapping[str, Any]) -> Tally | None:
+    charged = data.get("charged")
+    return Tally(*charged) if charged else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from runner.documents.fields import option
+from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +44,10 @@ class FineTuneStep:
 class ModelSettings:
     """A model group. Of the sampling parameters only those that are set are sent."""
 
-    provider: Literal["openai", "dummy", "replay"] = option(
+    provider: ProviderName = option(
         "`openai`: any server that speaks its wire format. `dummy`: no network, well-formed answers from the "
         "rollout's seed. `replay`: the answers of an earlier run.",
-        default="openai",
+        default=DEFAULT_PROVIDER,
     )
     model: str | None = option(
         "The model's name, as the server knows it. `openai` needs one.",
@@ -143,10 +144,25 @@ class ModelSettings:
         """The model's name in tables."""
         return self.model or self.provider
 
+    @property
+    def traits(self) -> ProviderTraits:
+        """What its provider can do."""
+        return PROVIDERS[self.provider]
+
+    @property
+    def batched(self) -> bool:
+        """Whether its calls go out by batch."""
+        return self.traits.takes_batches and self.batch
+
+    @property
+    def called_live(self) -> bool:
+        """Whether its calls go out one by one over a network."""
+        return self.traits.remote and not self.batch
+
     def shares(self, *, trees: bool) -> bool:
         """Whether the answers to one request are asked for in one call; `trees`: they are branches of a tree."""
         if self.share_prompts is None:
-            return trees and self.provider == "openai" and not self.batch and "n" not in self.sampling()
+            return trees and self.traits.gives_many and not self.batch and "n" not in self.sampling()
         return self.share_prompts
 
     def sampling(self) -> dict[str, Any]:

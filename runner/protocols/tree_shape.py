@@ -39,6 +39,12 @@ class TreeShape:
             digits.append(digit)
         return tuple(reversed(digits))
 
+    def siblings(self, repeat: int, round_: int) -> list[int]:
+        """The repeats of the other answers to a step that a branch is at."""
+        tree, path = self.tree(repeat), self.path(repeat)
+        nodes = [self.repeat(tree, (*path[:round_], answer)) for answer in range(self.responses)]
+        return [node for answer, node in enumerate(nodes) if answer != path[round_]]
+
     def tree(self, repeat: int) -> int:
         """Which tree of its datapoint a branch is of."""
         return repeat // self.branches

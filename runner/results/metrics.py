@@ -15,7 +15,7 @@ from statistics import NormalDist
 from typing import Any
 
 from runner.protocols.protocol import Decision, Protocol
-from runner.rollouts.rollout import NO_DECISION, OUTCOMES, TRANSPORT_FAILED, Rollout
+from runner.rollouts.rollout import Outcome, Rollout
 
 CONFIDENCE = 0.95
 PROPORTIONS = frozenset(
@@ -86,13 +86,13 @@ class Metrics:
     def __init__(self, protocol: Protocol) -> None:
         self._protocol = protocol
         self._tallies: dict[tuple[str | None, str], _Tally] = {}
-        self.outcomes: Counter[str] = Counter()
+        self.outcomes: Counter[Outcome] = Counter()
         self._agent_sums: dict[tuple[str, str], float] = {}
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout. A failure of transport is counted as an outcome and in nothing else."""
         self.outcomes[rollout.outcome] += 1
-        if rollout.outcome == TRANSPORT_FAILED:
+        if rollout.outcome == Outcome.TRANSPORT_FAILED:
             return
         cluster, label, decision = rollout.job.datapoint.id, rollout.job.datapoint.label, rollout.decision
         correct = float(bool(rollout.correct))
@@ -135,7 +135,7 @@ class Metrics:
 
     def _padding(self, rollout: Rollout) -> int:
         """The rounds that an undecided game did not come to: the original counts them as zeros."""
-        return self._protocol.max_message_rounds - len(rollout.rounds) if rollout.outcome == NO_DECISION else 0
+        return self._protocol.max_message_rounds - len(rollout.rounds) if rollout.outcome == Outcome.NO_DECISION else 0
 
     def estimates(self) -> list[Estimate]:
         """All metrics in a fixed order, the whole game's first."""
@@ -189,7 +189,7 @@ class Metrics:
         return {
             "interval": f"{CONFIDENCE:.0%}; proportions: Wilson at the effective sample size; others: Student's t; "
             "errors clustered by datapoint",
-            "outcomes": {name: self.outcomes.get(name, 0) for name in OUTCOMES},
+            "outcomes": {outcome.value: self.outcomes[outcome] for outcome in Outcome},
             "metrics": [vars(row) for row in self.estimates()],
         }
 

@@ -42,7 +42,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         python=platform.python_version(),
         git_commit=commit,
         git_dirty=dirty,
-        agents=tuple(_agent_row(name, agent) for name, agent in plan.seats().items()),
+        agents=tuple(_agent_row(name, agent) for name, agent in plan.agents().items()),
         started_at=now(),
         recorded=INITIAL_FACTS,
     )

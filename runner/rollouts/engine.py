@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from runner.agents.agent import Agent, Observation
+from runner.agents.agent import Agent
 from runner.errors import (
     BudgetExhausted,
     ContentFilterError,
@@ -28,16 +28,8 @@ from runner.protocols.protocol import Decision, Protocol
 from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
-from runner.rollouts.rollout import (
-    CONTEXT_EXCEEDED,
-    DECIDED,
-    INVALID_RESPONSE,
-    NO_DECISION,
-    REFUSED,
-    TRANSPORT_FAILED,
-    Call,
-    Rollout,
-)
+from runner.rollouts.rollout import Call, Outcome, Rollout
+from runner.rollouts.stop import Stop, Stopped
 
 T = TypeVar("T")
 
@@ -51,39 +43,18 @@ MIN_AHEAD = 1024
 REFUSED_SECONDS = 0.5
 """How long calls in flight may still come in once the provider has refused one: it tells the others at once too."""
 
-_OUTCOMES: tuple[tuple[type[NipRunError], str], ...] = (
-    (ContentFilterError, REFUSED),
-    (RefusedError, REFUSED),
-    (GenerationError, INVALID_RESPONSE),
-    (ContextExceededError, CONTEXT_EXCEEDED),
-    (TransientError, TRANSPORT_FAILED),
+_OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
+    (ContentFilterError, Outcome.REFUSED),
+    (RefusedError, Outcome.REFUSED),
+    (GenerationError, Outcome.INVALID_RESPONSE),
+    (ContextExceededError, Outcome.CONTEXT_EXCEEDED),
+    (TransientError, Outcome.TRANSPORT_FAILED),
 )
 """What ends one game and not the run, and the outcome it is."""
 
 
-class Stopped(NipRunError):
-    """Somebody asked the run to stop; nothing new is asked."""
-
-
 _LETS_OTHERS_FINISH = (*(kind for kind, _ in _OUTCOMES), Stopped, BudgetExhausted)
 """What ends one speaker's turn and not the answers that the others have paid for."""
-
-
-@dataclass
-class Progress:
-    """What a run has done so far, for whoever watches it."""
-
-    rollouts: int = 0
-    jobs: int = 0
-    total: int = 0
-    """How many jobs there are: games, or trees of several rollouts each."""
-    of: str = "rollouts"
-    calls: int = 0
-    failures: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float | None = 0.0
-    outcomes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -93,49 +64,23 @@ class Engine:
     protocol: Protocol
     agents: Mapping[str, Agent]
     complete: Complete
-    earlier_failures: Callable[[Job], Sequence[Call]] = lambda _: ()
+    failed_calls: Callable[[Job], Sequence[Call]] = lambda _: ()
+    """The failed attempts behind a finished rollout."""
     shape: TreeShape | None = None
     """The shape of the trees that are played; None: single games."""
     branch: Callable[[Job, int], Job] = lambda job, _: job
     """One branch of a tree as a job of its own."""
-    prompt_siblings: Callable[[Job, str], Sequence[int]] | None = None
-    """The other repeats of a job in which an agent opens as it does in this one; None: nobody asks."""
+    siblings: Callable[[Job, str], Sequence[int]] = lambda *_: ()
+    """The other repeats of a job in which an agent opens as it does in this one."""
     sharing: frozenset[str] = frozenset()
-    """The model groups that ask for the answers of kin in one call."""
-    answered: Callable[[Request, Completion], None] = lambda *_: None
-    stopping: bool = False
+    """The model groups that ask for the answers of sibling samples in one call."""
+    stop: Stop = field(default_factory=Stop)
     exhausted: BudgetExhausted | None = None
     _refused_at: float | None = None
-    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
-    _failed: dict[tuple[str, int], list[Call]] = field(default_factory=dict)
 
-    def stop(self) -> None:
-        """Ask nothing new from now on; who sleeps wakes and finds it out."""
-        self.stopping = True
-        self._stopped.set()
-        self._moved.set()
-
-    def check_not_stopped(self) -> None:
-        """Raise `Stopped` where nothing new may be asked."""
-        if self.stopping:
-            raise Stopped
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep, unless the run is stopped.
-
-        Raises:
-            Stopped: it is, or was in the meantime.
-        """
-        try:
-            await asyncio.wait_for(self._stopped.wait(), seconds)
-        except TimeoutError:
-            return
-        raise Stopped
-
-    def note_failure(self, request: Request, call: Call) -> None:
-        """Keep a failed attempt for its rollout's rows."""
-        self._failed.setdefault((request.sample.datapoint, request.sample.repeat), []).append(call)
+    def __post_init__(self) -> None:
+        self.stop.wakes(self._moved)
 
     async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
         """Play every job, `concurrency` at once; its rollouts go to `results` when its turn comes.
@@ -143,7 +88,7 @@ class Engine:
         Raises:
             ProviderRefusal, RunError, JournalError: what stops the whole run. Calls in flight are given up; after a
                 refusal, those that are not back in a moment.
-            Stopped: `stopping` was set; games already begun were left where they are.
+            Stopped: the run was asked to stop; games already begun were left where they are.
             BudgetExhausted: the budget does not allow the rest; games that it allowed were played to their end.
         """
 
@@ -178,7 +123,7 @@ class Engine:
 
     async def _let_come_in(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         """Ask nothing new, and wait a moment for what is in flight: it may be answered, and billed."""
-        self.stop()
+        self.stop.stop()
         now = asyncio.get_running_loop().time()
         self._refused_at = now if self._refused_at is None else self._refused_at
         if tasks:
@@ -186,7 +131,7 @@ class Engine:
 
     def _begin(self) -> None:
         """Raise what keeps new games from starting."""
-        self.check_not_stopped()
+        self.stop.check()
         if self.exhausted is not None:
             raise self.exhausted
 
@@ -225,17 +170,9 @@ class Engine:
 
     def _fork(self, job: Job, turn: Turn) -> Iterator[asyncio.Task[list[Rollout]]]:
         """Begin a branch for each further answer to a step."""
-        for repeat in self._siblings(job, turn.round):
+        for repeat in self.shape.siblings(job.repeat, turn.round) if self.shape is not None else ():
             branch = self.branch(job, repeat)
             yield asyncio.create_task(self._branches(branch, self._game(branch, tuple(turn.rounds)), turn.round + 1))
-
-    def _siblings(self, job: Job, round_: int) -> list[int]:
-        """The repeats of the other answers to the step that a branch is at."""
-        if self.shape is None:
-            return []
-        tree, path = self.shape.tree(job.repeat), self.shape.path(job.repeat)
-        nodes = [self.shape.repeat(tree, (*path[:round_], answer)) for answer in range(self.shape.responses)]
-        return [repeat for answer, repeat in enumerate(nodes) if answer != path[round_]]
 
     async def _line(self, job: Job, game: Game, start: int, others: list[asyncio.Task[list[Rollout]]]) -> Rollout:
         """Play one game to its end; tasks that play the branches off it are added to `others`."""
@@ -251,18 +188,24 @@ class Engine:
                 turn = game.send(await self._replies(job, turn, calls))
         except StopIteration as end:
             rounds, decision = end.value.rounds, int(end.value.decision)
-            outcome = DECIDED if end.value.decided else NO_DECISION
+            outcome = Outcome.DECIDED if end.value.decided else Outcome.NO_DECISION
         except tuple(kind for kind, _ in _OUTCOMES) as failure:
             outcome = next(name for kind, name in _OUTCOMES if isinstance(failure, kind))
             error = f"{type(failure).__name__}: {failure}"
         return self._rollout(job, calls, rounds, decision=decision, outcome=outcome, error=error)
 
     def _rollout(
-        self, job: Job, calls: list[Call], rounds: Sequence[Round], *, decision: int, outcome: str, error: str | None
+        self,
+        job: Job,
+        calls: list[Call],
+        rounds: Sequence[Round],
+        *,
+        decision: int,
+        outcome: Outcome,
+        error: str | None,
     ) -> Rollout:
         point = job.datapoint
-        calls.extend(self.earlier_failures(job))
-        calls.extend(self._failed.pop((point.id, job.repeat), ()))
+        calls.extend(self.failed_calls(job))
         # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
         names = self.protocol.agent_names
         calls.sort(key=lambda call: (call.round, names.index(call.agent), call.attempt, call.error is None))
@@ -271,26 +214,21 @@ class Engine:
         return Rollout(job, tuple(rounds), decision, outcome, stance, rewards, calls, error)
 
     async def _replies(self, job: Job, turn: Turn, calls: list[Call]) -> dict[str, Reply]:
-        observation = Observation(
-            turn.round, turn.rounds, job.datapoint.columns, job.seed, job.datapoint.prover_stance,
-            job.datapoint.id, job.repeat,
-        )  # fmt: skip
-
+        observation = job.observation(turn.round, turn.rounds)
         opening = not any(played.raw for played in turn.rounds)
 
-        def prompt_siblings(agent: str) -> Sequence[int]:
+        def siblings(agent: str) -> Sequence[int]:
             """The repeats whose answer to this step may come in the same call."""
             if self.shape is not None:
-                return self._siblings(job, turn.round)
-            return self.prompt_siblings(job, agent) if opening and self.prompt_siblings is not None else ()
+                return self.shape.siblings(job.repeat, turn.round)
+            return self.siblings(job, agent) if opening else ()
 
         async def complete(request: Request) -> Completion:
-            self.check_not_stopped()
+            self.stop.check()
             if request.group in self.sharing and request.sample.attempt == 0:
-                siblings = (request.sample._replace(repeat=repeat) for repeat in prompt_siblings(request.sample.agent))
-                request = replace(request, siblings=tuple(siblings))
+                samples = (request.sample._replace(repeat=repeat) for repeat in siblings(request.sample.agent))
+                request = replace(request, siblings=tuple(samples))
             completion = await self.complete(request)
-            self.answered(request, completion)
             calls.extend(_calls(request, completion))
             return completion
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from runner.agents.agent import Observation
 from runner.models.base import estimated_prompt_tokens
-from runner.models.layers.budget import answer_limit
+from runner.models.costs import answer_limit
 from runner.models.prices import price_of
 from runner.protocols.protocol import Protocol
 from runner.rollouts.plan import Plan
@@ -92,23 +92,23 @@ def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
 
     An answer is as long as its word limit; with `most`, as long as its model may make it.
     """
-    protocol, seats = plan.spec.protocol, plan.seats()
+    protocol, agents = plan.spec.protocol, plan.agents()
     points, repeats = plan.spec.dataset.datapoints, plan.spec.experiment.rollouts.per_datapoint
     system: dict[str, int] = {}
-    for name, seat in seats.items():
+    for name, agent in agents.items():
         first = protocol.first_active_round(name)
         if first is not None:
-            system[name] = sum(estimated_prompt_tokens(seat.prompt(Observation(first, (), p.columns))) for p in points)
+            system[name] = sum(estimated_prompt_tokens(agent.prompt(Observation(first, (), p.columns))) for p in points)
     totals: dict[str, _Counts] = {}
     said = 0
     for round_ in range(rounds):
         spoken = 0
         answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
         for name, games in _speaking(plan, round_).items():
-            seat = seats[name]
-            words = int(seat.agent_params.max_response_words * WORDS_TO_TOKENS)
-            answer = (answer_limit(seat.model_settings) or words) if most else words
-            row = totals.setdefault(seat.shared_model_group, _Counts())
+            agent = agents[name]
+            words = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
+            answer = (answer_limit(agent.model_settings) or words) if most else words
+            row = totals.setdefault(agent.shared_model_group, _Counts())
             row.calls += games * answers
             row.prompt += (system[name] * repeats + said * len(points) * repeats) * games * answers // plan.size
             row.completion += answer * games * answers

@@ -49,9 +49,9 @@ def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, An
     """
     names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run")]
     content = {name: to_plain(getattr(settings, name)) for name in names}
-    return {**content, "run": replayed} if settings.provider == "replay" else content
+    return {**content, "run": replayed} if settings.traits.needs_run else content
 
 
-def seat_content(agent: AgentSettings) -> dict[str, Any]:
+def agent_content(agent: AgentSettings) -> dict[str, Any]:
     """What of an agent's settings a game depends on; not whether it is trained afterwards."""
     return {name: value for name, value in to_plain(agent).items() if name != "freeze"}

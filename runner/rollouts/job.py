@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runner.agents.agent import Observation
 from runner.datasets.load import Datapoint
+from runner.protocols.game import Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +19,8 @@ class Job:
     datapoint: Datapoint
     repeat: int
     seed: int
+
+    def observation(self, round_: int, rounds: Sequence[Round]) -> Observation:
+        """What an agent knows in a round of this game, with these rounds behind it."""
+        point = self.datapoint
+        return Observation(round_, rounds, point.columns, self.seed, point.prover_stance, point.id, self.repeat)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.agents.agent import Agent, AgentRuntime
+from runner.agents.agent import AgentRuntime
 from runner.agents.whole_agent import OpenAiWholeAgent
 from runner.datasets.load import Datapoint
 from runner.documents.fields import to_plain
 from runner.hashing import derived_seed, tagged_hash
 from runner.protocols.tree_shape import TreeShape
-from runner.rollouts.identity import MUTABLE_KEYS, MUTABLE_MODEL_KEYS, model_content, protocol_content, seat_content
+from runner.rollouts.identity import MUTABLE_KEYS, MUTABLE_MODEL_KEYS, agent_content, model_content, protocol_content
 from runner.rollouts.job import Job
 from runner.spec.load import Spec
 
@@ -40,7 +40,7 @@ class Plan:
                 "models": {
                     name: model_content(experiment.models[name], self.spec.replayed.get(name)) for name in groups
                 },
-                "agents": {name: seat_content(agent) for name, agent in experiment.agents.items()},
+                "agents": {name: agent_content(agent) for name, agent in experiment.agents.items()},
                 "decision_format": to_plain(experiment.decision_format),
                 "retry": [to_plain(experiment.retry.invalid_response), to_plain(experiment.retry.refused)],
                 **({} if self.shape is None else {"tree": self.shape.responses}),
@@ -121,7 +121,7 @@ class Plan:
         content = [self.game_hash, point.content_hash, repeat, self.spec.experiment.seed]
         return Job(index, tagged_hash("rollout", content)[:16], point, repeat, chance)
 
-    def prompt_siblings(self, job: Job, agent: str) -> list[int]:
+    def siblings(self, job: Job, agent: str) -> list[int]:
         """The other repeats of a job's datapoint in which this agent speaks first too: they ask the same first."""
         seed, point = self.spec.experiment.seed, job.datapoint
         return [
@@ -131,14 +131,8 @@ class Plan:
             and agent in self.spec.protocol.speakers(0, derived_seed("rollout", seed, point.id, repeat))
         ]
 
-    def seats(self) -> dict[str, Agent]:
-        """The seats of the game as the spec fills them, for who only wants to know."""
-        runtime = AgentRuntime(self.spec.prompts)
-        protocol = self.spec.protocol
-        return {name: Agent(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}
-
     def agents(self) -> dict[str, OpenAiWholeAgent]:
-        """The agents that play, one a seat."""
+        """The agents by name, without a connection: who plays them says how their models are asked."""
         runtime = AgentRuntime(self.spec.prompts)
         protocol = self.spec.protocol
         return {name: OpenAiWholeAgent(self.spec.experiment, runtime, name, protocol) for name in protocol.agent_names}

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from enum import StrEnum
 
 from runner.protocols.game import Round
 from runner.rollouts.job import Job
 
-DECIDED: Final = "decided"
+
+class Outcome(StrEnum):
+    """How a game ended."""
+
+    DECIDED = "decided"
+    NO_DECISION = "no_decision"
+    INVALID_RESPONSE = "invalid_response"
+    REFUSED = "refused"
+    CONTEXT_EXCEEDED = "context_exceeded"
+    TRANSPORT_FAILED = "transport_failed"
+
+    @property
+    def played_out(self) -> bool:
+        """Whether the game came to its own end, and was not cut off by a failure."""
+        return self in _PLAYED_OUT
 
 
-NO_DECISION: Final = "no_decision"
-
-
-INVALID_RESPONSE: Final = "invalid_response"
-
-
-REFUSED: Final = "refused"
-
-
-CONTEXT_EXCEEDED: Final = "context_exceeded"
-
-
-TRANSPORT_FAILED: Final = "transport_failed"
-
-
-OUTCOMES: Final = (DECIDED, NO_DECISION, INVALID_RESPONSE, REFUSED, CONTEXT_EXCEEDED, TRANSPORT_FAILED)
+_PLAYED_OUT = (Outcome.DECIDED, Outcome.NO_DECISION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Rollout:
     job: Job
     rounds: Sequence[Round]
     decision: int
-    outcome: str
+    outcome: Outcome
     stance: int | None
     rewards: Mapping[str, float]
     calls: Sequence[Call] = field(default_factory=tuple)
@@ -68,6 +67,6 @@ class Rollout:
     @property
     def correct(self) -> bool | None:
         """Whether the verdict is the label; None where transport failed, so that there was no game."""
-        if self.outcome == TRANSPORT_FAILED:
+        if self.outcome == Outcome.TRANSPORT_FAILED:
             return None
-        return self.outcome == DECIDED and self.decision == self.job.datapoint.label
+        return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label

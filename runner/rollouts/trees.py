@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from runner.protocols.game import Round
 from runner.protocols.protocol import Protocol
 from runner.protocols.tree_shape import NodePath, TreeShape
-from runner.rollouts.rollout import DECIDED, NO_DECISION, Rollout
+from runner.rollouts.rollout import Rollout
 
 NOT_COMPARABLE = (
     "its numbers are means over the branches of trees, where a game that ends early counts less: they do not compare "
@@ -53,7 +53,7 @@ def build_tree(branches: Sequence[Rollout], shape: TreeShape) -> Node | None:
 
     Branches that did not come to an end of the game (a refusal, a failure of transport) are left out.
     """
-    whole = [leaf for leaf in branches if leaf.outcome in (DECIDED, NO_DECISION)]
+    whole = [leaf for leaf in branches if leaf.outcome.played_out]
     root = Node((), whole)
     _divide(root, shape)
     return root if whole else None

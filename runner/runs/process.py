@@ -13,7 +13,7 @@ from pathlib import Path
 
 from runner.aio import on_interrupt
 from runner.errors import Interrupted, RunError
-from runner.rollouts.engine import Engine
+from runner.rollouts.stop import Stop
 
 GRACE_SECONDS = 30.0
 """How long calls in flight may still come in after the first Ctrl-C."""
@@ -58,8 +58,8 @@ def relaxed_gc() -> Iterator[None]:
 
 
 @contextmanager
-def stopping_on_signals(engine: Engine) -> Iterator[None]:
-    """While games are played: the first SIGINT or SIGTERM stops asking, the second stops now."""
+def stopping_on_signals(stop: Stop) -> Iterator[None]:
+    """While games are played: the first SIGINT or SIGTERM stops new requests, the second cancels those in flight."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def cancel() -> None:
@@ -68,22 +68,22 @@ def stopping_on_signals(engine: Engine) -> Iterator[None]:
 
     late: list[asyncio.TimerHandle] = []
 
-    def stop() -> None:
-        if engine.stopping:
+    def interrupt() -> None:
+        if stop.stopping:
             cancel()
         else:
-            engine.stop()
+            stop.stop()
             late.append(loop.call_later(GRACE_SECONDS, cancel))
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, interrupt)
     except (ValueError, RuntimeError):
         pass  # not the main thread, as in a notebook: whoever waits there passes interrupts on
     try:
-        with on_interrupt(stop):
+        with on_interrupt(interrupt):
             yield
     finally:
         for handle in late:

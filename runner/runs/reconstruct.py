@@ -8,15 +8,15 @@ from dataclasses import replace
 from runner.aio import one_after_another, run_sync
 from runner.errors import NipRunError, RunError
 from runner.models.base import Completion, Request
-from runner.models.layers.journaled import JournalIndex
-from runner.models.records import GAME_ENDING_FAILURE, call_error_from, completion_from_fields
+from runner.models.journal_index import JournalIndex
+from runner.models.records import CallRecord, EndedRecord, read_records
 from runner.results.folder import RunFolder
 from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.spec.load import load_spec
-from runner.storage.journal import read_journal
+from runner.storage.journal import JournalReader
 
 
 class _NotRecorded(NipRunError):
@@ -41,22 +41,18 @@ class Reconstructor:
             raise RunError(f"{folder.path} holds no journal")
         self.plan = plan
         self._asked: list[Request] = []
-        self._file = folder.journal.open("rb")
-        self._recorded = JournalIndex(self._read, read_journal(folder.journal))
+        self._reader = JournalReader(folder.journal)
+        self._recorded = JournalIndex(self._reader.record, read_records(folder.journal))
         self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, shape=plan.shape, branch=plan.branch)
-
-    def _read(self, offset: int) -> bytes:
-        self._file.seek(offset)
-        return self._file.readline()
 
     async def _complete(self, request: Request) -> Completion:
         record = self._recorded.get(request.sample)
         if record is None:
             raise _NotRecorded
         self._asked.append(request)
-        if record["kind"] == GAME_ENDING_FAILURE:
-            raise call_error_from(record)
-        return completion_from_fields(record)
+        if isinstance(record, EndedRecord):
+            raise record.as_error()
+        return record.completion
 
     def of_job(self, job: Job) -> list[Rollout]:
         """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
@@ -94,7 +90,7 @@ class Reconstructor:
         """Whether the run had the answer to this request from its cache."""
         # Of a call that was shared, all answers but the first are marked so: they cost nothing either.
         record = None if request.group in self.plan.sharing else self._recorded.get(request.sample)
-        return record is not None and bool(record.get("cache"))
+        return isinstance(record, CallRecord) and record.completion.from_cache
 
     def close(self) -> None:
-        self._file.close()
+        self._reader.close()

@@ -17,10 +17,12 @@ from runner.results.manifest import Manifest, ReplaySource, Status, TrainingPart
 from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
+from runner.runs.accounting import Watch
 from runner.runs.process import interruptible
 from runner.runs.reconstruct import Reconstructor, saved_plan
-from runner.runs.session import ReplayOf, Session, Watch
+from runner.runs.session import Session
 from runner.runs.spending import spending
+from runner.runs.wiring import ReplayOf
 from runner.spec.load import Spec
 from runner.storage.atomic import read_json
 

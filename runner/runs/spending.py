@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from runner.models.layers.budget import Amount, actual
-from runner.models.layers.in_flight import AbandonedCalls, lost_record
-from runner.models.prices import price_of
-from runner.models.records import CALL, FAILURE, LOST, completion_from_fields
+from runner.models.costs import CallCosts
+from runner.models.layers.in_flight import AbandonedCalls
+from runner.models.records import CallRecord, FailureRecord, LostRecord, read_records
 from runner.models.settings import ModelSettings
+from runner.models.tally import Tally
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
-from runner.storage.journal import Journal, read_journal
+from runner.storage.journal import Journal
 
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
@@ -18,32 +18,31 @@ def used_models(plan: Plan) -> dict[str, ModelSettings]:
     return {agent.model: experiment.models[agent.model] for agent in experiment.agents.values()}
 
 
-def spending(plan: Plan, folder: RunFolder) -> Amount:
+def spending(plan: Plan, folder: RunFolder) -> Tally:
     """What a run spent; what failed or was left in flight, and may have been billed, at its worst case."""
-    total = Amount()
+    total = Tally()
     if not folder.journal.is_file():
         return total
-    models = used_models(plan)
+    costs = CallCosts(used_models(plan))
     groups = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
     left = AbandonedCalls(folder.in_flight)
-    for _, record in read_journal(folder.journal):
-        left.see(record)
-        if record["kind"] in (CALL, FAILURE, LOST) and record.get("charged"):
-            total += Amount(*record["charged"])
-        elif record["kind"] == CALL and not record["cache"]:
-            settings = models[groups[record["sample"][3]]]
-            total += actual(completion_from_fields(record), settings, price_of(settings))
+    for _, sequence, record in read_records(folder.journal):
+        left.see(sequence, record)
+        if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
+            total += record.charged
+        elif isinstance(record, CallRecord) and not record.completion.from_cache:
+            total += costs.actual(groups[record.sample.agent], record.completion)
     return total + left.most
 
 
-async def count_lost(folder: RunFolder, journal: Journal) -> Amount:
+async def count_lost(folder: RunFolder, journal: Journal) -> Tally:
     """Write what an earlier process left in flight into the journal; what that may have cost."""
     left = AbandonedCalls(folder.in_flight)
     if left.most.completions:
-        for _, record in read_journal(folder.journal):
-            left.see(record)
+        for _, sequence, record in read_records(folder.journal):
+            left.see(sequence, record)
     most = left.most
     if most.completions:
-        await journal.append(lost_record(left))
+        await journal.append(left.lost().to_json())
     folder.in_flight.unlink(missing_ok=True)
     return most

@@ -72,11 +72,16 @@ def encode(sequence: int, record: dict[str, Any]) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
+def _body(line: bytes) -> bytes:
+    """The record of a line, behind its checksum."""
+    return line[9:].removesuffix(b"\n")
+
+
 def decode(line: bytes, sequence: int) -> dict[str, Any] | None:
     """A line as its record; None where it is not whole or not the one that belongs here."""
     if len(line) < 10 or line[8:9] != b" " or line[-1:] != b"\n":
         return None
-    body = line[9:-1]
+    body = _body(line)
     if line[:8] != b"%08x" % zlib.crc32(body):
         return None
     record = orjson.loads(body)
@@ -93,6 +98,22 @@ def read_journal(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         for offset, _, record in _scan(file, path):
             if record is not None:
                 yield offset, record
+
+
+class JournalReader:
+    """Single records of a journal, wherever they stand, without locking it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+
+    def record(self, offset: int) -> dict[str, Any]:
+        """The record at an offset that reading the journal gave."""
+        self._file.seek(offset)
+        record: dict[str, Any] = orjson.loads(_body(self._file.readline()))
+        return record
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _scan(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
@@ -292,8 +313,8 @@ class Journal:
             self._thread.shutdown()
         os.close(self._fd)
 
-    def read(self, offset: int) -> bytes:
-        """The line at an offset of this journal, without its line feed."""
+    def record(self, offset: int) -> dict[str, Any]:
+        """The record at an offset that reading this journal gave."""
         size = 1 << 14
         line = os.pread(self._fd, size, offset)
         while b"\n" not in line:
@@ -301,4 +322,5 @@ class Journal:
             if not more:
                 break
             line += more
-        return line.partition(b"\n")[0]
+        record: dict[str, Any] = orjson.loads(_body(line.partition(b"\n")[0]))
+        return record

@@ -17,7 +17,6 @@ from runner.finetune.preferences import preferences
 from runner.hashing import derived_seed
 from runner.results.folder import RunFolder
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import DECIDED, NO_DECISION
 from runner.rollouts.trees import build_tree
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.training.plan import TrainingPlan
@@ -120,7 +119,7 @@ class _Builder:
 
 def _candidates(run: _Games, agent: str) -> Iterator[_Candidate]:
     for rollout in run.rederiver.rollouts():
-        if rollout.outcome in (DECIDED, NO_DECISION):
+        if rollout.outcome.played_out:
             yield _Candidate(run, rollout.job, rollout.rewards[agent])
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from runner.errors import BudgetExhausted, Interrupted, NipRunError, RunError, UsageError, Waiting
-from runner.models.layers.budget import Amount, Budget
+from runner.models.layers.budget import Budget
 from runner.models.settings import ModelSettings
+from runner.models.tally import Tally
 from runner.results.changes import changed_keys, is_unchanged
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
@@ -247,9 +248,9 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
             raise UsageError(f"--set-model {group}=...: its backend is {trainer.backend}, which gives the name itself")
 
 
-def spent_on_games(results: Results, run_id: str) -> Amount:
+def spent_on_games(results: Results, run_id: str) -> Tally:
     """What the games of a training run have cost so far."""
-    total = Amount()
+    total = Tally()
     for folder in results.parts_of(run_id):
         total += spending(saved_plan(folder), folder)
     return total

@@ -266,7 +266,7 @@ def test_an_export_that_cannot_be_is_bad_usage(tmp_path: Path, words: tuple[str,
 @pytest.mark.parametrize("consumer", ["openai", "trl"])
 def test_preferences_go_to_their_agent_s_and_group_s_files(tmp_path: Path, consumer: str) -> None:
     format_ = FORMATS[consumer, "dpo"]
-    seats = Plan(load_spec(spec_file(tmp_path, size=2))).seats()
+    seats = Plan(load_spec(spec_file(tmp_path, size=2))).agents()
     files = DatasetFiles(tmp_path / "out", [format_], seats)
     for index in range(3):
         for agent in ("prover", "verifier"):

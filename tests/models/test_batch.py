@@ -17,6 +17,7 @@ from runner.models.base import Completion, Request, SampleKey
 from runner.models.prices import price_of
 from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
+from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 from tests.support.play import (
     derived_files,
@@ -247,12 +248,12 @@ def request(index: int) -> Request:
 
 
 def asked(
-    provider: Provider, count: int, earlier: list[dict[str, Any]] | None = None
-) -> tuple[list[Completion | BaseException], list[dict[str, Any]]]:
+    provider: Provider, count: int, earlier: list[BatchRecord] | None = None
+) -> tuple[list[Completion | BaseException], list[BatchRecord]]:
     """`count` requests at once through one model, and the records that it noted."""
-    notes: list[dict[str, Any]] = []
+    notes: list[BatchRecord] = []
 
-    async def note(record: dict[str, Any]) -> None:
+    async def note(record: BatchRecord) -> None:
         notes.append(record)
 
     async def go() -> list[Completion | BaseException]:
@@ -276,9 +277,9 @@ def test_what_will_be_sent_is_noted_before_it_is_and_the_id_after(tmp_path: Path
         found, notes = asked(provider, 5)
         wanted = names(provider, 5)
     assert all(isinstance(completion, Completion) for completion in found)
-    assert [note["batch"] for note in notes] == [None, "batch_0"]
-    assert notes[0]["intent"] == notes[1]["intent"]
-    assert notes[0]["lines"] == notes[1]["lines"] == wanted
+    assert [note.batch for note in notes] == [None, "batch_0"]
+    assert notes[0].intent == notes[1].intent
+    assert notes[0].lines == notes[1].lines == tuple(wanted)
 
 
 def test_each_call_gets_its_own_line_s_answer_in_whatever_order(tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ def test_a_batch_whose_id_was_never_noted_is_found_by_its_metadata(tmp_path: Pat
 
 def test_an_intent_that_was_never_sent_is_sent_anew(tmp_path: Path) -> None:
     with providing() as provider:
-        intent = {"kind": "batch", "group": "m", "intent": "never-sent", "batch": None, "lines": names(provider, 3)}
+        intent = BatchRecord("m", "never-sent", tuple(names(provider, 3)))
         found, notes = asked(provider, 3, earlier=[intent])
         assert provider.stats()["batches"] == 1
     assert all(isinstance(completion, Completion) for completion in found)
@@ -315,10 +316,10 @@ def test_an_intent_that_was_never_sent_is_sent_anew(tmp_path: Path) -> None:
 def test_a_call_that_comes_after_its_earlier_batch_was_found_lost_is_answered(tmp_path: Path) -> None:
     """A later step asks for a line of a batch that has been looked for in vain by then."""
     with providing() as provider:
-        lost = {"kind": "batch", "group": "m", "intent": "i", "batch": "batch_gone", "lines": names(provider, 3)[2:]}
-        notes: list[dict[str, Any]] = []
+        lost = BatchRecord("m", "i", tuple(names(provider, 3)[2:]), "batch_gone")
+        notes: list[BatchRecord] = []
 
-        async def note(record: dict[str, Any]) -> None:
+        async def note(record: BatchRecord) -> None:
             notes.append(record)
 
         async def go() -> Completion:
@@ -334,7 +335,7 @@ def test_a_call_that_comes_after_its_earlier_batch_was_found_lost_is_answered(tm
 
 def test_another_group_s_batches_are_left_alone(tmp_path: Path) -> None:
     with providing() as provider:
-        other = {"kind": "batch", "group": "other", "intent": "i", "batch": "batch_9", "lines": names(provider, 3)}
+        other = BatchRecord("other", "i", tuple(names(provider, 3)), "batch_9")
         found, _ = asked(provider, 3, earlier=[other])
         assert provider.stats()["lists"] == 0
     assert all(isinstance(completion, Completion) for completion in found)
@@ -355,7 +356,7 @@ def test_the_batch_s_metadata_names_the_intent(tmp_path: Path) -> None:
 
         with urllib.request.urlopen(provider.base_url + "/batches", timeout=5) as response:
             (batch,) = json.loads(response.read())["data"]
-    assert batch["metadata"] == {METADATA: notes[0]["intent"]}
+    assert batch["metadata"] == {METADATA: notes[0].intent}
 
 
 @pytest.mark.parametrize("model", ["gpt-4o-mini", "gpt-4o-2024-08-06"])

@@ -8,12 +8,12 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai_batch import BatchModel
+from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
-from runner.rollouts.engine import Stopped
+from runner.rollouts.stop import Stopped
 from tests.support.play import command, derived_files, environment, journal_records, only_run, played, spec_file
 from tests.support.servers.batch_client import Provider, providing
 
@@ -65,13 +65,13 @@ def test_ctrl_c_while_calls_gather_sends_no_batch_and_the_same_command_goes_on(t
 
 
 def asked(
-    provider: Provider, before_sending: Callable[[], None], earlier: list[dict[str, Any]]
-) -> tuple[list[Completion | BaseException], list[dict[str, Any]]]:
+    provider: Provider, before_sending: Callable[[], None], earlier: list[BatchRecord]
+) -> tuple[list[Completion | BaseException], list[BatchRecord]]:
     """Three requests at once through one model, and the records that it noted."""
     settings = ModelSettings(model="tiny", base_url=provider.base_url, **MODEL)
-    notes: list[dict[str, Any]] = []
+    notes: list[BatchRecord] = []
 
-    async def note(record: dict[str, Any]) -> None:
+    async def note(record: BatchRecord) -> None:
         notes.append(record)
 
     async def go() -> list[Completion | BaseException]:
@@ -98,7 +98,7 @@ def test_a_stop_while_the_file_goes_up_makes_no_batch_of_it(tmp_path: Path) -> N
         stats = provider.stats()
         assert (stats["files"], stats["batches"]) == (1, 0)
         assert {type(error) for error in found} == {Stopped}
-        assert [note["batch"] for note in notes] == [None]
+        assert [note.batch for note in notes] == [None]
         # The next process looks for the batch that was meant, finds none, and makes one.
         found, _ = asked(provider, lambda: None, notes)
         assert all(isinstance(completion, Completion) for completion in found)

@@ -12,9 +12,11 @@ import pytest
 
 from runner.errors import BudgetExhausted, SpecError, TransientError
 from runner.models.base import Choice, Completion, Request, SampleKey, Usage
-from runner.models.layers.budget import Amount, Budget, BudgetSettings, within_budget, worst_case
+from runner.models.costs import CallCosts
+from runner.models.layers.budget import Budget, BudgetSettings, within_budget
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
+from runner.models.tally import Tally
 from runner.spec.load import load_spec
 from tests.support.play import derived_files, journal_records, nip_run, nip_run_here, only_run, played, spec_file
 from tests.support.servers.batch_client import providing
@@ -162,13 +164,13 @@ def test_the_points_of_a_sweep_may_each_wait_for_room_in_the_budget(tmp_path: Pa
 
 def test_one_budget_serves_one_event_loop_after_another() -> None:
     budget = Budget(BudgetSettings(completions=100, usd=1.0))
-    big = Amount(0.8, 0, 1)
+    big = Tally(0.8, 0, 1)
 
     async def two_at_once() -> None:
         async def one() -> None:
             await budget.reserve(big)
             await asyncio.sleep(0.01)
-            budget.settle(big, Amount(0.01, 0, 1))
+            budget.settle(big, Tally(0.01, 0, 1))
 
         await asyncio.gather(one(), one())
 
@@ -231,18 +233,20 @@ SETTINGS = ModelSettings(
 REQUEST = Request("m", ({"role": "user", "content": "Ünïcode"},), SampleKey("p", 0, 0, "verifier", 0))
 
 
+def worst_case(request: Request, settings: ModelSettings = SETTINGS) -> Tally:
+    return CallCosts({"m": settings}).worst_case(request)
+
+
 def test_what_is_billed_as_prompt_besides_the_messages_is_in_the_worst_case() -> None:
     tools = {"tools": [{"type": "function", "function": {"name": "look", "description": "x" * 1000}}]}
-    more = worst_case(REQUEST, replace(SETTINGS, extra_body=tools), None).tokens
-    assert more >= worst_case(REQUEST, SETTINGS, None).tokens + 1000
+    assert worst_case(REQUEST, replace(SETTINGS, extra_body=tools)).tokens >= worst_case(REQUEST).tokens + 1000
 
 
 def test_the_worst_case_is_at_least_a_token_for_each_byte_and_every_answer_in_full() -> None:
-    price = SETTINGS.price
-    assert worst_case(REQUEST, SETTINGS, price).tokens >= len("Ünïcode".encode()) + 50
+    assert worst_case(REQUEST).tokens >= len("Ünïcode".encode()) + 50
     many = Request("m", REQUEST.messages, REQUEST.sample, n=4)
-    assert worst_case(many, SETTINGS, price).tokens - worst_case(REQUEST, SETTINGS, price).tokens == 150
-    assert worst_case(REQUEST, SETTINGS, price).completions == 1
+    assert worst_case(many).tokens - worst_case(REQUEST).tokens == 150
+    assert worst_case(REQUEST).completions == 1
 
 
 def test_listed_prices_hold_for_openai_s_own_server_alone() -> None:
@@ -259,7 +263,7 @@ def paid(budget: Budget, outcome: Completion | Exception) -> None:
             raise outcome
         return outcome
 
-    asked = within_budget(complete, budget, {"m": SETTINGS}, {"m": SETTINGS.price})
+    asked = within_budget(complete, budget, CallCosts({"m": SETTINGS}))
     if isinstance(outcome, Exception):
         with pytest.raises(type(outcome)):
             asyncio.run(asked(REQUEST))
@@ -270,22 +274,19 @@ def paid(budget: Budget, outcome: Completion | Exception) -> None:
 def test_a_call_is_settled_at_what_the_server_counted() -> None:
     budget = Budget(BudgetSettings(usd=1.0))
     paid(budget, Completion((Choice("x", "stop"),), "tiny", Usage(10, 5)))
-    assert budget.spent == Amount(20e-6, 15, 1)
+    assert budget.spent == Tally(20e-6, 15, 1, prompt_tokens=10, completion_tokens=5)
 
 
 def test_a_call_without_an_answer_is_settled_at_its_worst_case() -> None:
     budget = Budget(BudgetSettings(usd=1.0))
-    error = TransientError("cut off")
-    paid(budget, error)
-    most = worst_case(REQUEST, SETTINGS, SETTINGS.price)
-    assert budget.spent == most
-    assert error.charged == (most.usd, most.tokens, 1)
+    paid(budget, TransientError("cut off"))
+    assert budget.spent == worst_case(REQUEST)
 
 
 def test_a_call_that_the_server_answered_with_an_error_costs_no_money() -> None:
     budget = Budget(BudgetSettings(usd=1.0))
     paid(budget, TransientError("busy", status=503))
-    assert budget.spent == Amount(0.0, 0, 1)
+    assert budget.spent == Tally(0.0, 0, 1)
 
 
 def test_a_call_that_was_given_up_is_settled_and_leaves_no_reserve() -> None:
@@ -295,17 +296,17 @@ def test_a_call_that_was_given_up_is_settled_and_leaves_no_reserve() -> None:
         await asyncio.sleep(60)
         raise AssertionError
 
-    asked = within_budget(never, budget, {"m": SETTINGS}, {"m": SETTINGS.price})
+    asked = within_budget(never, budget, CallCosts({"m": SETTINGS}))
 
     async def given_up() -> None:
         task = asyncio.create_task(asked(REQUEST))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await asyncio.wait_for(budget.reserve(Amount(0.0, 0, 1)), 1)
+        await asyncio.wait_for(budget.reserve(Tally(0.0, 0, 1)), 1)
         with pytest.raises(BudgetExhausted):
-            budget.settle(Amount(0.0, 0, 1), Amount(0.0, 0, 1))
-            await budget.reserve(Amount(0.0, 0, 1))
+            budget.settle(Tally(0.0, 0, 1), Tally(0.0, 0, 1))
+            await budget.reserve(Tally(0.0, 0, 1))
 
     asyncio.run(given_up())
 
@@ -319,17 +320,17 @@ def test_money_set_aside_is_never_more_than_the_budget_whatever_the_order() -> N
 
         async def one(index: int) -> None:
             nonlocal highest
-            most = Amount(rng.uniform(0.01, 0.3), 0, 1)
+            most = Tally(rng.uniform(0.01, 0.3), 0, 1)
             await budget.reserve(most)
             open_.add(index)
             highest = max(highest, budget.spent.usd + budget._reserved.usd)
             await asyncio.sleep(rng.uniform(0, 0.002))
             open_.discard(index)
-            budget.settle(most, Amount(most.usd * rng.random() * 0.1, 0, 1))
+            budget.settle(most, Tally(most.usd * rng.random() * 0.1, 0, 1))
 
         found = await asyncio.gather(*(one(i) for i in range(200)), return_exceptions=True)
         assert all(e is None or isinstance(e, BudgetExhausted) for e in found)
-        assert budget._reserved == Amount()
+        assert budget._reserved == Tally()
         return highest
 
     assert asyncio.run(many()) <= 1.0 + 1e-9

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from runner.errors import TransientError
 from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.connect import connect
-from runner.models.layers.budget import Amount, Budget, BudgetSettings
+from runner.models.events import CallEvents
+from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
+from runner.models.tally import Tally
 
 URL = "http://127.0.0.1:9/v1"
 GROUPS = {
@@ -43,12 +46,55 @@ def request(group: str) -> Request:
     return Request(group, ({"role": "user", "content": "x"},), SampleKey("p", 0, 0, "verifier", 0))
 
 
-def test_groups_that_are_asked_call_by_call_over_a_network_have_a_limit_and_no_others() -> None:
-    limits = connect(GROUPS, POLICY, concurrency=12, providers={name: Flaky() for name in GROUPS}).limits
-    assert limits is not None
-    assert list(limits) == ["live"]
-    assert set(limits["live"]._buckets) == {"requests"}
-    assert limits["live"].limit == 8
+class Busy:
+    """A provider that never answers."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+    async def complete(self, request: Request) -> Completion:
+        del request
+        self.waiting += 1
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("group", "at_once"), [("live", 8), ("batch", 20), ("offline", 20)])
+def test_only_groups_that_are_asked_call_by_call_have_a_limit(group: str, at_once: int) -> None:
+    groups = {**GROUPS, "live": replace(GROUPS["live"], requests_per_minute=None)}
+
+    async def waiting() -> int:
+        provider = Busy()
+        complete = connect(groups, POLICY, concurrency=12, providers=dict.fromkeys(groups, provider)).complete
+        calls = [asyncio.create_task(complete(request(group))) for _ in range(20)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        return provider.waiting
+
+    assert asyncio.run(waiting()) == at_once
+
+
+def test_a_limit_keeps_to_the_rate_of_its_group() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def seven() -> None:
+        provider = Flaky()
+        provider.asked = 1  # and so it answers
+        complete = connect(GROUPS, POLICY, providers=dict.fromkeys(GROUPS, provider), sleep=sleep).complete
+        for _ in range(7):
+            await complete(request("live"))
+
+    asyncio.run(seven())
+    assert waits == [pytest.approx(1.0, abs=0.5)]  # 60 a minute, 6 of them at once
 
 
 @pytest.mark.parametrize(("group", "asked"), [("live", 2), ("batch", 2), ("offline", 1)])
@@ -67,11 +113,16 @@ def test_failures_of_transport_are_asked_again_where_there_is_a_network_and_nowh
 
 def test_each_attempt_of_a_call_is_counted_by_the_budget_and_asked_for_beforehand() -> None:
     budget, before = Budget(BudgetSettings(completions=10)), []
+
+    class Beforehand(CallEvents):
+        def sending(self, request: Request) -> None:
+            assert request.group == "live"
+            before.append(budget.spent)
+
     connection = connect(
-        {"live": GROUPS["live"]}, POLICY, providers={"live": Flaky()}, budget=budget,
-        before_call=lambda _: before.append(budget.spent),
+        {"live": GROUPS["live"]}, POLICY, providers={"live": Flaky()}, budget=budget, events=Beforehand()
     )  # fmt: skip
     asyncio.run(connection.complete(request("live")))
-    assert [amount.completions for amount in before] == [0, 1]
+    assert [spent.completions for spent in before] == [0, 1]
     assert budget.spent.completions == 2
-    assert budget._reserved == Amount()
+    assert budget._reserved == Tally()

@@ -14,14 +14,14 @@ import pytest
 
 from runner.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
 from runner.models.base import Choice, Completion, SampleKey
-from runner.models.layers.budget import Amount
-from runner.models.layers.in_flight import AbandonedCalls, InFlight, lost_record
-from runner.models.records import ended_record, failure_record, to_record
+from runner.models.layers.in_flight import AbandonedCalls, InFlight
+from runner.models.records import Asked, CallRecord, EndedRecord, FailureRecord, LostRecord, read_records
+from runner.models.tally import Tally
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.runs.spending import spending
 from runner.spec.load import load_spec
-from runner.storage.journal import Journal, read_journal
+from runner.storage.journal import Journal
 from tests.support.play import (
     journal_records,
     nip_run_here,
@@ -54,7 +54,7 @@ def killed_in_flight(folder: Path, provider: Provider) -> None:
     until(lambda: provider.stats()["open"] == 0)
 
 
-def spent(folder: Path) -> Amount:
+def spent(folder: Path) -> Tally:
     plan = Plan(load_spec(folder / "spec.yaml"))
     return spending(plan, RunFolder(only_run(folder / "results")))
 
@@ -183,7 +183,7 @@ def test_calls_that_the_provider_refused_are_not_counted(tmp_path: Path, kind: s
             done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
             assert done.returncode == 4
             assert "in flight" not in done.stderr
-    assert spent(tmp_path) == Amount()
+    assert spent(tmp_path) == Tally()
 
 
 def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> N
         until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
         process.wait()
-        assert spent(tmp_path) == Amount()
+        assert spent(tmp_path) == Tally()
         provider.change(delay=0.0)
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         assert spent(tmp_path).usd == pytest.approx(provider.billed_usd(IN, OUT))
@@ -256,31 +256,37 @@ def test_a_call_that_could_not_be_counted_is_not_sent(tmp_path: Path) -> None:
 # The parts
 
 
-MOST = Amount(0.25, 100, 1)
+MOST = Tally(0.25, 100, 1)
 
 
 def sample(index: int) -> SampleKey:
     return SampleKey(f"p{index}", 0, 0, "verifier", 0)
 
 
-def answer(index: int) -> dict[str, Any]:
-    return to_record(sample(index), Completion((Choice("x", "stop"),), "tiny"), "p", "m")
+ASKED = Asked("p", "m")
 
 
-def left_after(folder: Path, records: Iterable[dict[str, Any]]) -> AbandonedCalls:
+def answer(index: int) -> CallRecord:
+    return CallRecord(sample(index), ASKED, Completion((Choice("x", "stop"),), "tiny"))
+
+
+Written = CallRecord | EndedRecord | FailureRecord | LostRecord
+
+
+def left_after(folder: Path, records: Iterable[Written]) -> AbandonedCalls:
     """What is left in flight by the file and these records of the journal."""
     path = folder / "journal.jsonl"
 
     async def write() -> None:
         journal = Journal(path, durable=False)
         for record in records:
-            await journal.append(record)
+            await journal.append(record.to_json())
         await journal.close()
 
     asyncio.run(write())
     left = AbandonedCalls(folder / "in_flight")
-    for _, record in read_journal(path):
-        left.see(record)
+    for _, sequence, record in read_records(path):
+        left.see(sequence, record)
     return left
 
 
@@ -312,10 +318,10 @@ def test_a_call_whose_answer_is_in_the_journal_is_not_counted_though_its_slot_is
 
 
 def test_an_earlier_attempt_s_record_does_not_settle_the_attempt_in_flight(tmp_path: Path, in_flight: InFlight) -> None:
-    failed = failure_record(sample(0), 1, TransientError("cut"), 0.1)
+    failed = FailureRecord(sample(0), 1, "cut", 0.1)
     in_flight.sent(sample(0), MOST, 1)
     assert left_after(tmp_path, [failed]).most == MOST
-    assert left_after(tmp_path, [failed]).most == Amount()  # and now there is one of the second
+    assert left_after(tmp_path, [failed]).most == Tally()  # and now there is one of the second
 
 
 @pytest.mark.parametrize("other_first", [True, False])
@@ -328,7 +334,7 @@ def test_a_second_attempt_is_counted_whichever_slot_the_first_had(
     for index in first:
         in_flight.settled(sample(index))
     in_flight.sent(sample(0), MOST, 2)
-    failed = [failure_record(sample(index), 1, TransientError("cut"), 0.1) for index in first]
+    failed = [FailureRecord(sample(index), 1, "cut", 0.1) for index in first]
     assert left_after(tmp_path, failed).most == MOST
 
 
@@ -337,7 +343,7 @@ def test_a_call_that_ended_its_game_is_settled_by_that_record(
     tmp_path: Path, in_flight: InFlight, error: CallError
 ) -> None:
     in_flight.sent(sample(0), MOST, 0)
-    assert left_after(tmp_path, [ended_record(sample(0), error, "p", "m")]).most == Amount()
+    assert left_after(tmp_path, [EndedRecord.of(sample(0), ASKED, error)]).most == Tally()
 
 
 def test_a_kill_between_the_record_of_what_was_lost_and_the_removal_of_the_file_counts_it_once(
@@ -346,9 +352,9 @@ def test_a_kill_between_the_record_of_what_was_lost_and_the_removal_of_the_file_
     """The journal may be shorter than it was when the calls were sent: what was on its way to it is lost too."""
     for index in range(3):
         in_flight.sent(sample(index), MOST, 7)
-    lost = lost_record(AbandonedCalls(tmp_path / "in_flight"))
-    assert lost["charged"] == [0.75, 300, 3]
-    assert left_after(tmp_path, [answer(8), lost]).most == Amount()
+    lost = AbandonedCalls(tmp_path / "in_flight").lost()
+    assert lost.charged == Tally(0.75, 300, 3)
+    assert left_after(tmp_path, [answer(8), lost]).most == Tally()
     other = InFlight(tmp_path / "other")
     other.sent(sample(0), MOST, 0)
     (tmp_path / "other").replace(tmp_path / "in_flight")
@@ -363,7 +369,7 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_fl
         (tmp_path / "in_flight").write_bytes(data[:length])
         assert AbandonedCalls(tmp_path / "in_flight").most.completions <= 3
     (tmp_path / "in_flight").unlink()
-    assert AbandonedCalls(tmp_path / "in_flight").most == Amount()
+    assert AbandonedCalls(tmp_path / "in_flight").most == Tally()
 
 
 def test_the_file_goes_with_the_last_call_and_stays_with_one_that_is_left(tmp_path: Path) -> None:

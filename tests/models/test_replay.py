@@ -12,7 +12,7 @@ import pytest
 from runner.errors import RunError, UsageError
 from runner.rollouts.plan import Plan
 from runner.runs.run import RunResult
-from runner.runs.session import ReplayOf
+from runner.runs.wiring import ReplayOf
 from runner.spec.load import load_spec
 from tests.support.play import derived_files, nip_run_here, only_run, played, spec_file, table
 from tests.support.servers.chat_client import Loopback, serving

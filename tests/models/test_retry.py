@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
+from runner.errors import CallError, ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
 from runner.models.base import Choice, Completion, Request, SampleKey
+from runner.models.events import CallEvents
 from runner.models.layers.retry import own_wait, with_retries
 from runner.models.policy import TransientPolicy
 from runner.models.providers.openai_wire import retry_after
@@ -23,7 +24,7 @@ REQUEST = Request("m", ({"role": "user", "content": "x"},), SampleKey("p", 0, 0,
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
 
 
-class Played:
+class Played(CallEvents):
     """`with_retries` over a list of outcomes, on a clock that only waiting and calling move."""
 
     def __init__(self, outcomes: Sequence[NipRunError | None], seconds_a_call: float = 0.0, **policy: Any) -> None:
@@ -47,12 +48,13 @@ class Played:
         self.waits.append(seconds)
         self.now += seconds
 
-    async def _failed(self, _: Request, attempt: int, error: TransientError, wait: float) -> None:
+    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+        assert request is REQUEST
         self.told.append((attempt, str(error), wait))
 
     def ask(self) -> Completion:
         asked = with_retries(
-            self._complete, self.policy, self._failed, sleep=self._sleep, clock=lambda: self.now, rng=random.Random(1)
+            self._complete, self.policy, self, sleep=self._sleep, clock=lambda: self.now, rng=random.Random(1)
         )
         return asyncio.run(asked(REQUEST))
 

@@ -13,7 +13,8 @@ import pytest
 
 from runner.errors import BudgetExhausted, RefusedError, SpecError
 from runner.models.base import Choice, Completion, Request, SampleKey
-from runner.models.layers.journaled import JournaledCompleter, JournalIndex
+from runner.models.journal_index import JournalIndex
+from runner.models.layers.journaled import JournaledCompleter
 from runner.spec.load import load_spec
 from runner.storage.journal import Journal, read_journal
 from tests.support.play import journal_records, nip_run_here, only_run, played, spec_file, table
@@ -143,7 +144,7 @@ def test_a_sample_that_was_refused_is_not_asked_for_again_by_its_siblings(tmp_pa
     async def all_three() -> list[Any]:
         journal = Journal(tmp_path / "journal.jsonl")
         through = JournaledCompleter(
-            refusing_once, journal, JournalIndex(journal.read, ()), {"m": "parameters"}, sharing=frozenset({"m"})
+            refusing_once, journal, JournalIndex(journal.record, ()), {"m": "parameters"}, sharing=frozenset({"m"})
         )
         requests = (Request("m", (), own, siblings=tuple(s for s in family if s != own)) for own in family)
         try:

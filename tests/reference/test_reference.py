@@ -16,7 +16,7 @@ from runner.protocols.game import Message, Round, episode_rewards
 from runner.protocols.rewards import Payoff, payoff
 from runner.results.metrics import Metrics
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import DECIDED, NO_DECISION, Rollout
+from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.trainers import GuessReplacement, SelectionSettings
 from runner.training.selection import probabilities, replaced_proportion, sample_size, select, select_for
 from tests.reference.adapter import agents_of, cases, named, protocol_of, scripted_game
@@ -232,7 +232,7 @@ def test_statistics_are_the_originals(case: dict[str, Any]) -> None:
             rounds = _rounds_of_arrays(protocol, row["rollout"])
             point = row["datapoint"]
             datapoint = Datapoint(str(point["id"]), point["y"], {"solution": point["solution"]})
-            outcome = DECIDED if row["rollout"]["done"] else NO_DECISION
+            outcome = Outcome.DECIDED if row["rollout"]["done"] else Outcome.NO_DECISION
             job = Job(index, str(index), datapoint, 0, row["seed"])
             rewards = episode_rewards(protocol, rounds)
             metrics.add(Rollout(job, rounds, rounds[-1].decision, outcome, point["prover_stance"], rewards))

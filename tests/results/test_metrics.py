@@ -15,7 +15,7 @@ from runner.protocols.game import Message, Round
 from runner.protocols.load import load_protocol
 from runner.results.metrics import Metrics, episode_length, interval
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import OUTCOMES, Rollout
+from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.load import load_spec
 from tests.support.play import spec_file
 
@@ -37,7 +37,7 @@ def rollout(index: int, row: Row) -> Rollout:
         Round({"verifier": "x"}, (), decision, {"verifier": 1.0}, {}, {}),
     )
     rewards = {"verifier": 1.0 if decision == label else -1.0, "prover": 0.5}
-    return Rollout(job, played, decision, outcome, 1, rewards)
+    return Rollout(job, played, decision, Outcome(outcome), 1, rewards)
 
 
 def estimated(protocol, rows: Sequence[Row]):
@@ -135,7 +135,7 @@ def test_nothing_played_gives_no_numbers(protocol) -> None:
     found, metrics = estimated(protocol, [])
     assert all(row.value is None and row.stderr is None and row.n == 0 for row in found.values())
     assert all(row.ci_low is None and row.ci_high is None for row in found.values())
-    assert metrics.summary()["outcomes"] == dict.fromkeys(OUTCOMES, 0)
+    assert metrics.summary()["outcomes"] == dict.fromkeys(Outcome, 0)
 
 
 def test_failures_of_transport_are_counted_as_outcomes_and_in_nothing_else(protocol) -> None:
@@ -181,7 +181,7 @@ def test_rounds_that_an_undecided_game_did_not_reach_count_as_zeros_in_the_origi
     job = Job(0, "r0", Datapoint("p0", 1, {}), 0, 0)
     for outcome, share in (("no_decision", 0.5), ("refused", 1.0)):
         metrics = Metrics(solo)
-        metrics.add(Rollout(job, rounds, 2, outcome, None, {"verifier": -1.0}))
+        metrics.add(Rollout(job, rounds, 2, Outcome(outcome), None, {"verifier": -1.0}))
         found = metrics.original_statistics()
         assert (found["verifier.retry_proportion"], found["verifier.token_limit_proportion"]) == (share, share)
 

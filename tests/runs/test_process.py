@@ -9,32 +9,27 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runner.errors import Interrupted
 from runner.results import leaderboard
-from runner.rollouts.engine import Engine
+from runner.rollouts.stop import Stop
 from runner.runs.process import interruptible, sigterm_as_keyboard_interrupt, stopping_on_signals
 from runner.storage.locks import locked
 from runner.storage.queries import interruptible_queries
-from tests.support.games import SEVENTH, protocol_of
 from tests.support.play import environment, journal_records, only_run, played, spec_file
 from tests.support.processes import ended, started, until
 from tests.support.servers.chat_client import serving
 
 
-def test_after_games_a_signal_is_again_for_whom_it_was_before(tmp_path: Any) -> None:
-    async def unasked(_: Any) -> Any:
-        raise AssertionError
-
+def test_after_games_a_signal_is_again_for_whom_it_was_before() -> None:
     async def play() -> None:
-        engine = Engine(protocol_of(tmp_path, SEVENTH), {}, unasked)
-        with stopping_on_signals(engine):
+        stop = Stop()
+        with stopping_on_signals(stop):
             signal.raise_signal(signal.SIGTERM)
             await asyncio.sleep(0.01)
-        assert engine.stopping
+        assert stop.stopping
 
     before = signal.getsignal(signal.SIGTERM)
     with sigterm_as_keyboard_interrupt():

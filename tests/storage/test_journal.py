@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.errors import JournalError, RunDirectoryError
-from runner.storage.journal import Disk, Journal, RealDisk, decode, encode, read_journal
+from runner.storage.journal import Disk, Journal, JournalReader, RealDisk, decode, encode, read_journal
 from tests.support.play import environment
 
 
@@ -93,15 +93,17 @@ def test_records_that_come_at_once_are_all_kept_in_the_order_they_came(tmp_path:
     assert numbers(path) == list(range(200))
 
 
-def test_a_line_can_be_read_at_its_offset_while_the_journal_is_open(tmp_path: Path) -> None:
+def test_a_record_can_be_read_at_its_offset_with_the_journal_open(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
 
     async def write() -> None:
         journal = Journal(path)
         await journal.append({"text": "x" * 100_000, "n": 0})
         await journal.append(record(1))
+        reader = JournalReader(path)
         for offset, found in read_journal(path):
-            assert decode(journal.read(offset) + b"\n", found["seq"]) == found
+            assert journal.record(offset) == reader.record(offset) == found
+        reader.close()
         await journal.close()
 
     asyncio.run(write())

@@ -7,19 +7,13 @@ Such a call is settled at its worst case, so that the budget holds whatever the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import orjson
 
 from runner.documents.fields import option
 from runner.errors import BudgetExhausted, CallError
-from runner.models.base import Complete, Completion, Request, byte_length
-from runner.models.settings import ModelSettings, Price
-
-MESSAGE_OVERHEAD = 16
-"""Tokens a server may add to each message; no tokenizer makes more than one token of one byte."""
+from runner.models.base import Complete, Completion, Request
+from runner.models.costs import CallCosts, cost_of_failure
+from runner.models.tally import Tally
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,68 +29,20 @@ class BudgetSettings:
         return any(value is not None for value in (self.usd, self.tokens, self.completions))
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """What one call costs, or may cost."""
-
-    usd: float = 0.0
-    tokens: int = 0
-    completions: int = 0
-
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.usd + other.usd, self.tokens + other.tokens, self.completions + other.completions)
-
-    def __sub__(self, other: Amount) -> Amount:
-        return Amount(self.usd - other.usd, self.tokens - other.tokens, self.completions - other.completions)
-
-
-def answer_limit(settings: ModelSettings) -> int | None:
-    """The most tokens one answer can have, by what is sent; None where the spec does not say."""
-    return _answer_limit(settings.sampling())
-
-
-def _answer_limit(sent: Mapping[str, Any]) -> int | None:
-    limits = [sent.get(name) for name in ("max_completion_tokens", "max_tokens")]
-    return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
-
-
-def worst_case(request: Request, settings: ModelSettings, price: Price | None) -> Amount:
-    """The most that one call can cost."""
-    if settings.provider != "openai":
-        return Amount()
-    prompt = sum(byte_length(m["content"] + m.get("name", "")) + MESSAGE_OVERHEAD for m in request.messages)
-    if settings.extra_body:
-        prompt += len(orjson.dumps(dict(settings.extra_body)))  # tools and schemas are billed as part of the prompt
-    sent = settings.sampling()
-    asked = sent.get("n")
-    answers = (_answer_limit(sent) or 0) * max(request.n, asked if isinstance(asked, int) else 1)
-    usd = price.cost(prompt, answers) if price is not None else 0.0
-    return Amount(usd, prompt + answers, 1)
-
-
-def actual(completion: Completion, settings: ModelSettings, price: Price | None) -> Amount:
-    """What one call did cost, by the tokens the server counted."""
-    usage = completion.usage
-    if settings.provider != "openai":
-        return Amount()
-    usd = price.cost(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) if price is not None else 0.0
-    return Amount(usd, usage.prompt_tokens + usage.completion_tokens, 1)
-
-
 class Budget:
     """Money, tokens and calls of one run and its sweep: spent, reserved, left."""
 
     def __init__(self, settings: BudgetSettings) -> None:
         self._settings = settings
-        self.spent = Amount()
-        self._reserved = Amount()
+        self.spent = Tally()
+        self._reserved = Tally()
         self._waiting: list[asyncio.Future[None]] = []
 
-    def add_spent(self, amount: Amount) -> None:
+    def add_spent(self, amount: Tally) -> None:
         """Count what an earlier process spent."""
         self.spent += amount
 
-    def _exceeded(self, amount: Amount) -> str | None:
+    def _exceeded(self, amount: Tally) -> str | None:
         total = self.spent + self._reserved + amount
         for name in ("usd", "tokens", "completions"):
             most = getattr(self._settings, name)
@@ -105,7 +51,7 @@ class Budget:
                 return name
         return None
 
-    async def reserve(self, amount: Amount) -> None:
+    async def reserve(self, amount: Tally) -> None:
         """Set aside what a call may cost; waits for calls in flight, whose settling may make room.
 
         Raises:
@@ -123,11 +69,11 @@ class Budget:
             await settled
         self._reserved += amount
 
-    def settle(self, reserved: Amount, cost: Amount) -> None:
+    def settle(self, reserved: Tally, cost: Tally) -> None:
         """Replace a reservation by what the call cost."""
         self._reserved -= reserved
         if self._reserved.completions == 0:
-            self._reserved = Amount()
+            self._reserved = Tally()
         self.spent += cost
         waiting, self._waiting = self._waiting, []
         for settled in waiting:
@@ -135,27 +81,19 @@ class Budget:
                 settled.set_result(None)
 
 
-def within_budget(
-    complete: Complete,
-    budget: Budget,
-    models: Mapping[str, ModelSettings],
-    prices: Mapping[str, Price | None],
-) -> Complete:
+def within_budget(complete: Complete, budget: Budget, costs: CallCosts) -> Complete:
     """`complete` for one attempt of one call, which the budget must allow."""
 
     async def paid(request: Request) -> Completion:
-        settings, price = models[request.group], prices[request.group]
-        most = worst_case(request, settings, price)
+        most = costs.worst_case(request)
         await budget.reserve(most)
         cost = most
         try:
             completion = await complete(request)
             # Where the server counts no tokens, what we guess is no bound.
-            cost = most if completion.usage.estimated else actual(completion, settings, price)
+            cost = most if completion.usage.estimated else costs.actual(request.group, completion)
         except CallError as error:
-            if error.status is not None:
-                cost = Amount(completions=most.completions)  # the server answered with an error: not billed
-            error.charged = (cost.usd, cost.tokens, cost.completions)
+            cost = cost_of_failure(most, error)
             raise
         finally:
             budget.settle(most, cost)

@@ -16,24 +16,22 @@ import errno
 import hashlib
 import os
 import struct
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from runner.errors import RunError
 from runner.hashing import canonical
 from runner.models.base import SampleKey
-from runner.models.layers.budget import Amount
-from runner.models.records import LOST
+from runner.models.records import BatchRecord, LostRecord, Record
+from runner.models.tally import Tally
 
 _NAME_BYTES = 16
 _SLOT = struct.Struct("<16sqdqq")
 """The call, the journal's length, dollars, tokens, and calls: 1, or 0 where the slot is free."""
 
 
-def _call(sample: Any) -> bytes:
-    """A sample, as it stands in a request or in a record, in 16 bytes."""
+def _call(sample: SampleKey) -> bytes:
+    """A sample in 16 bytes."""
     return hashlib.blake2b(canonical(list(sample)), digest_size=16).digest()
 
 
@@ -47,7 +45,7 @@ class InFlight:
         self._free: list[int] = []
         self._end = _NAME_BYTES
 
-    def sent(self, sample: SampleKey, most: Amount, records: int) -> None:
+    def sent(self, sample: SampleKey, most: Tally, records: int) -> None:
         """A call is about to be sent: what it may cost, and how many records the journal has.
 
         Raises:
@@ -104,34 +102,32 @@ class AbandonedCalls:
         except OSError as error:
             raise RunError(f"cannot read {path}: {error.strerror}") from error
         self.name = data[:_NAME_BYTES].hex()
-        self._slots: dict[bytes, tuple[int, Amount]] = {}
+        self._slots: dict[bytes, tuple[int, Tally]] = {}
         slots = data[_NAME_BYTES:]
         for call, records, *most in _SLOT.iter_unpack(slots[: len(slots) // _SLOT.size * _SLOT.size]):
             # Of two slots of one call the later sent is in flight: the other's attempt has its record.
             if most[-1] and records >= self._slots.get(call, (0,))[0]:
-                self._slots[call] = (records, Amount(*most))
+                self._slots[call] = (records, Tally(*most))
         self._since = min((records for records, _ in self._slots.values()), default=0)
 
-    def see(self, record: Mapping[str, Any]) -> None:
+    def see(self, sequence: int, record: Record) -> None:
         """Leave out what this record settles."""
         if not self._slots:
             return
-        if record["kind"] == LOST:
-            if record["of"] == self.name:
+        if isinstance(record, LostRecord):
+            if record.of == self.name:
                 self._slots.clear()
-        elif "sample" in record and record["seq"] >= self._since:
-            call = _call(record["sample"])
+        elif not isinstance(record, BatchRecord) and record.sample is not None and sequence >= self._since:
+            call = _call(record.sample)
             # Records from before the call was sent are of earlier attempts.
-            if call in self._slots and record["seq"] >= self._slots[call][0]:
+            if call in self._slots and sequence >= self._slots[call][0]:
                 del self._slots[call]
 
     @property
-    def most(self) -> Amount:
+    def most(self) -> Tally:
         """What they may have cost."""
-        return sum((most for _, most in self._slots.values()), Amount())
+        return sum((most for _, most in self._slots.values()), Tally())
 
-
-def lost_record(left: AbandonedCalls) -> dict[str, Any]:
-    """Calls that were left in flight as a journal record; `charged` is what a budget counts for them."""
-    most = left.most
-    return {"kind": LOST, "of": left.name, "charged": [most.usd, most.tokens, most.completions]}
+    def lost(self) -> LostRecord:
+        """They as a journal record."""
+        return LostRecord(self.name, self.most)

@@ -1,13 +1,10 @@
-"""Completions to journal records and back, and the layer that asks for nothing twice."""
+"""The layer that asks for nothing twice: a write-ahead log of completions, on disk before a game goes on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import orjson
 
 from runner.errors import (
     BudgetExhausted,
@@ -15,67 +12,23 @@ from runner.errors import (
     JournalError,
     ProviderRefusal,
     SeveralRefusedError,
-    TransientError,
 )
 from runner.models.base import Complete, Completion, Request, SampleKey, Usage
-from runner.models.layers.budget import Amount
-from runner.models.layers.retry import Failed, ignored
-from runner.models.records import (
-    BATCH,
-    CALL,
-    FAILURE,
-    GAME_ENDING_FAILURE,
-    call_error_from,
-    completion_from_fields,
-    ended_record,
-    messages_hash,
-    to_record,
-)
+from runner.models.events import NO_EVENTS, CallEvents
+from runner.models.journal_index import JournalIndex
+from runner.models.records import Asked, CallRecord, EndedRecord, messages_hash
+from runner.models.tally import Tally
 from runner.storage.journal import Journal
 
 MAX_N = 128
 """The most answers that one call may ask for, by the wire format."""
 
 
-class JournalIndex:
-    """The completions of a journal by sample: offsets in memory, answers read when asked for."""
-
-    def __init__(self, read: Callable[[int], bytes], records: Iterable[tuple[int, dict[str, Any]]]) -> None:
-        self._read = read
-        self._offsets: dict[SampleKey, int] = {}
-        self._failures: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        self.batches: list[dict[str, Any]] = []
-        for offset, record in records:
-            if record["kind"] in (CALL, GAME_ENDING_FAILURE):
-                self._offsets[SampleKey(*record["sample"])] = offset
-            elif record["kind"] == FAILURE:
-                self._failures.setdefault((record["sample"][0], record["sample"][1]), []).append(record)
-            elif record["kind"] == BATCH:
-                self.batches.append(record)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def get(self, sample: SampleKey) -> dict[str, Any] | None:
-        """The record of a sample's completion, or of what ended its game instead."""
-        offset = self._offsets.get(sample)
-        if offset is None:
-            return None
-        record: dict[str, Any] = orjson.loads(self._read(offset)[9:])
-        return record
-
-    def failures(self, datapoint: str, repeat: int) -> Sequence[dict[str, Any]]:
-        """The failed attempts of a rollout."""
-        return self._failures.get((datapoint, repeat), ())
-
-
 class JournaledCompleter:
     """`complete` that answers from the journal what it holds, and writes what it does not before going on.
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
-    ask for the answers of sibling samples in one call; `keep` is told of each answer once it is on disk, `settled` of
-    each call whose end is on disk, and `refused` of each that stopped the run and has no record. `failed` is told of an
-    attempt that asked for several answers and was refused for that; `most` is the most that a call may cost.
+    ask for the answers of sibling samples in one call; `worst_case` is the most that a call may cost.
     """
 
     def __init__(
@@ -86,22 +39,16 @@ class JournaledCompleter:
         parameters: Mapping[str, str],
         *,
         sharing: frozenset[str] = frozenset(),
-        keep: Callable[[Request, Completion], None] = lambda *_: None,
-        settled: Callable[[SampleKey], None] = lambda _: None,
-        refused: Callable[[SampleKey], None] = lambda _: None,
-        failed: Failed = ignored,
-        most: Callable[[Request], Amount] = lambda _: Amount(),
+        events: CallEvents = NO_EVENTS,
+        worst_case: Callable[[Request], Tally] = lambda _: Tally(),
     ) -> None:
         self._complete = complete
         self._journal = journal
         self._recorded = recorded
         self._parameters = parameters
         self._sharing = sharing
-        self._keep = keep
-        self._settled = settled
-        self._refused = refused
-        self._failed = failed
-        self._most = most
+        self._events = events
+        self._worst_case = worst_case
         self._ready: dict[SampleKey, Completion] = {}
         self._asking: dict[SampleKey, asyncio.Lock] = {}
         self._written: set[SampleKey] = set()
@@ -112,41 +59,46 @@ class JournaledCompleter:
         Raises:
             JournalError: the journal holds an answer to another request for this sample.
         """
-        messages = messages_hash(request.messages)
-        recorded = self._from_journal(request, messages)
-        if recorded is not None:
-            return recorded
-        try:
-            if request.group in self._sharing and request.siblings:
-                completion = await self._shared(request, messages)
-            else:
-                completion = await self._alone(request, messages)
-        except CallError as error:
-            await self._journal.append(ended_record(request.sample, error, self._parameters[request.group], messages))
-            self._settled(request.sample)
-            raise
-        except ProviderRefusal:
-            self._refused(request.sample)
-            raise
-        self._settled(request.sample)
+        asked = Asked(self._parameters[request.group], messages_hash(request.messages))
+        completion = self._from_journal(request, asked)
+        if completion is None:
+            completion = await self._from_model(request, asked)
+        self._events.answered(request, completion)
         return completion
 
-    def _from_journal(self, request: Request, messages: str) -> Completion | None:
+    async def _from_model(self, request: Request, asked: Asked) -> Completion:
+        """The answer of a model, on disk; or the end of the call, on disk, and then raised."""
+        try:
+            if request.group in self._sharing and request.siblings:
+                completion = await self._shared(request, asked)
+            else:
+                completion = await self._alone(request, asked)
+        except CallError as error:
+            await self._journal.append(EndedRecord.of(request.sample, asked, error).to_json())
+            self._events.settled(request.sample)
+            raise
+        except ProviderRefusal:
+            self._events.refused(request.sample)
+            raise
+        self._events.settled(request.sample)
+        return completion
+
+    def _from_journal(self, request: Request, asked: Asked) -> Completion | None:
         record = self._recorded.get(request.sample)
         if record is None:
             return None
-        if record["asked"] != [self._parameters[request.group], messages]:
+        if record.asked != asked:
             raise JournalError(
                 f"the journal's answer for {request.sample} is to another request than this run makes; was a file "
                 "in the run folder edited? Play the spec anew with --again"
             )
-        if record["kind"] == GAME_ENDING_FAILURE:
-            if record["error"] == TransientError.__name__:
-                return None  # the next process may have more luck
-            raise call_error_from(record)
-        return completion_from_fields(record)
+        if isinstance(record, CallRecord):
+            return record.completion
+        if record.is_transient:
+            return None  # this process may have more luck
+        raise record.as_error()
 
-    async def _shared(self, request: Request, messages: str) -> Completion:
+    async def _shared(self, request: Request, asked: Asked) -> Completion:
         """One call for this sample and all its siblings that have no answer yet."""
         family = sorted((request.sample, *request.siblings))
         async with self._asking.setdefault(family[0], asyncio.Lock()):
@@ -161,41 +113,44 @@ class JournaledCompleter:
             wanted.sort(key=lambda sample: sample != request.sample)
             try:
                 if len(wanted) == 1 or request.group not in self._sharing:
-                    return await self._alone(request, messages)
-                return await self._together(request, messages, wanted[:MAX_N])
+                    return await self._alone(request, asked)
+                return await self._together(request, asked, wanted[:MAX_N])
             finally:
                 self._written.add(request.sample)  # also where it has none: no sibling asks for it any more
 
-    async def _together(self, request: Request, messages: str, wanted: Sequence[SampleKey]) -> Completion:
+    async def _together(self, request: Request, asked: Asked, wanted: Sequence[SampleKey]) -> Completion:
         """One call for all these samples, or for the first alone where that is refused or would cost too much."""
         together = replace(request, n=len(wanted), siblings=tuple(wanted[1:]))
         try:
             completion = await self._complete(together)
         except SeveralRefusedError as error:
             self._sharing -= {request.group}
-            await self._failed(request, 1, error, 0.0)
-            return await self._alone(request, messages)
+            await self._events.failed(request, 1, error, 0.0)
+            return await self._alone(request, asked)
         except BudgetExhausted:
-            return await self._alone(request, messages)
-        most, parameters = self._most(together), self._parameters[request.group]
+            return await self._alone(request, asked)
         parts = list(zip(wanted, split(completion), strict=False))
+        records = (self._record(together, asked, sample, part) for sample, part in parts)
         # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
-        await self._journal.append(*(to_record(sample, part, parameters, messages, most) for sample, part in parts))
+        await self._journal.append(*(record.to_json() for record in records))
         for sample, part in parts:
             if not completion.from_cache:
-                self._keep(replace(request, sample=sample, n=len(wanted)), part)
+                self._events.recorded(replace(request, sample=sample, n=len(wanted)), part)
             self._written.add(sample)
             self._ready[sample] = part
         return self._ready.pop(request.sample)
 
-    async def _alone(self, request: Request, messages: str) -> Completion:
+    async def _alone(self, request: Request, asked: Asked) -> Completion:
         """One call for this sample."""
         completion = await self._complete(request)
-        most = self._most(request) if completion.usage.estimated else None
-        parameters = self._parameters[request.group]
-        await self._journal.append(to_record(request.sample, completion, parameters, messages, most))
-        self._keep(request, completion)
+        await self._journal.append(self._record(request, asked, request.sample, completion).to_json())
+        self._events.recorded(request, completion)
         return completion
+
+    def _record(self, request: Request, asked: Asked, sample: SampleKey, completion: Completion) -> CallRecord:
+        """A sample's answer as its record, charged with the most that the call may have cost if nobody counted."""
+        uncounted = completion.usage.estimated and not completion.from_cache
+        return CallRecord(sample, asked, completion, self._worst_case(request) if uncounted else None)
 
 
 def split(completion: Completion) -> list[Completion]:

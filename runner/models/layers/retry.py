@@ -7,23 +7,16 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from runner.errors import CallError, TransientError
+from runner.errors import TransientError
 from runner.models.base import Complete, Completion, Request
+from runner.models.events import CallEvents
 from runner.models.policy import TransientPolicy
-
-Failed = Callable[[Request, int, CallError, float], Awaitable[None]]
-"""Told of each failed attempt: the request, how many calls were made for it, why, and the wait before the next."""
-
-
-async def ignored(request: Request, attempt: int, error: CallError, wait: float) -> None:
-    """Where nobody wants to be told."""
-    del request, attempt, error, wait
 
 
 def with_retries(
     complete: Complete,
     policy: TransientPolicy,
-    failed: Failed,
+    events: CallEvents,
     *,
     timed: Callable[[Request], bool] = lambda _: True,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -50,7 +43,7 @@ def with_retries(
                 started = started if attempt > 1 else clock()
                 late = timed(request) and clock() - started + wait > policy.total_seconds
                 last = attempt >= policy.attempts or late
-                await failed(request, attempt, error, -1.0 if last else wait)
+                await events.failed(request, attempt, error, -1.0 if last else wait)
                 if last:
                     raise
                 await sleep(wait)

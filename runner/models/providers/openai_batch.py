@@ -13,7 +13,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -24,7 +24,7 @@ from runner.models.base import Completion, Request
 from runner.models.providers.openai import CLIENT_ERRORS, make_client, map_client_error
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_wire import classified, read_completion
-from runner.models.records import BATCH
+from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 
 ENDPOINT: Final = "/v1/chat/completions"
@@ -36,8 +36,8 @@ FIND_ATTEMPTS = 5
 
 log = logging.getLogger("nip_run.batch")
 
-Note = Callable[[dict[str, Any]], Awaitable[None]]
-"""Writes a record to the run's journal."""
+WriteRecord = Callable[[BatchRecord], Awaitable[None]]
+"""Writes a record to the run's journal; it is on disk when this returns."""
 
 
 @dataclass
@@ -74,19 +74,19 @@ class BatchModel:
         self,
         settings: ModelSettings,
         group: str,
-        note: Note,
-        earlier: Iterable[Mapping[str, Any]] = (),
+        write: WriteRecord,
+        earlier: Iterable[BatchRecord] = (),
         *,
         before_sending: Callable[[], None] = lambda: None,
     ) -> None:
-        self._settings, self._group, self._note = settings, group, note
+        self._settings, self._group, self._write = settings, group, write
         self._before_sending = before_sending
         self._client = make_client(settings, group, 4)
         self._pending: dict[str, _Waiting] = {}
         self._moved = asyncio.Event()
         self._gathering: asyncio.Task[None] | None = None
         self._polling: set[asyncio.Task[None]] = set()
-        self._earlier = [record for record in earlier if record["group"] == group]
+        self._earlier = [record for record in earlier if record.group == group]
         self._found: asyncio.Task[None] | None = None
         self._lines: dict[str, _Sent] = {}
         self._failure: BaseException | None = None
@@ -156,8 +156,8 @@ class BatchModel:
     async def _send(self, lines: dict[str, _Waiting]) -> None:
         self._before_sending()
         intent = uuid.uuid4().hex
-        record = {"kind": BATCH, "group": self._group, "intent": intent, "lines": list(lines)}
-        await self._note({**record, "batch": None})
+        record = BatchRecord(self._group, intent, tuple(lines))
+        await self._write(record)
         data = b"".join(waiting.line for waiting in lines.values())
         try:
             file = await self._client.files.create(file=(f"{intent}.jsonl", data), purpose="batch")
@@ -173,7 +173,7 @@ class BatchModel:
             if intent not in found:
                 raise ours from error
             batch_id = found[intent]
-        await self._note({**record, "batch": batch_id})
+        await self._write(replace(record, batch=batch_id))
         log.info("%s: batch %s with %d calls", self._group, batch_id, len(lines))
         self._watch(_Sent(batch_id, waiting=lines))
 
@@ -276,17 +276,14 @@ class BatchModel:
 
     async def _find_earlier(self) -> None:
         """Take up the batches that an earlier process sent, those too whose id it did not live to write down."""
-        by_intent: dict[str, dict[str, Any]] = {}
-        for record in self._earlier:
-            known = by_intent.setdefault(record["intent"], dict(record))
-            known["batch"] = record["batch"] or known["batch"]
-        unknown = {intent for intent, record in by_intent.items() if record["batch"] is None}
-        for intent, batch_id in (await self._find(unknown) if unknown else {}).items():
-            by_intent[intent]["batch"] = batch_id
-        for record in by_intent.values():
-            if record["batch"] is not None:
-                sent = _Sent(record["batch"], from_earlier_process=True)
-                self._lines.update(dict.fromkeys(record["lines"], sent))
+        lines = {record.intent: record.lines for record in self._earlier}
+        batches = {record.intent: record.batch for record in self._earlier if record.batch is not None}
+        unknown = lines.keys() - batches.keys()
+        batches.update(await self._find(unknown) if unknown else {})
+        for intent, names in lines.items():
+            if intent in batches:
+                sent = _Sent(batches[intent], from_earlier_process=True)
+                self._lines.update(dict.fromkeys(names, sent))
                 self._watch(sent)
 
     async def _find(self, intents: set[str]) -> dict[str, str]:

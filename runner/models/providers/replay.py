@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from runner.errors import RunError
 from runner.models.base import Complete, Completion, Request
-from runner.models.layers.journaled import JournalIndex
-from runner.models.records import GAME_ENDING_FAILURE, call_error_from, completion_from_fields, messages_hash
-from runner.storage.journal import JOURNAL, read_journal
+from runner.models.journal_index import JournalIndex
+from runner.models.records import EndedRecord, messages_hash, read_records
+from runner.storage.journal import JOURNAL, JournalReader
 
 
 class ReplayModel:
@@ -20,13 +21,9 @@ class ReplayModel:
         path = run / JOURNAL
         if not path.is_file():
             raise RunError(f"{run} holds no {JOURNAL} to replay")
-        self._file = path.open("rb")
-        self._recorded = JournalIndex(self._read, read_journal(path))
+        self._reader = JournalReader(path)
+        self._recorded = JournalIndex(self._reader.record, read_records(path))
         self.failures = self._recorded.failures
-
-    def _read(self, offset: int) -> bytes:
-        self._file.seek(offset)
-        return self._file.readline()
 
     async def complete(self, request: Request) -> Completion:
         """Answer from the journal.
@@ -39,14 +36,14 @@ class ReplayModel:
         where = f"{sample.agent} in round {sample.round} on {sample.datapoint} (repeat {sample.repeat})"
         if record is None:
             raise RunError(f"{self._run} has no answer number {sample.attempt} of {where} to replay")
-        if record["asked"][1] != messages_hash(request.messages):
+        if record.asked.messages != messages_hash(request.messages):
             raise RunError(f"{self._run} asked {where} with other messages; a replay needs the same prompts")
-        if record["kind"] == GAME_ENDING_FAILURE:
-            raise call_error_from(record)
-        return completion_from_fields(record, from_cache=True)
+        if isinstance(record, EndedRecord):
+            raise record.as_error()
+        return replace(record.completion, from_cache=True)
 
     async def close(self) -> None:
-        self._file.close()
+        self._reader.close()
 
 
 class Asks(Protocol):

@@ -10,8 +10,10 @@ from typing import Any
 from runner.documents.fields import from_plain
 from runner.documents.layered import Layered
 from runner.errors import Problem
-from runner.models.layers.budget import BudgetSettings, answer_limit
+from runner.models.costs import answer_limit
+from runner.models.layers.budget import BudgetSettings
 from runner.models.prices import price_of
+from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import ModelSettings
 from runner.spec.checks.sound import Sound
 from runner.storage.journal import JOURNAL
@@ -21,13 +23,13 @@ def model_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
     for name, settings in sound.mappings("models"):
         if f"models.{name}.provider" in sound.broken:
             continue
-        provider = settings.get("provider", "openai")
-        if provider == "openai" and layered.data["models"][name].get("model") is None:
+        traits = PROVIDERS[settings.get("provider", DEFAULT_PROVIDER)]
+        if traits.needs_model and layered.data["models"][name].get("model") is None:
             yield _of_group(layered, name)("missing key: model (the name the server knows)")
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
             yield _of_group(layered, name, "max_tokens")("set max_tokens or max_completion_tokens, not both")
         yield from _sharing_problems(layered, name, settings)
-        if provider == "replay":
+        if traits.needs_run:
             yield from _replay_problems(layered, name, settings)
 
 
@@ -64,7 +66,7 @@ def budget_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
     budget = from_plain(BudgetSettings, sound.section("budget"))
     for name, data in sound.mappings("models"):
         settings, problem = from_plain(ModelSettings, data), _of_group(layered, name)
-        if settings.provider != "openai":
+        if not settings.traits.metered:
             continue
         key = f"models.{name}"
         if budget.usd is not None and price_of(settings) is None:

@@ -1,0 +1,32 @@
+"""What becomes of the calls of a run, told by the layers to whoever keeps account of them."""
+
+from __future__ import annotations
+
+from runner.errors import CallError
+from runner.models.base import Completion, Request, SampleKey
+
+
+class CallEvents:
+    """Each event does nothing, unless a subclass says what."""
+
+    def sending(self, request: Request) -> None:
+        """A call is about to go out. Raises where none may any more."""
+
+    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+        """An attempt failed; a negative wait before the next says that there is none."""
+
+    def recorded(self, request: Request, completion: Completion) -> None:
+        """An answer is on disk; `n` of the request says how many were asked for together."""
+
+    def settled(self, sample: SampleKey) -> None:
+        """A call has come to an end, and its record is on disk."""
+
+    def refused(self, sample: SampleKey) -> None:
+        """The provider refused a call and so stopped the run; there is no record of it."""
+
+    def answered(self, request: Request, completion: Completion) -> None:
+        """A game gets its answer, from wherever it came."""
+
+
+NO_EVENTS = CallEvents()
+"""For calls that nobody keeps account of."""

@@ -1,0 +1,42 @@
+"""What a journal holds, by sample: offsets in memory, answers read when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from runner.models.base import SampleKey
+from runner.models.records import BatchRecord, CallRecord, EndedRecord, Entry, FailureRecord, parse_record
+
+
+class JournalIndex:
+    """The completions of a journal; `read` gives the fields of the record at an offset."""
+
+    def __init__(self, read: Callable[[int], dict[str, Any]], entries: Iterable[Entry]) -> None:
+        self._read = read
+        self._offsets: dict[SampleKey, int] = {}
+        self._failures: dict[tuple[str, int], list[FailureRecord]] = {}
+        self.batches: list[BatchRecord] = []
+        for offset, _, record in entries:
+            if isinstance(record, (CallRecord, EndedRecord)):
+                self._offsets[record.sample] = offset
+            elif isinstance(record, FailureRecord):
+                self._failures.setdefault((record.sample.datapoint, record.sample.repeat), []).append(record)
+            elif isinstance(record, BatchRecord):
+                self.batches.append(record)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
+        """The record of a sample's completion, or of what ended its game instead."""
+        offset = self._offsets.get(sample)
+        if offset is None:
+            return None
+        record = parse_record(self._read(offset))
+        assert isinstance(record, (CallRecord, EndedRecord))
+        return record
+
+    def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
+        """The failed attempts of a rollout."""
+        return self._failures.get((datapoint, repeat), ())

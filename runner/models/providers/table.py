@@ -1,0 +1,41 @@
+"""The providers, and what each can do. Their clients are imported where one is connected, and not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+ProviderName = Literal["openai", "dummy", "replay"]
+"""As a spec has them."""
+
+DEFAULT_PROVIDER: ProviderName = "openai"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderTraits:
+    """What sets a provider apart."""
+
+    remote: bool = False
+    """It is asked over a network: its calls are retried, limited, and may be lost on the way."""
+    metered: bool = False
+    """Its calls cost money: they have a price, count in a budget, and their answers must not be lost."""
+    needs_model: bool = False
+    """Its groups name a model."""
+    needs_run: bool = False
+    """Its groups name a run, whose answers they give again."""
+    gives_many: bool = False
+    """It can give the answers of several samples to one call."""
+    takes_batches: bool = False
+    """It can be asked by batch."""
+    trains: bool = False
+    """Its models can be fine-tuned where they are served."""
+
+
+PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
+    "openai": ProviderTraits(
+        remote=True, metered=True, needs_model=True, gives_many=True, takes_batches=True, trains=True
+    ),
+    "dummy": ProviderTraits(),
+    "replay": ProviderTraits(needs_run=True),
+}

@@ -1,0 +1,25 @@
+"""The failed attempts behind a rollout, kept until its rows are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from runner.models.base import SampleKey
+from runner.rollouts.job import Job
+from runner.rollouts.rollout import Call
+
+
+class FailedCalls:
+    """What failed in this process, by rollout, behind what `earlier` says of the processes before it."""
+
+    def __init__(self, earlier: Callable[[Job], Sequence[Call]] = lambda _: ()) -> None:
+        self._earlier = earlier
+        self._failed: dict[tuple[str, int], list[Call]] = {}
+
+    def add(self, sample: SampleKey, call: Call) -> None:
+        """Keep one failed attempt."""
+        self._failed.setdefault((sample.datapoint, sample.repeat), []).append(call)
+
+    def take(self, job: Job) -> list[Call]:
+        """The failed attempts of a rollout, which is finished."""
+        return [*self._earlier(job), *self._failed.pop((job.datapoint.id, job.repeat), ())]

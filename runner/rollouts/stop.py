@@ -1,0 +1,54 @@
+"""The one switch that stops a run, made before everything that asks models, and heard by all of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runner.errors import NipRunError
+
+
+class Stopped(NipRunError):
+    """The run was asked to stop; no request goes out any more."""
+
+
+class Stop:
+    """Off until `stop` is called, once and for all."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+        self._woken: list[asyncio.Event] = []
+
+    @property
+    def stopping(self) -> bool:
+        return self._asked.is_set()
+
+    def stop(self) -> None:
+        """Stop issuing requests. Sleeping retries wake and raise Stopped."""
+        self._asked.set()
+        for event in self._woken:
+            event.set()
+
+    def check(self) -> None:
+        """Raise where no new request may go out.
+
+        Raises:
+            Stopped: the run is stopping.
+        """
+        if self._asked.is_set():
+            raise Stopped
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, unless the run is stopped.
+
+        Raises:
+            Stopped: it is, or was in the meantime.
+        """
+        try:
+            await asyncio.wait_for(self._asked.wait(), seconds)
+        except TimeoutError:
+            return
+        raise Stopped
+
+    def wakes(self, event: asyncio.Event) -> None:
+        """Set this event, too, when the run is stopped: whoever waits for it then checks."""
+        self._woken.append(event)

@@ -1,0 +1,131 @@
+"""What a run has done so far: for whoever watches it, for its manifest, for its notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runner.models.base import Completion, Request
+from runner.models.costs import CallCosts
+from runner.models.tally import Tally
+from runner.results.manifest import Counts
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Outcome, Rollout
+
+
+@dataclass
+class Progress:
+    """What a run has done so far, for whoever watches it."""
+
+    rollouts: int = 0
+    jobs: int = 0
+    total: int = 0
+    """How many jobs there are: games, or trees of several rollouts each."""
+    of: str = "rollouts"
+    failures: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    answers: Tally = field(default_factory=Tally)
+    """Of all answers, whoever paid for them; the dollars are those of this run's own."""
+    priced: bool = True
+    """False once a call came whose price is unknown."""
+
+    @property
+    def calls(self) -> int:
+        return self.answers.completions
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.answers.prompt_tokens
+
+    @property
+    def completion_tokens(self) -> int:
+        return self.answers.completion_tokens
+
+    @property
+    def cost_usd(self) -> float | None:
+        return self.answers.usd if self.priced else None
+
+
+Watch = Callable[[Progress], None]
+"""Called whenever the progress has moved."""
+
+
+class Accounting:
+    """Counts answers as they come in, and rollouts as they are written."""
+
+    def __init__(self, plan: Plan, costs: CallCosts, watch: Watch | None = None) -> None:
+        self.progress = Progress(total=plan.size, of="rollouts" if plan.shape is None else "trees")
+        self._costs = costs
+        self._watch = watch or (lambda _: None)
+        self._group_of = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
+        self._written = Tally()
+        """Of the calls in the tables; what a replay was answered with costs nothing."""
+        self._failed_calls = 0
+        self._first_failure: str | None = None
+
+    def answered(self, request: Request, completion: Completion) -> None:
+        """Count an answer for those who watch, as it comes in."""
+        price = self._costs.prices[request.group]
+        self.progress.priced = self.progress.priced and price is not None
+        self.progress.answers.count(completion.usage, None if completion.from_cache else price)
+        self._watch(self.progress)
+
+    def failed(self) -> None:
+        """Count a failed attempt."""
+        self.progress.failures += 1
+        self._watch(self.progress)
+
+    def add(self, rollout: Rollout) -> None:
+        """Count a finished rollout, and its calls as its rows have them."""
+        progress = self.progress
+        progress.rollouts += 1
+        outcome = rollout.outcome.value
+        progress.outcomes[outcome] = progress.outcomes.get(outcome, 0) + 1
+        if rollout.outcome == Outcome.TRANSPORT_FAILED and self._first_failure is None:
+            self._first_failure = rollout.error
+        for call in rollout.calls:
+            answered = call.finish_reason is not None
+            self._failed_calls += call.error is not None and not answered
+            price = self._costs.prices[self._group_of[call.agent]] if call.paid else None
+            self._written.count(call, price, int(answered))
+
+    def end_job(self) -> None:
+        """Count a job, all of whose rollouts are in."""
+        self.progress.jobs += 1
+        self._watch(self.progress)
+
+    @property
+    def transport_failed(self) -> int:
+        """How many rollouts ended because no answer came."""
+        return self.progress.outcomes.get(Outcome.TRANSPORT_FAILED.value, 0)
+
+    def transport_note(self) -> str:
+        """How many rollouts failed in transport, and why the first of them did."""
+        count = f"{self.transport_failed} of {self.progress.rollouts} rollouts failed in transport"
+        return f"{count}, the first with {self._first_failure}; the same command asks for them again"
+
+    def unfinished(self, spent: Tally) -> Counts:
+        """The counts of a run that did not finish, by what its journal says was spent."""
+        return {
+            "rollouts": self.progress.rollouts,
+            "completions": spent.completions,
+            "failed_calls": self.progress.failures,
+            "cost_usd": self._rounded(spent.usd),
+        }
+
+    def finished(self, spent: Tally) -> Counts:
+        """The counts of a run whose tables are written; what it spent is the most that it may have cost."""
+        return {
+            "rollouts": self.progress.rollouts,
+            "completions": self._written.completions,
+            "prompt_tokens": self._written.prompt_tokens,
+            "completion_tokens": self._written.completion_tokens,
+            "cached_tokens": self._written.cached_tokens,
+            "failed_calls": self._failed_calls,
+            "cost_usd": self._rounded(self._written.usd),
+            "cost_usd_at_most": self._rounded(spent.usd),
+            "transport_failed": self.transport_failed,
+        }
+
+    def _rounded(self, usd: float) -> float | None:
+        return round(usd, 9) if self._costs.priced else None

@@ -1,0 +1,70 @@
+"""What a run does at each event of a call: its journal, its slots in flight, its cache and its counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.errors import CallError, RunError
+from runner.models.base import Completion, Request, SampleKey
+from runner.models.costs import CallCosts, cost_of_failure
+from runner.models.events import CallEvents
+from runner.models.layers.cache import Cache
+from runner.models.layers.in_flight import InFlight
+from runner.models.records import FailureRecord
+from runner.rollouts.failed_calls import FailedCalls
+from runner.rollouts.rollout import Call
+from runner.rollouts.stop import Stop
+from runner.runs.accounting import Accounting
+from runner.storage.journal import Journal
+
+
+@dataclass(frozen=True)
+class RunCallEvents(CallEvents):
+    """The events of one run's calls."""
+
+    costs: CallCosts
+    stop: Stop
+    accounting: Accounting
+    journal: Journal
+    in_flight: InFlight
+    failed_calls: FailedCalls
+    notes: list[str]
+    cache: Cache | None
+    """Where new answers are kept for other runs."""
+    budgeted: bool
+    """Whether a budget has reserved what each call may cost."""
+
+    def sending(self, request: Request) -> None:
+        self.stop.check()
+        if self.costs.groups[request.group].called_live:
+            self.in_flight.sent(request.sample, self.costs.worst_case(request), self.journal.records)
+
+    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+        sample = request.sample
+        self.accounting.failed()
+        model = self.costs.groups[request.group].name
+        self.failed_calls.add(sample, Call(sample.round, sample.agent, sample.attempt, model, error=str(error)))
+        # A call that may have been billed is charged without a budget too: one that is set later must know of it.
+        may_be_billed = self.budgeted or error.status is None
+        charged = cost_of_failure(self.costs.worst_case(request), error) if may_be_billed else None
+        await self.journal.append(FailureRecord(sample, attempt, str(error), wait, charged).to_json())
+        self.in_flight.settled(sample)
+        self.stop.check()
+
+    def recorded(self, request: Request, completion: Completion) -> None:
+        if self.cache is None:
+            return
+        try:
+            self.cache.keep(request, self.costs.groups[request.group], completion)
+        except RunError as error:  # a note and no failure: the answer is in the journal
+            if str(error) not in self.notes:
+                self.notes.append(str(error))
+
+    def settled(self, sample: SampleKey) -> None:
+        self.in_flight.settled(sample)
+
+    def refused(self, sample: SampleKey) -> None:
+        self.in_flight.refused(sample)
+
+    def answered(self, request: Request, completion: Completion) -> None:
+        self.accounting.answered(request, completion)

@@ -1,0 +1,78 @@
+"""Where finished rollouts go: tables, metrics, statistics of trees, fine-tune files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import orjson
+
+from runner.agents.agent import Agent
+from runner.errors import RunError
+from runner.finetune.files import FineTuneFiles, Trees, remove_files
+from runner.results.folder import RunFolder
+from runner.results.metrics import Metrics
+from runner.results.tables import PartFiles
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Rollout
+from runner.rollouts.trees import TreeStatistics, build_tree
+from runner.storage.atomic import atomic_write
+from runner.text import comma_join
+
+
+class RecordSinks:
+    """The files of one run that follow from its rollouts, which come in the order of the plan."""
+
+    def __init__(self, plan: Plan, folder: RunFolder, agents: Mapping[str, Agent]) -> None:
+        self._folder, self._shape = folder, plan.shape
+        self._metrics = Metrics(plan.spec.protocol)
+        self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
+        self._parts = PartFiles(folder.path, folder.run_id)
+        self._settings = plan.spec.experiment.fine_tune
+        trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
+        self._files = (
+            FineTuneFiles(folder.fine_tune, self._settings, agents, folder.run_id, trees) if self._settings else None
+        )
+
+    def add(self, rollout: Rollout) -> None:
+        """Add one rollout's rows and figures."""
+        self._parts.write(rollout)
+        self._metrics.add(rollout)
+
+    def end_job(self, rollouts: Sequence[Rollout]) -> None:
+        """Add what follows from a game or a tree as a whole."""
+        root = build_tree(rollouts, self._shape) if self._shape is not None else None
+        if root is not None and self._statistics is not None:
+            self._statistics.add(root)
+        if self._files is not None:
+            self._files.add(rollouts)
+
+    def discard(self) -> None:
+        """Leave the files as they are: the run goes on another time."""
+        with suppress(RunError):
+            self._parts.close()
+        if self._files is not None:
+            self._files.discard()
+
+    def seal(self) -> None:
+        """Put the tables in their place."""
+        self._parts.seal()
+
+    def finish(self) -> list[str]:
+        """Write the metrics and put the fine-tune files in their place; what there is to note."""
+        trees = {} if self._statistics is None else self._statistics.original_statistics()
+        summary = {
+            "run_id": self._folder.run_id,
+            **self._metrics.summary(),
+            "original_statistics": {**self._metrics.original_statistics(), **trees},
+        }
+        atomic_write(self._folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
+        if self._files is None or self._settings is None:
+            remove_files(self._folder.fine_tune)
+            return []
+        report = self._files.close()
+        atomic_write(self._folder.fine_tune / "report.json", orjson.dumps(report, option=orjson.OPT_INDENT_2))
+        short = [f"{row['file']} ({row['examples']})" for row in report if not row["written"]]
+        fewest = self._settings.min_examples
+        note = f"fine-tune files of fewer than {fewest} examples were not written: {comma_join(short)}"
+        return [note] if short else []

@@ -1,0 +1,203 @@
+"""The layers of a run put together, and closed again.
+
+From the outside in: the journal, which asks for nothing twice; then, of live models, the cache, retries, the budget,
+limits, and the provider (see `models.connect`); of a replayed run, its journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.documents.fields import to_plain
+from runner.errors import UsageError
+from runner.hashing import tagged_hash
+from runner.models.base import Complete
+from runner.models.connect import Connection, Provider, connect
+from runner.models.costs import CallCosts
+from runner.models.events import CallEvents
+from runner.models.journal_index import JournalIndex
+from runner.models.layers.budget import Budget
+from runner.models.layers.cache import Cache
+from runner.models.layers.in_flight import InFlight
+from runner.models.layers.journaled import JournaledCompleter
+from runner.models.providers.replay import ReplayModel, ReplayThenLive
+from runner.models.records import BatchRecord, FailureRecord, read_records
+from runner.models.settings import ModelSettings
+from runner.models.tally import Tally
+from runner.results.folder import RunFolder
+from runner.rollouts.failed_calls import FailedCalls
+from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Call
+from runner.rollouts.stop import Stop
+from runner.runs.accounting import Accounting
+from runner.runs.call_events import RunCallEvents
+from runner.runs.spending import count_lost
+from runner.storage.journal import Journal
+
+
+@dataclass(frozen=True)
+class ReplayOf:
+    """Play with another run's answers: all of them, or those of the rounds before `until_round` alone."""
+
+    run: Path
+    until_round: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.until_round is not None and self.until_round < 0:
+            raise UsageError(
+                f"until round {self.until_round}: rounds count from 0, and those before this one are replayed; 0 asks "
+                "all of them live"
+            )
+
+
+@dataclass(frozen=True)
+class Wired:
+    """How the games of a run ask, and what failed on the way to a finished rollout."""
+
+    complete: Complete
+    failed_calls: Callable[[Job], Sequence[Call]]
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What the layers of a run are made of."""
+
+    plan: Plan
+    folder: RunFolder
+    costs: CallCosts
+    accounting: Accounting
+    stop: Stop
+    notes: list[str]
+    budget: Budget | None = None
+    replay: ReplayOf | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Wired]:
+        """Open the journal, count what an earlier process left in flight, and connect every layer.
+
+        Raises:
+            RunDirectoryError, JournalError: the journal is in use or damaged.
+            RunError: a file cannot be opened, or the run to replay has no journal.
+            ProviderRefusal: a key is missing.
+        """
+        async with AsyncExitStack() as closing:
+            journal = await self._journal(closing)
+            recorded = JournalIndex(journal.record, read_records(self.folder.journal) if journal.opened.records else ())
+            cache = self._cache(closing)
+            replayed = ReplayModel(self.replay.run) if self.replay is not None else None
+            whole = replayed is not None and self._until_round is None
+            failures = replayed.failures if replayed is not None and whole else recorded.failures
+            failed_calls = FailedCalls(self._earlier(failures))
+            in_flight = InFlight(self.folder.in_flight)
+            events = RunCallEvents(
+                self.costs, self.stop, self.accounting, journal, in_flight, failed_calls, self.notes,
+                cache=None if self.replay is not None else cache,
+                budgeted=self.budget is not None,
+            )  # fmt: skip
+            connection = self._connect(replayed, cache, events, self._batches(journal, recorded))
+            closing.push_async_callback(connection.close)
+            closing.callback(in_flight.close)
+            journaled = JournaledCompleter(
+                connection.complete,
+                journal,
+                recorded,
+                {name: _parameters_hash(settings) for name, settings in self.costs.groups.items()},
+                sharing=self.plan.sharing,
+                events=events,
+                worst_case=self.costs.worst_case,
+            )
+            yield Wired(journaled.complete, failed_calls.take)
+
+    @property
+    def _until_round(self) -> int | None:
+        return None if self.replay is None else self.replay.until_round
+
+    async def _journal(self, closing: AsyncExitStack) -> Journal:
+        # What replays, and what is drawn from the seed, costs nothing to have again.
+        journal = Journal(self.folder.journal, durable=any(s.traits.metered for s in self.costs.groups.values()))
+        closing.push_async_callback(journal.close)
+        if journal.opened.torn_bytes:
+            self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
+        self._note_lost(await count_lost(self.folder, journal))
+        return journal
+
+    def _note_lost(self, most: Tally) -> None:
+        if most.completions:
+            upto = f"${most.usd:.4f} is" if self.costs.priced else f"{most.tokens} tokens are"
+            calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
+            self.notes.append(f"{calls} in flight when the run was cut short; up to {upto} counted for what they cost")
+
+    def _cache(self, closing: AsyncExitStack) -> Cache | None:
+        path = self.plan.spec.cache
+        if path is None:
+            return None
+        cache = Cache(path, self.folder.run_id)
+        closing.callback(cache.close)
+        return cache
+
+    def _connect(
+        self,
+        replayed: ReplayModel | None,
+        cache: Cache | None,
+        events: CallEvents,
+        batches: Mapping[str, Provider],
+    ) -> Connection:
+        """A whole replay alone; or live models, with a replay before them where there is one."""
+        if replayed is not None and self._until_round is None:
+            return Connection(replayed.complete, (replayed.close,))
+        live = connect(
+            self.costs.groups,
+            self.plan.spec.experiment.retry.transient,
+            concurrency=self.plan.spec.experiment.rollouts.concurrency,
+            replays=self.plan.spec.replays,
+            budget=self.budget,
+            cache=cache,
+            providers=batches,
+            events=events,
+            sleep=self.stop.sleep,
+        )
+        if replayed is None or self._until_round is None:
+            return live
+        both = ReplayThenLive(replayed, live, self._until_round)
+        return Connection(both.complete, (both.close,))
+
+    def _batches(self, journal: Journal, recorded: JournalIndex) -> dict[str, Provider]:
+        """The groups that are asked by batch; they write to the journal themselves."""
+        if self.replay is not None and self._until_round is None:
+            return {}
+        batched = {name: s for name, s in self.costs.groups.items() if s.batched}
+        if not batched:
+            return {}
+        from runner.models.providers.openai_batch import BatchModel
+
+        async def write(record: BatchRecord) -> None:
+            await journal.append(record.to_json())
+
+        return {
+            name: BatchModel(settings, name, write, recorded.batches, before_sending=self.stop.check)
+            for name, settings in batched.items()
+        }
+
+    def _earlier(self, failures: Callable[[str, int], Sequence[FailureRecord]]) -> Callable[[Job], list[Call]]:
+        """The failed attempts that a journal has of a rollout."""
+        agents = self.plan.spec.experiment.agents
+        names = {name: self.costs.groups[agent.model].name for name, agent in agents.items()}
+
+        def earlier(job: Job) -> list[Call]:
+            calls = []
+            for record in failures(job.datapoint.id, job.repeat):
+                sample = record.sample
+                calls.append(Call(sample.round, sample.agent, sample.attempt, names[sample.agent], error=record.error))
+            return calls
+
+        return earlier
+
+
+def _parameters_hash(settings: ModelSettings) -> str:
+    """The identity of what a group's requests hold besides the messages."""
+    sent = {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}
+    return tagged_hash("model", sent)

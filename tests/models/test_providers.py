@@ -1,0 +1,33 @@
+"""One table of providers: a spec's names, what each can do, and how each is connected."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from runner.documents.fields import schema
+from runner.models.connect import CONNECTORS
+from runner.models.prices import FREE, price_of
+from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS, ProviderName
+from runner.models.settings import ModelSettings
+
+
+def test_schema_table_and_connectors_name_the_same_providers() -> None:
+    listed = schema(ModelSettings, "model")["properties"]["provider"]
+    assert set(listed["enum"]) == set(PROVIDERS) == set(CONNECTORS) == set(get_args(ProviderName))
+    assert listed["default"] == DEFAULT_PROVIDER
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_what_is_metered_has_a_price_and_goes_over_a_network(name: ProviderName) -> None:
+    settings = ModelSettings(provider=name, model="unheard-of")
+    assert settings.traits.metered == settings.traits.remote == (price_of(settings) is None)
+    assert settings.traits.metered or price_of(settings) == FREE
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_batch_is_for_providers_that_take_one(name: ProviderName) -> None:
+    single, batched = ModelSettings(provider=name, model="m"), ModelSettings(provider=name, model="m", batch=True)
+    assert (single.batched, batched.batched) == (False, PROVIDERS[name].takes_batches)
+    assert (single.called_live, batched.called_live) == (PROVIDERS[name].remote, False)

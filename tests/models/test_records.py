@@ -1,0 +1,138 @@
+"""Records of the journal: the bytes of version 0.1.0, read into types and written as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from runner.errors import ContextExceededError, RefusedError, TransientError
+from runner.models.base import Choice, Completion, SampleKey, Usage
+from runner.models.journal_index import JournalIndex
+from runner.models.records import (
+    Asked,
+    BatchRecord,
+    CallRecord,
+    EndedRecord,
+    FailureRecord,
+    LostRecord,
+    OtherRecord,
+    Record,
+    parse_record,
+    read_records,
+)
+from runner.models.tally import Tally
+from runner.storage.journal import JournalReader, encode
+
+SAMPLE = SampleKey("p0", 2, 1, "prover", 0)
+ASKED = Asked("p", "m")
+TWO = Completion(
+    (Choice('Ünï \n"x"', "stop"), Choice(None, "length", "no")),
+    "tiny", Usage(10, 5, 4), 12.346, other={"id": "c-1", "created": 3},
+)  # fmt: skip
+CACHED = Completion((Choice("x", "stop"),), "tiny", Usage(3, 1, 0, estimated=True), from_cache=True)
+UNCOUNTED = Completion((Choice("x", "stop"),), "tiny", Usage(3, 1, 0, estimated=True))
+
+LINES: list[tuple[Record, str]] = [
+    (
+        CallRecord(SAMPLE, ASKED, TWO),
+        (
+            r'{"asked":["p","m"],"cache":false,"choices":[["Ünï \n\"x\"","stop",null],[null,"length","no"]],"kind":'
+            r'"call","model":"tiny","ms":12.346,"other":{"created":3,"id":"c-1"},"sample":["p0",2,1,"prover",0],"seq":7,'
+            r'"usage":[10,5,4,false]}'
+        ),
+    ),
+    (
+        CallRecord(SAMPLE, ASKED, CACHED),
+        (
+            '{"asked":["p","m"],"cache":true,"choices":[["x","stop",null]],"kind":"call","model":"tiny","ms":0.0,'
+            '"other":{},"sample":["p0",2,1,"prover",0],"seq":7,"usage":[3,1,0,true]}'
+        ),
+    ),
+    (
+        CallRecord(SAMPLE, ASKED, UNCOUNTED, Tally(0.25, 100, 1)),
+        (
+            '{"asked":["p","m"],"cache":false,"charged":[0.25,100,1],"choices":[["x","stop",null]],"kind":"call",'
+            '"model":"tiny","ms":0.0,"other":{},"sample":["p0",2,1,"prover",0],"seq":7,"usage":[3,1,0,true]}'
+        ),
+    ),
+    (
+        EndedRecord(SAMPLE, ASKED, "ContextExceededError", 'too "long"'),
+        (
+            r'{"asked":["p","m"],"error":"ContextExceededError","kind":"ended","message":"too \"long\"",'
+            r'"sample":["p0",2,1,"prover",0],"seq":7}'
+        ),
+    ),
+    (
+        FailureRecord(SAMPLE, 1, "cut", 0.5, Tally(0.25, 100, 1)),
+        (
+            '{"attempt":1,"charged":[0.25,100,1],"error":"cut","kind":"failure","sample":["p0",2,1,"prover",0],"seq":7,'
+            '"wait":0.5}'
+        ),
+    ),
+    (
+        FailureRecord(SAMPLE, 2, "busy", -1.0),
+        (
+            '{"attempt":2,"charged":null,"error":"busy","kind":"failure","sample":["p0",2,1,"prover",0],"seq":7,'
+            '"wait":-1.0}'
+        ),
+    ),
+    (
+        BatchRecord("g", "i", ("a", "b")),
+        '{"batch":null,"group":"g","intent":"i","kind":"batch","lines":["a","b"],"seq":7}',
+    ),
+    (
+        BatchRecord("g", "i", ("a", "b"), "b-1"),
+        '{"batch":"b-1","group":"g","intent":"i","kind":"batch","lines":["a","b"],"seq":7}',
+    ),
+    (LostRecord("00ff", Tally(0.75, 300, 3)), '{"charged":[0.75,300,3],"kind":"lost","of":"00ff","seq":7}'),
+]
+
+
+@pytest.mark.parametrize(("record", "line"), LINES)
+def test_each_kind_is_read_and_written_to_the_byte(record: Record, line: str) -> None:
+    assert not isinstance(record, OtherRecord)
+    assert parse_record(orjson.loads(line)) == record
+    assert encode(7, record.to_json())[9:-1] == line.encode()
+
+
+@pytest.mark.parametrize("error", [TransientError("cut"), ContextExceededError("long"), RefusedError("no")])
+def test_what_ended_a_game_is_raised_again_as_it_was(error: Any) -> None:
+    record = EndedRecord.of(SAMPLE, ASKED, error)
+    assert record.is_transient is isinstance(error, TransientError)
+    again = record.as_error()
+    assert (type(again), str(again)) == (type(error), str(error))
+
+
+def written(path: Path, *records: dict[str, Any]) -> None:
+    path.write_bytes(b"".join(encode(number, record) for number, record in enumerate(records)))
+
+
+def test_an_index_gives_answers_ends_failures_and_batches(tmp_path: Path) -> None:
+    path, other = tmp_path / "journal.jsonl", SAMPLE._replace(repeat=3)
+    call, ended = CallRecord(SAMPLE, ASKED, TWO), EndedRecord(other, ASKED, "RefusedError", "no")
+    failure, batch = FailureRecord(SAMPLE, 1, "cut", 0.5), BatchRecord("g", "i", ("a",))
+    written(path, *(record.to_json() for record in (failure, call, batch, ended)))
+    reader = JournalReader(path)
+    index = JournalIndex(reader.record, read_records(path))
+    assert (index.get(SAMPLE), index.get(other), index.get(other._replace(round=9))) == (call, ended, None)
+    assert (list(index.failures("p0", 2)), list(index.failures("p0", 3)), index.batches) == ([failure], [], [batch])
+    assert len(index) == 2
+    reader.close()
+
+
+def test_records_of_kinds_to_come_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    written(
+        path,
+        {"kind": "vote", "sample": list(SAMPLE), "n": 1},
+        {"kind": "mark"},
+        CallRecord(SAMPLE, ASKED, TWO).to_json(),
+    )
+    records = [record for _, _, record in read_records(path)]
+    assert records[:2] == [OtherRecord("vote", SAMPLE), OtherRecord("mark", None)]
+    reader = JournalReader(path)
+    assert len(JournalIndex(reader.record, read_records(path))) == 1
+    reader.close()

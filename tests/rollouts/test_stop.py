@@ -1,0 +1,46 @@
+"""The switch that stops a run: who sleeps wakes, who asks is told, who waits for something else looks again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runner.rollouts.stop import Stop, Stopped
+
+
+def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
+    stop = Stop()
+    stop.check()
+    assert not stop.stopping
+    stop.stop()
+    stop.stop()
+    assert stop.stopping
+    with pytest.raises(Stopped):
+        stop.check()
+
+
+def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
+    async def go() -> None:
+        stop = Stop()
+        await stop.sleep(0.0)
+        sleeping = asyncio.create_task(stop.sleep(3600))
+        await asyncio.sleep(0)
+        stop.stop()
+        with pytest.raises(Stopped):
+            await asyncio.wait_for(sleeping, 5)
+        with pytest.raises(Stopped):
+            await stop.sleep(3600)
+
+    asyncio.run(go())
+
+
+def test_a_stop_sets_the_events_that_others_wait_for() -> None:
+    async def go() -> None:
+        stop, moved = Stop(), asyncio.Event()
+        stop.wakes(moved)
+        assert not moved.is_set()
+        stop.stop()
+        await asyncio.wait_for(moved.wait(), 5)
+
+    asyncio.run(go())

@@ -1,0 +1,64 @@
+"""One tally behind every figure: what is shown while a run goes on, its manifest, its journal, its budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.models.base import Usage
+from runner.models.layers.budget import Budget, BudgetSettings
+from runner.models.settings import Price
+from runner.models.tally import Tally
+from runner.rollouts.plan import Plan
+from runner.runs.accounting import Progress
+from runner.runs.run import run
+from runner.runs.spending import spending
+from runner.spec.load import load_spec
+from tests.support.play import spec_file
+from tests.support.servers.batch_client import providing
+
+PRICE = Price(input=2.0, output=6.0, cached_input=1.0)
+
+
+def test_tallies_add_up_and_are_taken_away_again() -> None:
+    one, other = Tally(), Tally(0.5, 10, 1)
+    one.count(Usage(10, 5, 4), PRICE)
+    assert one == Tally(46e-6, 15, 1, 10, 5, 4)
+    assert one + other == Tally(0.5 + 46e-6, 25, 2, 10, 5, 4)
+    assert one + other - other == Tally(0.5 + 46e-6 - 0.5, 15, 1, 10, 5, 4)
+    one.count(Usage(1, 1), None, 0)
+    assert one == Tally(46e-6, 17, 1, 11, 6, 4)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_progress_manifest_journal_and_budget_have_one_figure(tmp_path: Path, share: bool) -> None:
+    seen: list[Progress] = []
+    budget = Budget(BudgetSettings(usd=100.0))
+    with providing() as provider:
+        model = {"share_prompts": share, "max_completion_tokens": 50, "price": {"input": 2.0, "output": 6.0}}
+        path = spec_file(tmp_path, provider.base_url, size=4, models={"m": model}, rollouts={"per_datapoint": 3})
+        spec = load_spec(path)
+        result = run(spec, tmp_path / "results", budget=budget, watch=seen.append)
+        billed, usd = provider.stats()["billed"], provider.billed_usd(2.0, 6.0)
+    manifest, progress = result.manifest, seen[-1]
+    journal = spending(Plan(spec), result.folder)
+    assert budget.spent.tokens == journal.tokens == billed["prompt_tokens"] + billed["completion_tokens"]
+    assert manifest["prompt_tokens"] == progress.prompt_tokens == journal.prompt_tokens == billed["prompt_tokens"]
+    assert manifest["completion_tokens"] == progress.completion_tokens == billed["completion_tokens"]
+    assert manifest["completions"] == progress.calls
+    assert journal.completions == budget.spent.completions
+    assert (journal.completions < progress.calls) == share
+    for figure in (manifest["cost_usd"], progress.cost_usd, journal.usd, budget.spent.usd):
+        assert figure == pytest.approx(usd, abs=1e-9)
+    assert manifest["cost_usd_at_most"] == manifest["cost_usd"]
+
+
+def test_a_run_without_a_price_has_counts_and_no_cost(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    with providing() as provider:
+        path = spec_file(tmp_path, provider.base_url, size=2)
+        result = run(load_spec(path), tmp_path / "results", watch=seen.append)
+    assert seen[-1].calls == result.manifest["completions"] > 0
+    assert seen[-1].cost_usd is None
+    assert (result.manifest["cost_usd"], result.manifest["cost_usd_at_most"]) == (None, None)
