@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from runner.api import run
 from runner.models.base import Usage
 from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.settings import Price
 from runner.models.tally import Tally
 from runner.rollouts.plan import Plan
 from runner.runs.accounting import Progress
-from runner.runs.run import run
 from runner.runs.spending import spending
 from runner.spec.load import load_spec
 from tests.support.play import spec_file
@@ -44,14 +44,14 @@ def test_progress_manifest_journal_and_budget_have_one_figure(tmp_path: Path, sh
     manifest, progress = result.manifest, seen[-1]
     journal = spending(Plan(spec), result.folder)
     assert budget.spent.tokens == journal.tokens == billed["prompt_tokens"] + billed["completion_tokens"]
-    assert manifest["prompt_tokens"] == progress.prompt_tokens == journal.prompt_tokens == billed["prompt_tokens"]
-    assert manifest["completion_tokens"] == progress.completion_tokens == billed["completion_tokens"]
-    assert manifest["completions"] == progress.calls
+    assert manifest.prompt_tokens == progress.prompt_tokens == journal.prompt_tokens == billed["prompt_tokens"]
+    assert manifest.completion_tokens == progress.completion_tokens == billed["completion_tokens"]
+    assert manifest.completions == progress.calls
     assert journal.completions == budget.spent.completions
     assert (journal.completions < progress.calls) == share
-    for figure in (manifest["cost_usd"], progress.cost_usd, journal.usd, budget.spent.usd):
+    for figure in (manifest.cost_usd, progress.cost_usd, journal.usd, budget.spent.usd):
         assert figure == pytest.approx(usd, abs=1e-9)
-    assert manifest["cost_usd_at_most"] == manifest["cost_usd"]
+    assert manifest.cost_usd_at_most == manifest.cost_usd
 
 
 def test_a_run_without_a_price_has_counts_and_no_cost(tmp_path: Path) -> None:
@@ -59,6 +59,6 @@ def test_a_run_without_a_price_has_counts_and_no_cost(tmp_path: Path) -> None:
     with providing() as provider:
         path = spec_file(tmp_path, provider.base_url, size=2)
         result = run(load_spec(path), tmp_path / "results", watch=seen.append)
-    assert seen[-1].calls == result.manifest["completions"] > 0
+    assert seen[-1].calls == result.manifest.completions > 0
     assert seen[-1].cost_usd is None
-    assert (result.manifest["cost_usd"], result.manifest["cost_usd_at_most"]) == (None, None)
+    assert (result.manifest.cost_usd, result.manifest.cost_usd_at_most) == (None, None)
