@@ -101,6 +101,17 @@ def test_the_old_cache_answers_every_request_again(folder: Path) -> None:
     assert differing_results(new, old, "rollouts", "messages") == []
 
 
+def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> None:
+    with serving() as server:
+        where = f"models.m.base_url={server.base_url}"
+        words = ("models.m.temperature=0.5", "models.m.share_prompts=false", where)
+        (result,) = called("run", "specs/served.yaml", "--json", *words, cwd=folder).json
+        assert server.requests > 0
+    explained = called("why-miss", result["run_id"], "--json", cwd=folder).json["explained"]
+    first = {row["field"]: row["nearest"] for row in explained[0]["differences"]}
+    assert first == {"base_url": f"http://127.0.0.1:{PORT}/v1", "temperature": 1.0}
+
+
 # A run that was killed
 
 KILLED_DIFFER = {
