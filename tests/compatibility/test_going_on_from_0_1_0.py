@@ -23,7 +23,7 @@ from tests.compatibility.old import (
     run_folder,
 )
 from tests.fixtures.v0_1_0.make import KILLED_FAULTS, PORT
-from tests.server.client import serving
+from tests.support.servers.chat_client import serving
 
 CLOCK = {"started_at", "finished_at"}
 
