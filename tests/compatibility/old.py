@@ -1,0 +1,140 @@
+"""What 0.1.0 wrote, in a folder of a test's own; the command line on it; and how its files are compared.
+
+Only the command line is used, and files are read by other readers than the program's own.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import runpy
+import shutil
+import sys
+import zlib
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "v0_1_0"
+MADE = json.loads((FIXTURES / "made.json").read_text("utf-8"))
+RUNS = MADE["runs"]
+"""The id of each run, by the name of its spec."""
+
+TABLES = ("rollouts", "messages", "completions")
+
+
+def opened(folder: Path) -> Path:
+    """A copy of the specs, the results and the cache; what others may read, no test writes to."""
+    for name in ("specs", "results"):
+        shutil.copytree(FIXTURES / name, folder / name)
+    shutil.copyfile(FIXTURES / "cache.sqlite", folder / "cache.sqlite")
+    packed = folder / "results" / "leaderboard.duckdb.gz"
+    packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+    packed.unlink()
+    return folder
+
+
+def run_folder(folder: Path, name: str, results: str = "results") -> Path:
+    """The folder of the run of a spec."""
+    return folder / results / "runs" / RUNS[name]
+
+
+@dataclass(frozen=True)
+class Called:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+def called(*words: str, cwd: Path) -> Called:
+    """`python -m runner` in this process, which saves starting one."""
+    out, err = io.StringIO(), io.StringIO()
+    before, arguments = Path.cwd(), sys.argv
+    os.chdir(cwd)
+    sys.argv = ["nip-run", *words]
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                runpy.run_module("runner", run_name="__main__")
+                code: Any = 0
+            except SystemExit as end:
+                code = end.code
+    finally:
+        sys.argv = arguments
+        os.chdir(before)
+    return Called(code, out.getvalue(), err.getvalue())
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The hash of every file below a folder but locks, in which whoever holds one writes its name."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith("lock")
+    }
+
+
+def rows(path: Path, *without: str) -> tuple[list[tuple[str, Any]], list[tuple[Any, ...]]]:
+    """The columns of a Parquet file with their types, and its rows in their order."""
+    left_out = f"EXCLUDE ({', '.join(without)})" if without else ""
+    found = duckdb.sql(f"SELECT * {left_out} FROM read_parquet('{path}')")
+    return list(zip(found.columns, map(str, found.types), strict=True)), found.fetchall()
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """Whether two files are the same: of Parquet the rows, and the bytes too where one DuckDB has written both."""
+    if one.suffix == ".parquet" and MADE["duckdb"] != duckdb.__version__:
+        return rows(one) == rows(other)
+    return one.read_bytes() == other.read_bytes()
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """The files of two folders that are not the same, or not in both."""
+    names = {str(p.relative_to(root)) for root in (one, other) for p in root.rglob("*") if p.is_file()}
+    return sorted(
+        name
+        for name in names
+        if not ((one / name).is_file() and (other / name).is_file() and same_file(one / name, other / name))
+    )
+
+
+def differing_results(one: Path, other: Path, *tables: str) -> list[str]:
+    """Which of the files that follow from a run's answers are not the same in two runs."""
+    names = [*(f"{table}.parquet" for table in tables or TABLES), "metrics.json"]
+    found = [name for name in names if not same_file(one / name, other / name)]
+    both = [one / "fine_tune", other / "fine_tune"]
+    return [*found, *(differing(*both) if any(path.is_dir() for path in both) else [])]
+
+
+def journal(run: Path, name: str = "journal.jsonl") -> list[dict[str, Any]]:
+    """The records of a journal whose lines are all whole."""
+    records = []
+    for line in (run / name).read_bytes().splitlines(keepends=True):
+        assert line.endswith(b"\n")
+        assert int(line[:8], 16) == zlib.crc32(line[9:-1])
+        records.append(json.loads(line[9:]))
+    return records
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def holds(new: Any, old: Any) -> bool:
+    """Whether all that was said is still said: mappings may have more keys, and nothing else may differ."""
+    if isinstance(old, dict):
+        return isinstance(new, dict) and all(name in new and holds(new[name], old[name]) for name in old)
+    if isinstance(old, list):
+        return isinstance(new, list) and len(new) == len(old) and all(map(holds, new, old))
+    return bool(new == old)

@@ -1,0 +1,209 @@
+"""What 0.1.0 began goes on here as it would have gone on there; what it finished is paid for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compatibility.old import (
+    FIXTURES,
+    MADE,
+    RUNS,
+    called,
+    contents,
+    differing,
+    differing_results,
+    journal,
+    opened,
+    read_json,
+    rows,
+    run_folder,
+)
+from tests.fixtures.v0_1_0.make import KILLED_FAULTS, PORT
+from tests.support.servers.chat_client import serving
+
+CLOCK = {"started_at", "finished_at"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return opened(tmp_path)
+
+
+# Finished runs
+
+
+@pytest.mark.parametrize("name", ["finished", "served", "trees", "malt", "replayed", "sweep"])
+def test_a_finished_run_is_shown_and_not_played(folder: Path, name: str) -> None:
+    before = contents(folder)
+    done = called("run", f"specs/{name}.yaml", "--json", cwd=folder)
+    shown = done.json
+    assert [row["was_finished"] for row in shown] == [True] * (2 if name == "sweep" else 1)
+    assert all(row["run_id"] == RUNS.get(name, row["run_id"]) for row in shown)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("name", ["finished", "served", "trees", "replayed"])
+def test_a_finished_run_is_derived_again_from_its_journal(folder: Path, name: str) -> None:
+    """Another concurrency makes no other run, but has every file made again: nobody is asked, and nothing differs."""
+    run = run_folder(folder, name)
+    old = shutil.copytree(run, folder / "old")
+    with serving() as server:
+        where = [f"models.m.base_url={server.base_url}"] if name == "served" else []
+        done = called("run", f"specs/{name}.yaml", "--json", "rollouts.concurrency=3", *where, cwd=folder)
+        assert server.requests == 0
+    (result,) = done.json
+    assert (result["run_id"], result["was_finished"]) == (RUNS[name], False)
+    assert (run / "journal.jsonl").read_bytes() == (old / "journal.jsonl").read_bytes()
+    assert differing_results(run, old) == []
+    changed = {"finished_at", "spec_sha256"}
+    assert without(read_json(run / "manifest.json"), changed) == without(read_json(old / "manifest.json"), changed)
+
+
+def without(mapping: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """What a manifest or a record of 0.1.0 has, but these."""
+    return {name: value for name, value in mapping.items() if name not in names}
+
+
+def test_a_replay_gives_the_same_bytes_and_asks_nobody(folder: Path) -> None:
+    source = f"results/runs/{RUNS['served']}"
+    with serving() as server:
+        where = f"models.m.base_url={server.base_url}"
+        words = ("--replay", source, "--results", "again", where)
+        (result,) = called("run", "specs/served.yaml", "--json", *words, cwd=folder).json
+        assert server.requests == 0
+    assert differing_results(folder / result["folder"], folder / source) == []
+
+
+def test_a_replay_by_0_1_0_can_be_replayed(folder: Path) -> None:
+    source = RUNS["served"] + "-replay"
+    with serving() as server:
+        where = f"models.m.base_url={server.base_url}"
+        (result,) = called("run", "specs/served.yaml", "--json", "--replay", source, where, cwd=folder).json
+        assert server.requests == 0
+    assert result["run_id"] not in (RUNS["served"], source)
+    for table in ("rollouts.parquet", "messages.parquet"):
+        new, old = folder / result["folder"] / table, run_folder(folder, "served") / table
+        assert rows(new, "run_id") == rows(old, "run_id")
+
+
+def test_the_old_cache_answers_every_request_again(folder: Path) -> None:
+    """The key of an entry has the server's address, so the spec is played as it is, where no server may be."""
+    (result,) = called("run", "specs/served.yaml", "--json", "--results", "again", cwd=folder).json
+    new, old = folder / result["folder"], run_folder(folder, "served")
+    assert result["cost_usd"] == 0
+    records = journal(new)
+    assert {(record["kind"], record["cache"]) for record in records} == {("call", True)}
+    assert len(records) == sum(record["kind"] == "call" for record in journal(old))
+    assert differing_results(new, old, "rollouts", "messages") == []
+
+
+def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> None:
+    with serving() as server:
+        where = f"models.m.base_url={server.base_url}"
+        words = ("models.m.temperature=0.5", "models.m.share_prompts=false", where)
+        (result,) = called("run", "specs/served.yaml", "--json", *words, cwd=folder).json
+        assert server.requests > 0
+    explained = called("why-miss", result["run_id"], "--json", cwd=folder).json["explained"]
+    first = {row["field"]: row["nearest"] for row in explained[0]["differences"]}
+    assert first == {"base_url": f"http://127.0.0.1:{PORT}/v1", "temperature": 1.0}
+
+
+# A run that was killed
+
+KILLED_DIFFER = {
+    "manifest.json": CLOCK | {"spec_sha256"},
+    "journal.jsonl": {"ms", "wait"},
+}
+"""What may differ, by file: when it was; the spec's hash, since the spec names the port of the server that was asked;
+how long an answer took; how long was waited before the next, where that is drawn. Latencies are in
+`completions.parquet` too, and the port in `spec.yaml` and in what failures say; `run.log` and `.lock` tell of the
+process alone."""
+
+
+@pytest.mark.parametrize("torn", [0, 30])
+def test_a_killed_run_goes_on_with_identical_files(folder: Path, torn: int) -> None:
+    run, there = run_folder(folder, "killed"), FIXTURES / "after" / RUNS["killed"]
+    kept = (run / "journal.jsonl").read_bytes()
+    if torn:
+        (run / "journal.jsonl").write_bytes(kept + journal_line_after(there, kept)[:torn])
+    assert (run / ".in_flight").is_file()
+    assert (run / ".parts").is_dir()
+    with serving(faults=KILLED_FAULTS) as server:
+        words = ["rollouts.concurrency=1", f"models.m.base_url={server.base_url}"]
+        done = called("run", "specs/killed.yaml", "--json", *words, cwd=folder)
+        asked = server.requests
+        as_there = {server.base_url: f"http://127.0.0.1:{PORT}/v1"}
+    (result,) = done.json
+    assert (result["run_id"], result["was_finished"]) == (RUNS["killed"], False)
+    assert any("torn bytes" in line for line in result["notes"]) == bool(torn)
+    assert asked == MADE["requests"]["killed"]
+    assert (run / "journal.jsonl").read_bytes().startswith(kept)
+    assert not (run / ".in_flight").exists()
+    assert not (run / ".parts").exists()
+    same_as_there(run, there, as_there)
+
+
+def journal_line_after(run: Path, start: bytes) -> bytes:
+    whole = (run / "journal.jsonl").read_bytes()
+    assert whole.startswith(start)
+    return whole[len(start) :].partition(b"\n")[0]
+
+
+def same_as_there(run: Path, there: Path, addresses: dict[str, str]) -> None:
+    """Every file of a run is what it is in another folder, but for `KILLED_DIFFER`."""
+
+    def told(value: Any) -> Any:
+        """With the address of the server that was asked there."""
+        if isinstance(value, str):
+            for here, elsewhere in addresses.items():
+                value = value.replace(here, elsewhere)
+        return value
+
+    names = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
+    assert names <= {str(path.relative_to(run)) for path in run.rglob("*")}
+    assert differing_results(run, there, "messages") == []
+    assert differing(run / "inputs", there / "inputs") == []
+    for table, clock in (("rollouts", ()), ("completions", ("latency_ms",))):
+        columns, here = rows(run / f"{table}.parquet", *clock)
+        assert (columns, [tuple(map(told, row)) for row in here]) == rows(there / f"{table}.parquet", *clock)
+    assert told((run / "spec.yaml").read_text("utf-8")) == (there / "spec.yaml").read_text("utf-8")
+    for record, other in zip(journal(run), journal(there), strict=True):
+        ours = {name: told(value) for name, value in record.items()}
+        names = KILLED_DIFFER["journal.jsonl"]
+        assert without(ours, names) == without(other, names)
+    old = without(read_json(there / "manifest.json"), KILLED_DIFFER["manifest.json"])
+    new = read_json(run / "manifest.json")
+    assert {name: new.get(name) for name in old} == old
+
+
+# A training run that waits
+
+
+def test_a_training_run_goes_on_with_identical_files(folder: Path) -> None:
+    """Two models are named; the other group's are made by a command."""
+    waits = called("run", "specs/learning.yaml", "-q", "--set-model", "p=first", cwd=folder)
+    assert waits.code == 1
+    assert "--set-model p=NAME" in waits.err
+    (result,) = called("run", "specs/learning.yaml", "-q", "--json", "--set-model", "p=second", cwd=folder).json
+    assert result["run_id"] == RUNS["learning"]
+    after = sorted(path.name for path in (FIXTURES / "after").glob("learning-*"))
+    assert len(after) == 6
+    for name in after:
+        run, there = folder / "results" / "runs" / name, FIXTURES / "after" / name
+        differ = set(differing(run, there)) - {f"{part}.lock" for part in ("", "v.job/begin")}
+        assert {Path(path).name for path in differ} <= TRAINING_DIFFERS, differ
+        old = without(read_json(there / "manifest.json"), CLOCK)
+        new = read_json(run / "manifest.json")
+        assert {key: new.get(key) for key in old} == old
+    stages = ("stages.jsonl",)
+    run = run_folder(folder, "learning")
+    assert journal(run, *stages) == journal(FIXTURES / "after" / RUNS["learning"], *stages)
+
+
+TRAINING_DIFFERS = {"manifest.json", ".lock", "begin.lock", "trainer.lock", "README.txt", "run.log"}
+"""What may differ: the times of manifests; who held a lock, and which process trained; the absolute path of a dataset
+in instructions to people; what is only logged."""
