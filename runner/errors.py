@@ -9,6 +9,7 @@ The tree; an exception without an exit code has that of the one above it:
     │   ├── RunDirectoryError           the run directory is in use, or is another spec's
     │   ├── JournalError                the journal is damaged, or cannot be written
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
+    │   ├── NewerFormatError            a file was written by a newer nip-run
     │   └── Waiting                     a training run goes on when somebody has trained a model by hand
     ├── BudgetExhausted             exit 3
     ├── Interrupted                 exit 130
@@ -129,6 +130,10 @@ class JournalError(RunError):
 
 class LeaderboardError(RunError):
     """The leaderboard file is locked or cannot be read."""
+
+
+class NewerFormatError(RunError):
+    """A file was written by a newer nip-run, in a format that this one does not know."""
 
 
 class Waiting(RunError):

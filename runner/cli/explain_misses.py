@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,10 @@ def execute(args: argparse.Namespace) -> int:
     path = _cache_file(args.cache or used_path)
     own = used_path is not None and used_path.is_file() and path.samefile(used_path)
     plan = saved_plan(folder)
-    rederiver = Reconstructor(folder, plan)
-    cache = Cache(path, folder.run_id)
     models = plan.spec.experiment.models
     explained: list[dict[str, Any]] = []
     misses = requests = 0
-    try:
+    with closing(Reconstructor(folder, plan)) as rederiver, closing(Cache(path, folder.run_id)) as cache:
         for request in rederiver.requests():
             requests += 1
             asked = asked_fields(request, models[request.group])
@@ -38,9 +37,6 @@ def execute(args: argparse.Namespace) -> int:
             misses += 1
             if len(explained) < args.max:
                 explained.append(_explained(cache, request, asked))
-    finally:
-        cache.close()
-        rederiver.close()
     if args.json:
         print_json({"requests": requests, "misses": misses, "explained": explained})
         return 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from runner.models.base import SampleKey
-from runner.models.records import BatchRecord, CallRecord, EndedRecord, Entry, FailureRecord, parse_record
+from runner.models.records import BatchRecord, CallRecord, EndedRecord, Entry, FailureRecord, parse_record, read_records
+from runner.storage.journal import JournalReader
 
 
 class JournalIndex:
@@ -40,3 +42,18 @@ class JournalIndex:
     def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
         """The failed attempts of a rollout."""
         return self._failures.get((datapoint, repeat), ())
+
+
+def open_index(path: Path) -> tuple[JournalReader, JournalIndex]:
+    """The index of a journal that nobody appends to, and what it reads by; the caller closes that.
+
+    Raises:
+        JournalError: the file is damaged before its last line.
+        NewerFormatError: a newer nip-run wrote it.
+    """
+    reader = JournalReader(path)
+    try:
+        return reader, JournalIndex(reader.record, read_records(path))
+    except BaseException:
+        reader.close()
+        raise

@@ -13,7 +13,11 @@ from runner.hashing import canonical
 from runner.models.base import Choice, Completion, SampleKey, Usage
 from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
+from runner.storage.formats import KEY, LOG
 from runner.storage.journal import read_journal
+
+FIRST: Mapping[str, Any] = {"kind": "begun", KEY: LOG}
+"""What a journal begins with: the version of its format."""
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:

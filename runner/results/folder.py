@@ -7,9 +7,10 @@ from pathlib import Path
 
 import orjson
 
-from runner.errors import RunError
+from runner.errors import NewerFormatError, RunError
 from runner.results.manifest import Manifest, Status
 from runner.storage.atomic import atomic_write, read_json
+from runner.storage.formats import KEY, RUN_FOLDER, refuse_newer
 from runner.storage.journal import JOURNAL
 from runner.storage.locks import is_locked
 
@@ -68,9 +69,11 @@ class RunFolder:
 
         Raises:
             RunError: it is missing, damaged, or none of ours.
+            NewerFormatError: a newer nip-run wrote it.
         """
         data = read_json(self.manifest_path)
         try:
+            refuse_newer(self.manifest_path, data.get(KEY, 0), RUN_FOLDER)
             manifest = Manifest.from_json(data)
         except (TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{self.manifest_path} is no manifest of ours") from error
@@ -82,6 +85,8 @@ class RunFolder:
         """Why the manifest cannot be read, and what to do; None where it can."""
         try:
             self.manifest()
+        except NewerFormatError as error:
+            return f"{error}; left out"
         except RunError as error:
             return f"{error}; left out. Remove the file to have the run made again from its journal by its own command"
         return None

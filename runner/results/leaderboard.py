@@ -22,6 +22,7 @@ from runner.errors import LeaderboardError, RunDirectoryError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.storage.atomic import fsync_dir, read_json
+from runner.storage.formats import LEADERBOARD, refuse_newer
 from runner.storage.locks import locked
 from runner.storage.queries import duckdb_pattern, interruptible_queries
 
@@ -68,6 +69,11 @@ LEFT JOIN (
 ) a ON a.run_id = r.run_id
 WHERE r.kind = 'benchmark' AND r.status = 'done'
 ORDER BY r.benchmark, m.value DESC NULLS LAST, r.run_id;
+"""
+
+_FORMAT = f"""
+CREATE TABLE IF NOT EXISTS format (version INTEGER);
+INSERT INTO format SELECT {LEADERBOARD} WHERE NOT EXISTS (FROM format);
 """
 
 _RUN_COLUMNS = (
@@ -180,12 +186,14 @@ class Leaderboard:
                 locked(self.folder / LOCK, str(path), wait_seconds),
                 _copy_beside(path, fresh=fresh) as copy,
             ):
+                _check_format(path)
                 connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": MEMORY})
                 try:
                     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
                     # Rows wait in memory until their group is full; the usual groups are of 122,880 rows.
                     connection.execute(f"ATTACH '{_quoted(copy)}' AS board (ROW_GROUP_SIZE {GROUP_ROWS})")
                     connection.execute("USE board")
+                    connection.execute(_FORMAT)
                     connection.execute(_TABLES)
                     yield connection  # no transaction: the copy takes the place of the file, or is thrown away
                     connection.execute("CHECKPOINT")  # here and not in close(), which hides that the disk is full
@@ -206,6 +214,7 @@ class Leaderboard:
 
     def _open_copy(self, sql: str) -> duckdb.DuckDBPyConnection:
         """The tables that a question names, in memory, locked against files, extensions and further settings."""
+        _check_format(self.path)
         connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
         try:
             if self.path.is_file():
@@ -228,6 +237,21 @@ class Leaderboard:
                 f"cannot read {self.path}: {str(error).splitlines()[0]}. It can be made again: {self._rebuilding}"
             ) from error
         return connection
+
+
+def _check_format(path: Path) -> None:
+    """Read no more of a board than its format. One that cannot be read is for whoever needs what is in it.
+
+    Raises:
+        LeaderboardError: a newer nip-run wrote it.
+    """
+    if not path.is_file():
+        return
+    with suppress(duckdb.Error), duckdb.connect(str(path), read_only=True) as connection:
+        if connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'format'").fetchall():
+            ((found,),) = connection.execute("SELECT max(version) FROM format").fetchall()
+            hint = ", or remove the file and have it made again from the run folders: nip-run leaderboard --rebuild"
+            refuse_newer(path, found, LEADERBOARD, error=LeaderboardError, hint=hint)
 
 
 @contextmanager

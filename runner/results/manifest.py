@@ -67,6 +67,8 @@ class Manifest:
     Facts with a default were not always recorded, or are not yet known; a null that is written says that nobody knows.
     """
 
+    format: int = 0
+    """The version of the run folder's format; 0.1.0 wrote none."""
     run_id: str
     name: str
     kind: str

@@ -13,6 +13,7 @@ from runner.hashing import tagged_hash
 from runner.results.inputs import dataset_selection, spec_hash
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, Status, now
 from runner.rollouts.plan import Plan
+from runner.storage.formats import RUN_FOLDER
 from runner.version import __version__
 
 
@@ -21,6 +22,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
     spec = plan.spec
     commit, dirty = git_state()
     return Manifest(
+        format=RUN_FOLDER,
         run_id=run_id,
         name=spec.experiment.name,
         kind=spec.experiment.kind,

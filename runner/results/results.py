@@ -17,6 +17,7 @@ from runner.results.manifest import Manifest, Status
 from runner.results.provenance import new_manifest
 from runner.rollouts.run_plan import RunPlan
 from runner.spec.experiment import RUN_ID_PATTERN
+from runner.storage.journal import check_log_format
 from runner.storage.locks import locked
 
 if TYPE_CHECKING:
@@ -117,9 +118,12 @@ class Results:
 
         Raises:
             RunDirectoryError: the folder belongs to another spec.
+            NewerFormatError: a newer nip-run wrote it.
             RunError: it cannot be written.
         """
-        folder, manifest = self.run(run_id), self.manifest_of(plan, run_id)
+        folder = self.run(run_id)
+        check_log_format(folder.journal)  # before anything beside it is written
+        manifest = self.manifest_of(plan, run_id)
         if manifest is not None:
             return folder, manifest
         try:

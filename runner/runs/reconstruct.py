@@ -8,15 +8,14 @@ from dataclasses import replace
 from runner.aio import one_after_another, run_sync
 from runner.errors import NipRunError, RunError
 from runner.models.base import Completion, Request
-from runner.models.journal_index import JournalIndex
-from runner.models.records import CallRecord, EndedRecord, read_records
+from runner.models.journal_index import open_index
+from runner.models.records import CallRecord, EndedRecord
 from runner.results.folder import RunFolder
 from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.spec.load import load_spec
-from runner.storage.journal import JournalReader
 
 
 class _NotRecorded(NipRunError):
@@ -41,8 +40,7 @@ class Reconstructor:
             raise RunError(f"{folder.path} holds no journal")
         self.plan = plan
         self._asked: list[Request] = []
-        self._reader = JournalReader(folder.journal)
-        self._recorded = JournalIndex(self._reader.record, read_records(folder.journal))
+        self._reader, self._recorded = open_index(folder.journal)
         self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, shape=plan.shape, branch=plan.branch)
 
     async def _complete(self, request: Request) -> Completion:

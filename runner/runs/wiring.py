@@ -24,7 +24,7 @@ from runner.models.layers.cache import Cache
 from runner.models.layers.in_flight import InFlight
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
-from runner.models.records import BatchRecord, FailureRecord, read_records
+from runner.models.records import FIRST, BatchRecord, FailureRecord, read_records
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
 from runner.results.folder import RunFolder
@@ -118,7 +118,8 @@ class Wiring:
 
     async def _journal(self, closing: AsyncExitStack) -> Journal:
         # What replays, and what is drawn from the seed, costs nothing to have again.
-        journal = Journal(self.folder.journal, durable=any(s.traits.metered for s in self.costs.groups.values()))
+        durable = any(settings.traits.metered for settings in self.costs.groups.values())
+        journal = Journal(self.folder.journal, first=FIRST, durable=durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")

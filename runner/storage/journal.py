@@ -3,7 +3,8 @@
 One record a line: `crc32hex SP canonical-JSON LF`, each with a sequence number. A line is whole or absent: a torn
 last line is cut off on opening, a bad line with good ones after it is damage and stops. Records that were appended
 together count together: all but the last say `more`, and a group whose last is missing is a torn end. The file is
-locked while it is open. After a failed write the journal takes no more, because nobody knows what the disk holds.
+locked while it is open. After a failed write the journal takes no more, because nobody knows what the disk holds. The
+first record says the file's format (see `formats`); one of 0.1.0 says none.
 
 Records that arrive while one write is under way, or shortly after it, go out together in the next, so that a
 thousand games share one fsync.
@@ -16,7 +17,7 @@ import errno
 import fcntl
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ import orjson
 
 from runner.errors import JournalError, RunDirectoryError
 from runner.hashing import canonical
+from runner.storage.formats import KEY, LOG, refuse_newer
 
 JOURNAL = "journal.jsonl"
 """Its name in the folder of a run."""
@@ -66,7 +68,7 @@ MORE = "more"
 """Set in a record that does not count without the next."""
 
 
-def encode(sequence: int, record: dict[str, Any]) -> bytes:
+def encode(sequence: int, record: Mapping[str, Any]) -> bytes:
     """One record as its line."""
     body = canonical({**record, "seq": sequence})
     return b"%08x %b\n" % (zlib.crc32(body), body)
@@ -93,6 +95,7 @@ def read_journal(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Raises:
         JournalError: the file is damaged before its last line.
+        NewerFormatError: a newer nip-run wrote it.
     """
     with path.open("rb") as file:
         for offset, _, record in _scan(file, path):
@@ -116,6 +119,21 @@ class JournalReader:
         self._file.close()
 
 
+def check_log_format(path: Path) -> None:
+    """Read no more of a journal than its format. One that cannot be read is for whoever opens it.
+
+    Raises:
+        NewerFormatError: a newer nip-run wrote it.
+    """
+    with suppress(OSError), path.open("rb") as file:
+        _check_first(path, decode(file.readline(), 0))
+
+
+def _check_first(path: Path, record: dict[str, Any] | None) -> None:
+    if record is not None:
+        refuse_newer(path, record.get(KEY, 0), LOG)
+
+
 def _scan(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
     """The lines that count, with their offsets and records; at last the torn end, if there is one, with None."""
     offset = 0
@@ -129,6 +147,8 @@ def _scan(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes, dict[str, A
                 f"(truncate -s {bad} {path}) and run the same command again"
             )
         record = decode(line, sequence)
+        if sequence == 0:
+            _check_first(path, record)
         group.append((offset, line, record))
         if record is None:
             torn = True
@@ -147,14 +167,21 @@ _Batch = list[tuple[bytes, asyncio.Future[None]]]
 class Journal:
     """An open journal: append records, each on disk when `append` returns."""
 
-    def __init__(self, path: Path, *, durable: bool = True, disk: Disk | None = None) -> None:
+    def __init__(
+        self, path: Path, *, first: Mapping[str, Any] | None = None, durable: bool = True, disk: Disk | None = None
+    ) -> None:
         """Open or create; with `durable` false records are written and left to the system to flush.
+
+        `first` is written before the first record that is appended to an empty journal; one that has records stays as
+        it was begun.
 
         Raises:
             RunDirectoryError: another process has it open.
             JournalError: it is damaged, or cannot be opened.
+            NewerFormatError: a newer nip-run wrote it; nothing is changed.
         """
         self._path = path
+        self._first = first
         self._durable = durable
         self._disk = disk or RealDisk()
         self._pending: _Batch = []
@@ -236,13 +263,15 @@ class Journal:
         """The next records as their lines."""
         if self._failure is not None:
             raise self._cannot(self._failure)
+        begun = [encode(0, self._first)] if self._sequence == 0 and self._first is not None else []
+        self._sequence += len(begun)
         first, last = self._sequence, len(records) - 1
         lines = [
             encode(first + index, record if index == last else {**record, MORE: True})
             for index, record in enumerate(records)
         ]
         self._sequence += len(lines)
-        return b"".join(lines)
+        return b"".join([*begun, *lines])
 
     def _flush_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
         # Never at once: games that are ready now send their records along.

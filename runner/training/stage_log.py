@@ -12,6 +12,7 @@ from typing import Any
 from runner.aio import run_sync
 from runner.errors import JournalError
 from runner.results.folder import RunFolder
+from runner.storage import formats
 from runner.storage.journal import Journal, read_journal
 from runner.training.stages import RECORDS, Begun, StageRecord, Stages
 
@@ -86,7 +87,7 @@ def stage_log(folder: Path) -> Iterator[StageLog]:
         stages = StageLog(records, journal)
         if not records:
             # What tells this run's jobs from those of a run of the same id in another folder.
-            stages.add(Begun(token=secrets.token_hex(8)))
+            stages.add(Begun(token=secrets.token_hex(8), format=formats.LOG))
         yield stages
     finally:
         run_sync(journal.close)

@@ -113,6 +113,8 @@ class Begun(StageRecord):
     kind = StageKind.BEGUN
     iteration: int = -1
     token: str
+    format: int = 0
+    """The version of the log's format; 0.1.0 wrote none."""
 
 
 @dataclass(frozen=True, kw_only=True)

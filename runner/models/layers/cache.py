@@ -15,12 +15,13 @@ from typing import Any
 
 import orjson
 
-from runner.errors import RunError
+from runner.errors import NewerFormatError, RunError
 from runner.hashing import canonical, tagged_hash
 from runner.models.base import Complete, Completion, Request
 from runner.models.providers.openai_body import request_body
 from runner.models.records import completion_fields, completion_from_fields
 from runner.models.settings import ModelSettings
+from runner.storage.formats import CACHE, refuse_newer
 
 BUSY_SECONDS = 30.0
 
@@ -31,6 +32,7 @@ CREATE TABLE IF NOT EXISTS completions (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_place ON completions (datapoint, agent);
 """
+_NEW = f"BEGIN IMMEDIATE; {_TABLE} PRAGMA user_version = {CACHE}; COMMIT;"
 
 
 def asked_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
@@ -51,15 +53,22 @@ class Cache:
 
         Raises:
             RunError: it cannot be opened, or is no cache.
+            NewerFormatError: a newer nip-run made it; nothing is changed.
         """
         self._path, self._run_id = path, run_id
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            refuse_newer(path, self._db.execute("PRAGMA user_version").fetchone()[0], CACHE)
             self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.executescript(_TABLE)
+            # One of 0.1.0 has the table and stays as it is, without a version.
+            has_table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchall()
+            self._db.executescript(_TABLE if has_table else _NEW)
         except (sqlite3.Error, OSError) as error:
             raise RunError(f"cannot open the cache {path}: {error}") from error
+        except NewerFormatError:
+            self._db.close()
+            raise
 
     def get(self, asked: Mapping[str, Any]) -> Completion | None:
         """The answer to this very request."""

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from runner.errors import RunError
 from runner.models.base import Complete, Completion, Request
-from runner.models.journal_index import JournalIndex
-from runner.models.records import EndedRecord, messages_hash, read_records
-from runner.storage.journal import JOURNAL, JournalReader
+from runner.models.journal_index import open_index
+from runner.models.records import EndedRecord, messages_hash
+from runner.storage.journal import JOURNAL
 
 
 class ReplayModel:
@@ -21,8 +21,7 @@ class ReplayModel:
         path = run / JOURNAL
         if not path.is_file():
             raise RunError(f"{run} holds no {JOURNAL} to replay")
-        self._reader = JournalReader(path)
-        self._recorded = JournalIndex(self._reader.record, read_records(path))
+        self._reader, self._recorded = open_index(path)
         self.failures = self._recorded.failures
 
     async def complete(self, request: Request) -> Completion:

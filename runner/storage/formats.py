@@ -1,0 +1,41 @@
+"""The versions of what is written, and the refusal of what a newer nip-run wrote.
+
+Each thing says its version in a place of its own. What says none was written by 0.1.0 and has version 0. A reader
+takes every version up to its own, and refuses a newer one before anything is changed. Who changes a format raises its
+number here, and reads the old ones on.
+
+    run folder    `format` in manifest.json, for every file of the folder but its two logs
+    logs          `format` in the first record of journal.jsonl and of stages.jsonl: they are appended to and never
+                  written anew, so each goes on as it was begun. A first record keeps its form in all versions
+    cache         SQLite's `user_version`
+    leaderboard   the table `format`
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runner.errors import NewerFormatError, RunError
+
+RUN_FOLDER = 1
+LOG = 1
+CACHE = 1
+LEADERBOARD = 1
+
+KEY = "format"
+
+
+def refuse_newer(
+    path: Path, found: Any, known: int, *, error: type[RunError] = NewerFormatError, hint: str = ""
+) -> None:
+    """Take a file whose version is known.
+
+    Raises:
+        RunError: of the kind `error`; a newer nip-run wrote the file. `hint` is what can be done besides upgrading.
+    """
+    if not isinstance(found, int) or found > known:
+        raise error(
+            f"{path} was written by a newer nip-run (its format is {found!r}, this one knows up to {known}); upgrade "
+            f"nip-run{hint}"
+        )
