@@ -13,8 +13,17 @@ from typing import Any
 
 import pytest
 
-from runner.errors import JournalError, RunDirectoryError
-from runner.storage.journal import Disk, Journal, JournalReader, RealDisk, decode, encode, read_journal
+from runner.errors import JournalError, NewerFormatError, RunDirectoryError
+from runner.storage.journal import (
+    Disk,
+    Journal,
+    JournalReader,
+    RealDisk,
+    check_log_format,
+    decode,
+    encode,
+    read_journal,
+)
 from tests.support.play import environment
 
 
@@ -79,6 +88,59 @@ def test_records_come_back_in_order_and_appending_goes_on(tmp_path: Path) -> Non
     written(path, 5)
     written(path, 4, start=5)
     assert numbers(path) == list(range(9))
+
+
+def begun_and_written(path: Path, *groups: list[dict[str, Any]]) -> None:
+    async def write() -> None:
+        journal = Journal(path, first={"kind": "begun", "format": 1})
+        try:
+            for group in groups:
+                await journal.append(*group)
+        finally:
+            await journal.close()
+
+    asyncio.run(write())
+
+
+def test_an_empty_journal_gets_its_first_record_with_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    begun_and_written(path)
+    assert path.read_bytes() == b""
+    begun_and_written(path, [record(0), record(1)], [record(2)])
+    begun_and_written(path, [record(3)])
+    kinds = [found["kind"] for _, found in read_journal(path)]
+    assert kinds == ["begun", "call", "call", "call", "call"]
+
+
+def test_a_journal_that_has_records_gets_no_first_one(tmp_path: Path) -> None:
+    path, other = tmp_path / "journal.jsonl", tmp_path / "other.jsonl"
+    for each in (path, other):
+        written(each, 1)
+    written(other, 1, start=1)
+    begun_and_written(path, [record(1)])
+    assert path.read_bytes() == other.read_bytes()
+
+
+def test_cut_at_every_byte_a_journal_has_one_first_record(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    begun_and_written(path, [record(0), record(1)])
+    whole = path.read_bytes()
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        begun_and_written(path, [record(2)])
+        kinds = [found["kind"] for _, found in read_journal(path)]
+        assert (kinds[0], kinds.count("begun")) == ("begun", 1)
+        assert kinds.count("call") == (3 if cut == len(whole) else 1)
+
+
+def test_a_newer_journal_is_neither_read_nor_cut(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    newer = encode(0, {"kind": "begun", "format": 2}) + b"what is torn by our rules"
+    path.write_bytes(newer)
+    for use in (opened_and_closed, check_log_format, lambda file: list(read_journal(file))):
+        with pytest.raises(NewerFormatError, match=r"format is 2, this one knows up to 1"):
+            use(path)
+    assert path.read_bytes() == newer
 
 
 def test_records_that_come_at_once_are_all_kept_in_the_order_they_came(tmp_path: Path) -> None:
