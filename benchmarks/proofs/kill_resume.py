@@ -21,7 +21,8 @@ from shared import Claims, calls_of, folder, times
 from runner.results.leaderboard import query
 from tests.support.play import derived_files, only_run, played, spec_file
 from tests.support.processes import started_silent
-from tests.support.servers.chat_client import Loopback, serving
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
 
 CONCURRENCY = 32
 ROLLOUTS = 500

@@ -11,7 +11,7 @@ import pytest
 
 from runner.errors import SpecError
 from tests.support.dataset_files import A, B, ids, jsonl, load, refusal
-from tests.support.subprocess_server import ROOT
+from tests.support.paths import ROOT
 
 # Columns, filter, split
 

@@ -25,7 +25,8 @@ from tests.support.play import (
     played,
     spec_file,
 )
-from tests.support.servers.chat_client import Loopback, serving
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
 
 SETTINGS = ModelSettings(model="tiny", base_url="http://127.0.0.1:9/v1")
 ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5, other={"id": "x"})

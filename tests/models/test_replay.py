@@ -14,9 +14,10 @@ from runner.rollouts.plan import Plan
 from runner.runs.run import RunResult
 from runner.runs.session import ReplayOf
 from runner.spec.load import load_spec
+from tests.support.paths import ROOT
 from tests.support.play import derived_files, nip_run, only_run, played, spec_file, table
-from tests.support.servers.chat_client import Loopback, serving
-from tests.support.subprocess_server import ROOT
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
 
 FILES = ("rollouts.parquet", "messages.parquet", "completions.parquet", "metrics.json")
 

@@ -12,7 +12,7 @@ from runner.prompts.chat import chat_messages
 from runner.protocols.game import Message, Round
 from runner.protocols.load import load_protocol
 from tests.support.games import finished, who_speaks
-from tests.support.subprocess_server import ROOT
+from tests.support.paths import ROOT
 
 # Turn order
 

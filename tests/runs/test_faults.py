@@ -21,7 +21,8 @@ from tests.support.play import (
     table,
 )
 from tests.support.processes import ended, started, started_silent, until
-from tests.support.servers.chat_client import Loopback, serving
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
 
 FAULTS = dict.fromkeys(
     ("rate_limit", "rate_limit_seconds", "server_error", "drop", "half_body", "malformed", "empty_choices",

@@ -15,7 +15,7 @@ import duckdb
 
 from runner.runs.run import RunResult, run
 from runner.spec.load import load_spec
-from tests.support.subprocess_server import ROOT
+from tests.support.paths import ROOT
 
 DERIVED = ("rollouts.parquet", "messages.parquet", "metrics.json")
 """Files of a run that follow from its answers alone; `completions.parquet` holds latencies too."""

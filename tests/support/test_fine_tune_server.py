@@ -69,9 +69,9 @@ def test_a_model_can_be_asked_when_its_job_has_succeeded_and_not_before(tmp_path
     body: dict[str, Any] = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}
     with fine_tuning() as server:
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            server._get("/v1/chat/completions", json.dumps({**body, "model": "ft:tiny:tiny:1x000000"}).encode())
+            server.ask("/v1/chat/completions", {**body, "model": "ft:tiny:tiny:1x000000"})
         name = trained(server, tmp_path, "tiny")
-        answer = server._get("/v1/chat/completions", json.dumps({**body, "model": name}).encode())
-        listed = server._get("/v1/models")
+        answer = server.ask("/v1/chat/completions", {**body, "model": name})
+        listed = server.ask("/v1/models")
     assert answer["model"] == name
     assert [model["id"] for model in listed["data"]] == ["tiny", "small", name]

@@ -23,7 +23,7 @@ from runner.training.backends.base import Backend, FineTuneJob, JobState, JobSta
 from runner.training.backends.command import startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.names import LONGEST
-from tests.support.subprocess_server import ROOT
+from tests.support.paths import ROOT
 
 GOOD = "pathlib.Path(model_file).write_text('  org/better\\n')"
 WAITS = f"""
