@@ -23,7 +23,9 @@ from runner.errors import LeaderboardError
 from runner.results.folder import RunFolder
 from runner.results.leaderboard import FILE, LOCK, append, query, rebuild
 from runner.storage.locks import locked
-from tests.support.play import environment, played, spec_file
+from tests.support.processes import environment
+from tests.support.runs import played
+from tests.support.specs import spec_file
 
 APPEND = """
 import sys, time

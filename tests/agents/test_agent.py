@@ -14,8 +14,8 @@ from runner import NestedArrayDict
 from runner.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
 from runner.errors import AgentNotActiveInChannelError, ContentFilterError, InvalidDecisionError, ProviderRefusal
 from runner.spec.load import Spec, load_spec
-from tests.support.play import spec_file
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 SHAPES = [(), (3,), (2, 2)]
 DEBATE = {

@@ -8,7 +8,7 @@ import pytest
 from runner.agents.arrays import NestedArrayDict, arrays_from_rounds, rounds_from_arrays, timesteps
 from runner.protocols.game import Reply, play
 from runner.spec.load import load_spec
-from tests.support.play import spec_file
+from tests.support.specs import spec_file
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,10 @@ from runner.finetune.formats import FORMATS
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.load import load_spec
-from tests.support.play import nip_run, only_run, played, spec_file, table
+from tests.support.processes import nip_run
+from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 DEBATE: dict[str, Any] = {
     "protocol": {"use": "debate", "max_message_rounds": 6},

@@ -10,8 +10,10 @@ import pytest
 
 from runner.finetune.examples import Supervised
 from runner.finetune.formats import FORMATS
-from tests.support.play import derived_files, merged, nip_run, only_run, played, spec_file, table
+from tests.support.processes import nip_run
+from tests.support.runs import derived_files, only_run, played, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import merged, spec_file
 
 SOLO: dict[str, Any] = {
     "protocol": {"use": "solo_verifier", "max_message_rounds": None},

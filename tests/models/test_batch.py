@@ -18,17 +18,10 @@ from runner.models.prices import price_of
 from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
 from runner.models.settings import ModelSettings
-from tests.support.play import (
-    derived_files,
-    journal_records,
-    nip_run,
-    only_run,
-    played,
-    spec_file,
-    table,
-)
-from tests.support.processes import ended_or_killed, started_silent, until
+from tests.support.processes import ended_or_killed, nip_run, started_silent, until
+from tests.support.runs import derived_files, journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing
+from tests.support.specs import spec_file
 
 BATCH = {"m": {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}}
 

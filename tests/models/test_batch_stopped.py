@@ -14,8 +14,10 @@ from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai_batch import BatchModel
 from runner.models.settings import ModelSettings
 from runner.rollouts.engine import Stopped
-from tests.support.play import command, derived_files, environment, journal_records, only_run, played, spec_file
+from tests.support.processes import command, environment
+from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.batch_client import Provider, providing
+from tests.support.specs import spec_file
 
 MODEL = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}
 

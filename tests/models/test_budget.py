@@ -16,9 +16,11 @@ from runner.models.layers.budget import Amount, Budget, BudgetSettings, within_b
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.spec.load import load_spec
-from tests.support.play import derived_files, journal_records, nip_run, only_run, played, spec_file
+from tests.support.processes import nip_run
+from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.batch_client import providing
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 IN, OUT = 100.0, 400.0
 PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60, "timeout": 0.4}}

@@ -15,18 +15,11 @@ from runner.errors import BudgetExhausted, ContextExceededError, RunError, Trans
 from runner.models.base import Choice, Completion, Request, SampleKey, Usage
 from runner.models.layers.cache import Cache, asked_fields, differences, through_cache
 from runner.models.settings import ModelSettings
-from tests.support.play import (
-    command,
-    derived_files,
-    environment,
-    journal_records,
-    nip_run,
-    only_run,
-    played,
-    spec_file,
-)
+from tests.support.processes import command, environment, nip_run
+from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback
+from tests.support.specs import spec_file
 
 SETTINGS = ModelSettings(model="tiny", base_url="http://127.0.0.1:9/v1")
 ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5, other={"id": "x"})

@@ -22,17 +22,11 @@ from runner.rollouts.plan import Plan
 from runner.runs.spending import spending
 from runner.spec.load import load_spec
 from runner.storage.journal import Journal, read_journal
-from tests.support.play import (
-    journal_records,
-    nip_run,
-    only_run,
-    played,
-    spec_file,
-    table,
-)
-from tests.support.processes import started_silent, until
+from tests.support.processes import nip_run, started_silent, until
+from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
 IN, OUT = 10.0, 40.0

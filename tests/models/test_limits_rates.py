@@ -12,8 +12,9 @@ import pytest
 from runner.models.base import Choice, Completion, Request, Usage
 from runner.models.layers.limits import FairSemaphore, LeakyBucket, within_limits
 from tests.support.limits import Time, limit_of, request
-from tests.support.play import played, spec_file
+from tests.support.runs import played
 from tests.support.servers.batch_client import providing
+from tests.support.specs import spec_file
 
 # Rates
 

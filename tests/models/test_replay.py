@@ -15,9 +15,11 @@ from runner.runs.run import RunResult
 from runner.runs.session import ReplayOf
 from runner.spec.load import load_spec
 from tests.support.paths import ROOT
-from tests.support.play import derived_files, nip_run, only_run, played, spec_file, table
+from tests.support.processes import nip_run
+from tests.support.runs import derived_files, only_run, played, table
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback
+from tests.support.specs import spec_file
 
 FILES = ("rollouts.parquet", "messages.parquet", "completions.parquet", "metrics.json")
 

@@ -15,9 +15,10 @@ from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.layers.retry import own_wait, with_retries
 from runner.models.policy import TransientPolicy
 from runner.models.providers.openai_wire import retry_after
-from tests.support.play import journal_records, played, spec_file
 from tests.support.processes import ended_or_killed, started_silent
+from tests.support.runs import journal_records, played
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 REQUEST = Request("m", ({"role": "user", "content": "x"},), SampleKey("p", 0, 0, "verifier", 0))
 ANSWER = Completion((Choice("x", "stop"),), "tiny")

@@ -19,8 +19,10 @@ from runner.results import leaderboard
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
 from runner.storage.locks import locked
-from tests.support.play import environment, nip_run, played, spec_file, table
+from tests.support.processes import environment, nip_run
+from tests.support.runs import played, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 TABLES = ("runs", "agents", "metrics", "rollouts")
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.play import environment, played, spec_file
+from tests.support.processes import environment
+from tests.support.runs import played
+from tests.support.specs import spec_file
 
 REBUILD = "nip-run leaderboard --rebuild --results"
 

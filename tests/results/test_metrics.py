@@ -17,7 +17,7 @@ from runner.results.metrics import Metrics, episode_length, interval
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import OUTCOMES, Rollout
 from runner.spec.load import load_spec
-from tests.support.play import spec_file
+from tests.support.specs import spec_file
 
 Row = tuple[int, int, int, str]
 """A rollout as datapoint, label, decision, outcome."""

@@ -20,9 +20,10 @@ from runner.runs.process import interruptible, sigterm_as_keyboard_interrupt, st
 from runner.storage.locks import locked
 from runner.storage.queries import interruptible_queries
 from tests.support.games import SEVENTH, protocol_of
-from tests.support.play import environment, journal_records, only_run, played, spec_file
-from tests.support.processes import ended, started, until
+from tests.support.processes import ended, environment, started, until
+from tests.support.runs import journal_records, only_run, played
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 
 def test_after_games_a_signal_is_again_for_whom_it_was_before(tmp_path: Any) -> None:

@@ -13,8 +13,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.support.play import derived_files, environment, journal_records, nip_run, only_run, played, spec_file, table
+from tests.support.processes import environment, nip_run
+from tests.support.runs import derived_files, journal_records, only_run, played, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 COLUMNS = {
     "rollouts": "run_id rollout_id datapoint_id repeat seed y stance decision correct outcome rounds rewards",

@@ -15,8 +15,10 @@ from runner.errors import UsageError
 from runner.rollouts.plan import Plan
 from runner.runs.run import lock_run
 from runner.spec.load import load_specs
-from tests.support.play import command, environment, journal_records, nip_run, spec_file
+from tests.support.processes import command, environment, nip_run
+from tests.support.runs import journal_records
 from tests.support.servers.batch_client import Provider, providing
+from tests.support.specs import spec_file
 
 IN, OUT = 100.0, 400.0
 PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60}}

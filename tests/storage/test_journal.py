@@ -15,7 +15,7 @@ import pytest
 
 from runner.errors import JournalError, RunDirectoryError
 from runner.storage.journal import Disk, Journal, RealDisk, decode, encode, read_journal
-from tests.support.play import environment
+from tests.support.processes import environment
 
 
 def record(index: int) -> dict[str, Any]:

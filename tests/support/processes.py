@@ -1,15 +1,35 @@
-"""The command line in a process that runs on, for tests that watch it, signal it and wait for its end."""
+"""The command line in processes of its own: run to the end, or watched, signalled and waited for."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.play import command, environment
+from tests.support.paths import ROOT
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """An environment with nothing of the person's own: no key, no proxy, no colour settings."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(ROOT), **variables}
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "runner", *map(str, words)]
+
+
+def nip_run(*words: str | Path, cwd: Path, timeout: float = 60.0, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        command(*words), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout,
+        check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

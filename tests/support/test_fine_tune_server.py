@@ -13,9 +13,10 @@ from runner.models.settings import ModelSettings
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState
 from runner.training.backends.connect import backend_for
-from tests.support.play import metric, played, spec_file
+from tests.support.runs import metric, played
 from tests.support.servers.fine_tune import trainings
 from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
+from tests.support.specs import spec_file
 
 
 def trained(server: FineTuner, folder: Path, base_model: str, *, examples: int = 12, key: str = "run/1/m") -> str:

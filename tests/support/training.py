@@ -14,7 +14,7 @@ from runner.results.folder import RunFolder
 from runner.runs.run import RunResult
 from runner.spec.load import load_spec
 from runner.storage.journal import read_journal
-from tests.support.play import merged
+from tests.support.specs import merged
 
 TRAIN, TEST = 12, 6
 

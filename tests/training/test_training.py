@@ -14,7 +14,7 @@ from runner.results.leaderboard import query
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress
-from tests.support.play import nip_run
+from tests.support.processes import nip_run
 from tests.support.training import TEST, TRAIN, datasets_of, stages_of, trained, training_spec
 
 # What a training run leaves

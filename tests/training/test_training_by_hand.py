@@ -16,7 +16,7 @@ from runner.hashing import file_hash
 from runner.results.leaderboard import query
 from runner.spec.load import load_spec
 from runner.training.run import train
-from tests.support.play import nip_run
+from tests.support.processes import nip_run
 from tests.support.training import TRAIN, trained, training_spec
 
 

@@ -11,7 +11,7 @@ import pytest
 from runner.errors import SpecError
 from runner.spec.checks.training import tree_calls
 from runner.spec.load import load_spec
-from tests.support.play import nip_run
+from tests.support.processes import nip_run
 from tests.support.training import TEST, TRAIN, malt, training_spec
 
 

@@ -13,7 +13,7 @@ from runner.results.inputs import write_inputs
 from runner.results.manifest import open_folder
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
-from tests.support.play import nip_run
+from tests.support.processes import nip_run
 from tests.support.training import at_provider, malt, trained, training_spec
 
 NOWHERE = "http://127.0.0.1:9/v1"

@@ -14,7 +14,7 @@ from runner.errors import JournalError, RunDirectoryError, RunError, UsageError,
 from runner.hashing import file_hash
 from runner.results.folder import RunFolder
 from runner.runs.run import lock_run
-from tests.support.play import nip_run
+from tests.support.processes import nip_run
 from tests.support.training import datasets_of, malt, stages_of, trained, training_spec
 
 

@@ -285,7 +285,7 @@ def model_name(asked: dict[str, Any], sha256: str) -> str:
 
 
 def right_decision(messages: list[dict[str, Any]]) -> str | None:
-    """The right verdict on a solution of `tests.support.play.dataset_file`; None where the messages show none."""
+    """The right verdict on a solution of `tests.support.specs.dataset_file`; None where the messages show none."""
     found = RIGHT.findall("\n".join(str(message["content"]) for message in messages))
     return None if len(found) < 2 else ACCEPT if found[0] == found[1] else REJECT
 
