@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes import python
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {
@@ -137,10 +138,8 @@ HEAVY = ("numpy", "duckdb", "openai", "omegaconf", "jinja2", "rich", "scipy", "j
 
 def _loaded(code: str) -> set[str]:
     """The heavy packages that a fresh process has loaded after some code."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys\n{code}\nprint('|', *sys.modules)"],
-        capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = python(f"import sys\n{code}\nprint('|', *sys.modules)")
+    assert done.returncode == 0, done.stderr
     return set(done.stdout.rsplit("|", 1)[1].split()) & set(HEAVY)
 
 

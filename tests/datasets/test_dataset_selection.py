@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 
 from runner.errors import SpecError
 from tests.support.dataset_files import A, B, ids, jsonl, load, refusal
-from tests.support.paths import ROOT
+from tests.support.processes import python
 
 # Columns, filter, split
 
@@ -129,10 +126,7 @@ def test_a_shuffle_is_the_same_in_every_process(tmp_path, hash_seed):
         "import sys; from pathlib import Path; from tests.support.dataset_files import ids, load\n"
         "print(ids(load(Path(sys.argv[1]), shuffle=True, seed=3)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = python(code, tmp_path, PYTHONHASHSEED=hash_seed)
     assert done.stdout.strip() == str(shuffled)
 
 

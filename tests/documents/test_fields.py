@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,6 +18,7 @@ from runner.errors import Place
 from runner.protocols.load import protocol_editor_schema, protocol_schema
 from runner.protocols.table import Parameters
 from runner.spec.experiment import Experiment, editor_schema, experiment_schema
+from tests.support.processes import nip_run
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKED = {"experiment": experiment_schema(), "protocol": protocol_schema()}
@@ -79,10 +77,7 @@ def test_an_editor_asks_for_nothing_that_a_base_may_give(title):
 
 @pytest.mark.parametrize("name", ["experiment", "protocol"])
 def test_the_schema_that_ships_is_the_one_that_is_printed(name):
-    printed = subprocess.run(
-        [sys.executable, "-m", "runner", "schema", name],
-        capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ).stdout  # fmt: skip
+    printed = nip_run("schema", name, cwd=ROOT).stdout
     assert json.loads((ROOT / "specs" / f"{name}.schema.json").read_text("utf-8")) == json.loads(printed)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai_batch import BatchModel
 from runner.models.settings import ModelSettings
 from runner.rollouts.engine import Stopped
-from tests.support.processes import command, environment
+from tests.support.processes import started_silent
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.specs import spec_file
@@ -37,10 +36,7 @@ def answers(results: Path) -> int:
 def stopped_while_gathering(folder: Path, provider: Provider, size: int) -> int:
     """Begin a run and send it SIGINT while the calls of the second step gather; its exit code."""
     spec_file(folder, provider.base_url, size=size, models={"m": {**MODEL, "batch_wait": 2.0}})
-    process = subprocess.Popen(
-        command("spec.yaml", "-q"), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = started_silent("spec.yaml", "-q", cwd=folder)
     try:
         until(lambda: answers(folder / "results") == size)
         time.sleep(0.3)

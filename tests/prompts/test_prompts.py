@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from runner.prompts.templates import (
 )
 from runner.protocols.load import builtin_names, load_protocol
 from runner.protocols.protocol import Protocol
+from tests.support.processes import python
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "prompts" / "code_validation"
@@ -161,11 +159,7 @@ except NipRunError as error:
     ids=lambda source: source[:60],
 )
 def test_what_a_template_makes_is_bounded_in_time_and_memory(tmp_path, source):
-    done = subprocess.run(
-        [sys.executable, "-c", RENDER, str(tmp_path), source],
-        capture_output=True, text=True, timeout=8, check=False, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = python(RENDER, tmp_path, source, timeout=8)
     assert done.returncode == 0, done.stderr[-300:]
     word, rest = done.stdout.split(" ", 1)
     assert word == "refused" or int(rest) <= 4 << 20

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from runner.prompts.chat import chat_messages
 from runner.protocols.game import Message, Round
 from runner.protocols.load import load_protocol
 from tests.support.games import finished, who_speaks
-from tests.support.paths import ROOT
+from tests.support.processes import python
 
 # Turn order
 
@@ -87,8 +83,5 @@ def test_shuffled_channels_change_the_order_of_the_chat():
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_channel_order_is_the_same_in_every_process(hash_seed):
     code = "from tests.protocols.test_protocol_order import _orders; print(_orders(range(40)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = python(code, PYTHONHASHSEED=hash_seed)
     assert done.stdout.strip() == str(_orders(range(40)))

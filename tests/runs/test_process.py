@@ -20,7 +20,7 @@ from runner.runs.process import interruptible, sigterm_as_keyboard_interrupt, st
 from runner.storage.locks import locked
 from runner.storage.queries import interruptible_queries
 from tests.support.games import SEVENTH, protocol_of
-from tests.support.processes import ended, environment, started, until
+from tests.support.processes import ended, environment, python, started, until
 from tests.support.runs import journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -69,9 +69,7 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_in_a_query_is_ctrl_c() -> None:
     # In a process of its own, whose main thread is surely where the query is.
-    done = subprocess.run(
-        [sys.executable, "-c", QUERY], env=environment(), capture_output=True, text=True, timeout=20, check=False
-    )
+    done = python(QUERY, timeout=20)
     assert done.stdout == "as Ctrl-C\n", done.stderr
 
 

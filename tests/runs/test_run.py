@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.support.processes import environment, nip_run
+from tests.support.processes import nip_run, python
 from tests.support.runs import derived_files, journal_records, only_run, played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -45,9 +43,7 @@ def test_the_library_plays_a_spec_as_the_contract_spells_it(tmp_path: Path) -> N
         "assert run is runner.run\n"
         "print(run(load_spec('spec.yaml'), results='results').metrics['outcomes']['decided'])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
+    done = python(code, cwd=tmp_path)
     assert (done.stderr, done.returncode) == ("", 0)
     assert int(done.stdout) > 0
 

@@ -1,4 +1,4 @@
-"""The command line in processes of its own: run to the end, or watched, signalled and waited for."""
+"""The command line, and Python, in processes of their own: run to the end, or watched, signalled and waited for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.paths import ROOT
+from tests.support import guard
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """An environment with nothing of the person's own: no key, no proxy, no colour settings."""
+    """An environment with nothing of the person's own: no key, no proxy, no colour settings; and with the guard."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-    return {**kept, "PYTHONPATH": str(ROOT), **variables}
+    return {**kept, **guard.variables(), **variables}
 
 
 def command(*words: str | Path) -> list[str]:
@@ -29,6 +29,16 @@ def nip_run(*words: str | Path, cwd: Path, timeout: float = 60.0, **variables: s
     return subprocess.run(
         command(*words), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout,
         check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def python(
+    code: str, *arguments: str | Path, cwd: Path | None = None, timeout: float = 60.0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], cwd=cwd, env=environment(**variables), capture_output=True,
+        text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
