@@ -88,11 +88,11 @@ def room(module: str) -> str:
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "cli"
 
 
-def test_every_room_stands_in_the_order_and_nothing_else_does():
+def test_every_room_stands_in_the_order_and_nothing_else_does() -> None:
     assert {room(module) for module in FILES} == set(ORDER)
 
 
-def test_imports_go_down_the_order():
+def test_imports_go_down_the_order() -> None:
     rank = {name: index for index, name in enumerate(ORDER)}
     wrong = [
         f"{module} imports {name}"
@@ -103,7 +103,7 @@ def test_imports_go_down_the_order():
     assert wrong == []
 
 
-def test_the_longest_chain_of_rooms_has_at_most_16():
+def test_the_longest_chain_of_rooms_has_at_most_16() -> None:
     below = {name: {room(n) for m, ns in GRAPH.items() if room(m) == name for n in ns} - {name} for name in ORDER}
     length: dict[str, int] = {}
     for name in ORDER:
@@ -111,7 +111,7 @@ def test_the_longest_chain_of_rooms_has_at_most_16():
     assert max(length.values()) <= 16
 
 
-def test_files_make_no_circle():
+def test_files_make_no_circle() -> None:
     done: set[str] = set()
 
     def visit(module: str, way: tuple[str, ...]) -> None:
@@ -125,7 +125,7 @@ def test_files_make_no_circle():
         visit(module, ())
 
 
-def test_each_foreign_package_is_imported_at_home_and_only_there():
+def test_each_foreign_package_is_imported_at_home_and_only_there() -> None:
     users: dict[str, set[str]] = {}
     for module, path in FILES.items():
         for package in {name.split(".")[0] for name in imported(path)} - {"runner", *sys.stdlib_module_names}:
@@ -143,27 +143,27 @@ def _loaded(code: str) -> set[str]:
     return set(done.stdout.rsplit("|", 1)[1].split()) & set(HEAVY)
 
 
-def test_help_loads_nothing_heavy():
+def test_help_loads_nothing_heavy() -> None:
     assert _loaded("from runner.cli.main import main; assert main(['--help']) == 0") == set()
 
 
 @pytest.mark.parametrize(
     "command", ["run", "check", "render", "schema", "runs", "show", "leaderboard", "sql", "export"]
 )
-def test_a_commands_help_loads_nothing_heavy(command):
+def test_a_commands_help_loads_nothing_heavy(command: str) -> None:
     assert _loaded(f"from runner.cli.main import main; assert main(['{command}', '--help']) == 0") == set()
 
 
-def test_importing_the_package_loads_nothing_heavy():
+def test_importing_the_package_loads_nothing_heavy() -> None:
     assert _loaded("import runner; assert runner.__version__") == set()
 
 
-def test_printing_a_schema_asks_no_dataset_and_no_model():
+def test_printing_a_schema_asks_no_dataset_and_no_model() -> None:
     loaded = _loaded("from runner.cli.main import main; assert main(['schema']) == 0")
     assert not loaded & {"duckdb", "openai", "aiohttp", "scipy"}
 
 
-def test_no_file_of_ours_names_a_place_on_one_machine():
+def test_no_file_of_ours_names_a_place_on_one_machine() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if listed.returncode != 0:
         pytest.skip("no git checkout")
@@ -172,4 +172,4 @@ def test_no_file_of_ours_names_a_place_on_one_machine():
         path = ROOT / name
         if name and path.is_file() and path.suffix in (".py", ".yaml", ".md", ".toml", ".jinja", ".json", ".jsonl", ""):
             found = somewhere.search(path.read_text("utf-8", errors="replace"))
-            assert not found, f"{name}: {found and found.group()}"
+            assert found is None, f"{name}: {found.group()}"

@@ -93,7 +93,7 @@ def test_trl_s_format_has_no_names_and_says_the_sender_in_the_text(tmp_path: Pat
 
 
 def test_the_label_replaces_a_verifier_s_guess_and_no_prover_s_message(tmp_path: Path) -> None:
-    changes = {"fine_tune": {"replace_verifier_guess_with_true_label": True, "formats": ["openai"]}}
+    changes: dict[str, Any] = {"fine_tune": {"replace_verifier_guess_with_true_label": True, "formats": ["openai"]}}
     run = played(spec_file(tmp_path, **changes), tmp_path / "results").folder.path
     labels = [row["y"] for row in table(run, "rollouts")]
     last = [e["messages"][-1]["content"] for e in lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")]

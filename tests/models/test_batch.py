@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from runner.models.prices import price_of
 from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
 from runner.models.settings import ModelSettings
-from tests.support.processes import ended_or_killed, nip_run, started_silent, until
+from runner.prompts.chat import ChatMessage
+from tests.support.processes import ended_or_killed, nip_run, started_silent, until, until_asked
 from tests.support.runs import derived_files, journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.specs import spec_file
@@ -187,7 +189,7 @@ def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live
         path = batch_spec(tmp_path, provider)
         for count in (1, 2, 3):
             process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-            until(lambda p=process, n=count: provider.stats()["batches"] >= n or p.poll() is not None)
+            until_asked(provider, "batches", count, process)
             time.sleep(0.05)
             process.kill()
             process.wait()
@@ -234,7 +236,7 @@ def settings(provider: Provider) -> ModelSettings:
 
 
 def request(index: int) -> Request:
-    chat = ({"role": "system", "content": "s"}, {"role": "user", "content": f"Question {index}"})
+    chat: Sequence[ChatMessage] = ({"role": "system", "content": "s"}, {"role": "user", "content": f"Question {index}"})
     return Request("m", chat, SampleKey(f"p{index}", 0, 0, "prover", 0))
 
 

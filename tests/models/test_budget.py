@@ -16,6 +16,7 @@ from runner.models.layers.budget import Amount, Budget, BudgetSettings, within_b
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.spec.load import load_spec
+from tests.support.calls import answer_to
 from tests.support.processes import nip_run
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.batch_client import providing
@@ -203,7 +204,8 @@ def test_what_costs_nothing_needs_no_price_and_no_limit(tmp_path: Path) -> None:
 
 
 def test_a_budget_of_calls_needs_neither_price_nor_limit(tmp_path: Path) -> None:
-    assert load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", budget={"completions": 5}))
+    spec = load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", budget={"completions": 5}))
+    assert spec.experiment.budget.completions == 5
 
 
 def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
@@ -264,9 +266,9 @@ def paid(budget: Budget, outcome: Completion | Exception) -> None:
     asked = within_budget(complete, budget, {"m": SETTINGS}, {"m": SETTINGS.price})
     if isinstance(outcome, Exception):
         with pytest.raises(type(outcome)):
-            asyncio.run(asked(REQUEST))
+            asyncio.run(answer_to(asked(REQUEST)))
     else:
-        asyncio.run(asked(REQUEST))
+        asyncio.run(answer_to(asked(REQUEST)))
 
 
 def test_a_call_is_settled_at_what_the_server_counted() -> None:
@@ -300,7 +302,7 @@ def test_a_call_that_was_given_up_is_settled_and_leaves_no_reserve() -> None:
     asked = within_budget(never, budget, {"m": SETTINGS}, {"m": SETTINGS.price})
 
     async def given_up() -> None:
-        task = asyncio.create_task(asked(REQUEST))
+        task = asyncio.create_task(answer_to(asked(REQUEST)))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from runner.errors import BudgetExhausted, ContextExceededError, RunError, Trans
 from runner.models.base import Choice, Completion, Request, SampleKey, Usage
 from runner.models.layers.cache import Cache, asked_fields, differences, through_cache
 from runner.models.settings import ModelSettings
+from runner.prompts.chat import ChatMessage
+from tests.support.calls import answer_to
 from tests.support.processes import command, environment, nip_run
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
@@ -26,7 +29,7 @@ ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5,
 
 
 def request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) -> Request:
-    chat = ({"role": "system", "content": "s"}, {"role": "user", "content": text})
+    chat: Sequence[ChatMessage] = ({"role": "system", "content": "s"}, {"role": "user", "content": text})
     return Request("m", chat, SampleKey("p", repeat, 0, "verifier", attempt), **more)
 
 
@@ -244,7 +247,7 @@ def test_the_key_holds_the_repeat_the_attempt_and_every_message() -> None:
 @pytest.mark.parametrize("error", [TransientError("x"), ContextExceededError("x", status=400)])
 def test_an_error_leaves_nothing_behind(tmp_path: Path, error: Exception) -> None:
     cache = Cache(tmp_path / "c.sqlite", "run")
-    outcomes: list[Any] = [error, ANSWER]
+    outcomes: list[Exception | Completion] = [error, ANSWER]
 
     async def complete(_: Request) -> Completion:
         found = outcomes.pop(0)
@@ -254,11 +257,11 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path, error: Exception) -> Non
 
     asked = through_cache(complete, cache, {"m": SETTINGS})
     with pytest.raises(type(error)):
-        asyncio.run(asked(request()))
-    answer = asyncio.run(asked(request()))
+        asyncio.run(answer_to(asked(request())))
+    answer = asyncio.run(answer_to(asked(request())))
     assert answer == ANSWER
     cache.keep(request(), SETTINGS, answer)
-    assert asyncio.run(asked(request())).from_cache
+    assert asyncio.run(answer_to(asked(request()))).from_cache
     cache.close()
 
 

@@ -12,6 +12,7 @@ from runner.models.connect import connect
 from runner.models.layers.budget import Amount, Budget, BudgetSettings
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
+from tests.support.calls import answer_to
 
 URL = "http://127.0.0.1:9/v1"
 GROUPS = {
@@ -59,9 +60,9 @@ def test_failures_of_transport_are_asked_again_where_there_is_a_network_and_nowh
     complete = connect({group: GROUPS[group]}, POLICY, providers={group: provider}).complete
     if asked == 1:
         with pytest.raises(TransientError):
-            asyncio.run(complete(request(group)))
+            asyncio.run(answer_to(complete(request(group))))
     else:
-        asyncio.run(complete(request(group)))
+        asyncio.run(answer_to(complete(request(group))))
     assert provider.asked == asked
 
 
@@ -71,7 +72,7 @@ def test_each_attempt_of_a_call_is_counted_by_the_budget_and_asked_for_beforehan
         {"live": GROUPS["live"]}, POLICY, providers={"live": Flaky()}, budget=budget,
         before_call=lambda _: before.append(budget.spent),
     )  # fmt: skip
-    asyncio.run(connection.complete(request("live")))
+    asyncio.run(answer_to(connection.complete(request("live"))))
     assert [amount.completions for amount in before] == [0, 1]
     assert budget.spent.completions == 2
     assert budget._reserved == Amount()

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
+from runner.errors import CallError, ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
 from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.layers.retry import own_wait, with_retries
 from runner.models.policy import TransientPolicy
 from runner.models.providers.openai_wire import retry_after
+from tests.support.calls import answer_to
 from tests.support.processes import ended_or_killed, started_silent
 from tests.support.runs import journal_records, played
 from tests.support.servers.chat_client import serving
@@ -48,14 +49,14 @@ class Played:
         self.waits.append(seconds)
         self.now += seconds
 
-    async def _failed(self, _: Request, attempt: int, error: TransientError, wait: float) -> None:
+    async def _failed(self, _: Request, attempt: int, error: CallError, wait: float) -> None:
         self.told.append((attempt, str(error), wait))
 
     def ask(self) -> Completion:
         asked = with_retries(
             self._complete, self.policy, self._failed, sleep=self._sleep, clock=lambda: self.now, rng=random.Random(1)
         )
-        return asyncio.run(asked(REQUEST))
+        return asyncio.run(answer_to(asked(REQUEST)))
 
 
 def failures(count: int, **more: Any) -> list[NipRunError | None]:

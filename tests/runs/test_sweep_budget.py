@@ -137,7 +137,7 @@ def test_a_run_id_that_can_be_none_is_refused_before_anything_is_written(tmp_pat
 
 def test_a_budget_counts_no_other_spec_s_run(tmp_path: Path) -> None:
     """The folder that `--run-id` names holds another game, with other agents."""
-    solo = {
+    solo: dict[str, Any] = {
         "protocol": {"use": "solo_verifier", "max_message_rounds": None}, "agents": {"prover": None},
         "prompts": "prompts/code_validation/solo_verifier",
     }  # fmt: skip

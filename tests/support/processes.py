@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import guard
+from tests.support.servers.client import Loopback
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -48,6 +49,11 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "what the test waits for did not happen"
         time.sleep(0.01)
+
+
+def until_asked(server: Loopback, kind: str, count: int, process: subprocess.Popen[Any]) -> None:
+    """Wait for so many of what the server counts, or for the end of the process that asks."""
+    until(lambda: server.stats()[kind] >= count or process.poll() is not None)
 
 
 def started(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:

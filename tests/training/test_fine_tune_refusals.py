@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.utils
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ def server() -> Iterator[FineTuner]:
         yield running
 
 
-def refused(server: FineTuner, folder: Path, waits: Sequence[float] | None = None, **options: Any) -> NipRunError:
+def refused(server: FineTuner, folder: Path, waits: list[float] | None = None, **options: Any) -> NipRunError:
     with pytest.raises(NipRunError) as raised:
         backend_at(server, waits=waits, **options).submit(job_in(folder), [], lambda record: None)
     assert server.jobs() == []
