@@ -97,7 +97,7 @@ async def leanest(base_url: str, chats: Any, concurrency: int) -> None:
         async def ask(messages: Any) -> str:
             body = orjson.dumps({"model": "tiny", "messages": messages})
             response = await client.post("/chat/completions", content=body, cast_to=httpx2.Response)
-            return orjson.loads(response.content)["choices"][0]["message"]["content"]
+            return str(orjson.loads(response.content)["choices"][0]["message"]["content"])
 
         await plain(chats, ask, concurrency)
 
@@ -112,7 +112,7 @@ async def bare(base_url: str, chats: Any, concurrency: int) -> None:
         async def ask(messages: Any) -> str:
             body = orjson.dumps({"model": "tiny", "messages": messages})
             async with session.post(base_url + "/chat/completions", data=body) as response:
-                return orjson.loads(await response.read())["choices"][0]["message"]["content"]
+                return str(orjson.loads(await response.read())["choices"][0]["message"]["content"])
 
         await plain(chats, ask, concurrency)
 

@@ -1,14 +1,20 @@
-"""What every test is kept from: a real key."""
+"""What every test is kept from: a real key, another machine, and writing outside a temporary folder."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 
 import pytest
 
+from tests.support import guard
+
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_real_keys():
-    """No test can spend money, whatever the developer's shell exports."""
-    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
-        del os.environ[name]
+def _guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whatever the developer's shell exports; `tests/support/test_guard.py` proves that each guard refuses."""
+    guard.without_secrets(os.environ)
+    with guard.closed((str(tmp_path_factory.getbasetemp()), tempfile.gettempdir())):
+        os.environ.update(guard.variables())
+        yield

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from runner.prompts.templates import VARIABLES
 from runner.results.leaderboard import _TABLES
 from runner.results.tables import COLUMNS
 from runner.spec.experiment import experiment_schema
+from tests.support.processes import python
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -113,15 +111,7 @@ def test_every_question_of_the_readme_has_an_answer(sql: str) -> None:
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     (code,) = blocks("python")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = python(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "decided" in done.stdout
 

@@ -34,7 +34,7 @@ def drawn() -> list[Drawn]:
             continue
         depth = len(parts[1]) // 4
         parent, code = above[depth - 1] if depth else (None, ExitCode.FAILED)
-        code = ExitCode(int(parts[4])) if parts[4] else code
+        code = next(one for one in ExitCode if one == int(parts[4])) if parts[4] else code
         above[depth:] = [(parts[2], code)]
         found.append((parts[2], parent, code))
     return found
@@ -48,23 +48,23 @@ def real(cls: type[NipRunError] = NipRunError, parent: str | None = None) -> Ite
             yield from real(below, cls.__name__)
 
 
-def test_the_drawn_exception_tree_is_the_one_there_is():
+def test_the_drawn_exception_tree_is_the_one_there_is() -> None:
     assert drawn() == list(real())
 
 
-def test_the_agents_package_hands_on_what_its_agents_raise():
+def test_the_agents_package_hands_on_what_its_agents_raise() -> None:
     raised = ["AgentNotActiveInChannelError", *(name for name, _, _ in real(GenerationError))]
     assert all(getattr(agents, name) is getattr(errors, name) for name in raised)
     assert set(raised) == {name for name in agents.__all__ if name.endswith("Error")}
 
 
-def test_help_names_every_exit_code_with_its_meaning(capsys: pytest.CaptureFixture[str]):
+def test_help_names_every_exit_code_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == ExitCode.DONE
     said = capsys.readouterr().out.partition("exit codes:\n")[2].splitlines()
     assert [line.split(maxsplit=1) for line in said] == [[str(int(code)), code.meaning] for code in ExitCode]
 
 
-def test_a_spec_error_says_every_problem_and_then_its_notes():
+def test_a_spec_error_says_every_problem_and_then_its_notes() -> None:
     place = Place("spec.yaml", 3, 1)
     error = SpecError([Problem(place, "seed", "wrong"), Problem(place, "name", "missing")])
     error.add_note("Go on with: nip-run spec.yaml")
@@ -77,6 +77,6 @@ def test_a_spec_error_says_every_problem_and_then_its_notes():
 
 
 @pytest.mark.parametrize("kind", [GenerationError, InvalidDecisionError])
-def test_a_failure_after_retries_is_of_its_kind(kind: type[GenerationError]):
+def test_a_failure_after_retries_is_of_its_kind(kind: type[GenerationError]) -> None:
     error = kind("neither yes nor no").after(3)
     assert (type(error), str(error), error.num_retries) == (kind, "neither yes nor no", 3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.registry import COMMANDS
+from tests.support.processes import python
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {
@@ -90,11 +90,11 @@ def room(module: str) -> str:
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "cli"
 
 
-def test_every_room_stands_in_the_order_and_nothing_else_does():
+def test_every_room_stands_in_the_order_and_nothing_else_does() -> None:
     assert {room(module) for module in FILES} == set(ORDER)
 
 
-def test_imports_go_down_the_order():
+def test_imports_go_down_the_order() -> None:
     rank = {name: index for index, name in enumerate(ORDER)}
     wrong = [
         f"{module} imports {name}"
@@ -105,7 +105,7 @@ def test_imports_go_down_the_order():
     assert wrong == []
 
 
-def test_the_longest_chain_of_rooms_has_at_most_16():
+def test_the_longest_chain_of_rooms_has_at_most_16() -> None:
     below = {name: {room(n) for m, ns in GRAPH.items() if room(m) == name for n in ns} - {name} for name in ORDER}
     length: dict[str, int] = {}
     for name in ORDER:
@@ -113,7 +113,7 @@ def test_the_longest_chain_of_rooms_has_at_most_16():
     assert max(length.values()) <= 16
 
 
-def test_files_make_no_circle():
+def test_files_make_no_circle() -> None:
     done: set[str] = set()
 
     def visit(module: str, way: tuple[str, ...]) -> None:
@@ -127,7 +127,7 @@ def test_files_make_no_circle():
         visit(module, ())
 
 
-def test_each_foreign_package_is_imported_at_home_and_only_there():
+def test_each_foreign_package_is_imported_at_home_and_only_there() -> None:
     users: dict[str, set[str]] = {}
     for module, path in FILES.items():
         for package in {name.split(".")[0] for name in imported(path)} - {"runner", *sys.stdlib_module_names}:
@@ -159,7 +159,7 @@ def paths_of_results(tree: ast.AST) -> Iterator[str]:
             )
 
 
-def test_only_the_public_run_takes_the_results_folder_as_a_path():
+def test_only_the_public_run_takes_the_results_folder_as_a_path() -> None:
     takers = {
         f"{m}.{name}" for m, path in FILES.items() for name in paths_of_results(ast.parse(path.read_text("utf-8")))
     }
@@ -175,7 +175,7 @@ def test_only_the_public_run_takes_the_results_folder_as_a_path():
         "class A:\n    results: Path",
     ],
 )
-def test_a_results_folder_that_is_taken_as_a_path_is_seen(code):
+def test_a_results_folder_that_is_taken_as_a_path_is_seen(code: str) -> None:
     assert len(list(paths_of_results(ast.parse(code)))) == 1
 
 
@@ -191,7 +191,7 @@ def layout_of_results(tree: ast.AST) -> bool:
     return False
 
 
-def test_only_results_know_where_a_run_stands_in_them():
+def test_only_results_know_where_a_run_stands_in_them() -> None:
     knowing = {module for module, path in FILES.items() if layout_of_results(ast.parse(path.read_text("utf-8")))}
     assert knowing == {"runner.results.results"}
 
@@ -204,41 +204,39 @@ HEAVY = ("numpy", "duckdb", "openai", "omegaconf", "jinja2", "rich", "scipy", "j
 
 def _loaded(code: str) -> set[str]:
     """The heavy packages that a fresh process has loaded after some code."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys\n{code}\nprint('|', *sys.modules)"],
-        capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = python(f"import sys\n{code}\nprint('|', *sys.modules)")
+    assert done.returncode == 0, done.stderr
     return set(done.stdout.rsplit("|", 1)[1].split()) & set(HEAVY)
 
 
-def test_help_loads_nothing_heavy():
+def test_help_loads_nothing_heavy() -> None:
     assert _loaded("from runner.cli.main import main; assert main(['--help']) == 0") == set()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_commands_help_loads_nothing_heavy(command):
+def test_a_commands_help_loads_nothing_heavy(command: str) -> None:
     assert _loaded(f"from runner.cli.main import main; assert main(['{command}', '--help']) == 0") == set()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_module_of_every_command_executes_it(name):
+def test_the_module_of_every_command_executes_it(name: str) -> None:
     assert inspect.signature(importlib.import_module(COMMANDS[name].module).execute).return_annotation == "int"
 
 
-def test_importing_the_package_loads_nothing_heavy():
+def test_importing_the_package_loads_nothing_heavy() -> None:
     assert _loaded("import runner; assert runner.__version__") == set()
 
 
-def test_the_table_of_fine_tune_backends_loads_no_client():
+def test_the_table_of_fine_tune_backends_loads_no_client() -> None:
     assert _loaded("from runner.training.backends.connect import BACKENDS; assert BACKENDS") == set()
 
 
-def test_printing_a_schema_asks_no_dataset_and_no_model():
+def test_printing_a_schema_asks_no_dataset_and_no_model() -> None:
     loaded = _loaded("from runner.cli.main import main; assert main(['schema']) == 0")
     assert not loaded & {"duckdb", "openai", "aiohttp", "scipy"}
 
 
-def test_no_file_of_ours_names_a_place_on_one_machine():
+def test_no_file_of_ours_names_a_place_on_one_machine() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if listed.returncode != 0:
         pytest.skip("no git checkout")
@@ -247,4 +245,4 @@ def test_no_file_of_ours_names_a_place_on_one_machine():
         path = ROOT / name
         if name and path.is_file() and path.suffix in (".py", ".yaml", ".md", ".toml", ".jinja", ".json", ".jsonl", ""):
             found = somewhere.search(path.read_text("utf-8", errors="replace"))
-            assert not found, f"{name}: {found and found.group()}"
+            assert found is None, f"{name}: {found.group()}"

@@ -9,7 +9,8 @@ import pytest
 from runner.errors import SpecError
 from runner.spec.load import load_specs
 from runner.text import did_you_mean_file
-from tests.support.play import nip_run_here, spec_file
+from tests.support.processes import nip_run_here
+from tests.support.specs import spec_file
 
 SPECS = ("nip.yaml", "debate.yaml", "quickstart.yaml", "merlin_arthur.yaml")
 

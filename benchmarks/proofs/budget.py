@@ -15,9 +15,10 @@ from pathlib import Path
 
 from shared import Claims, folder, times
 
-from tests.support.play import journal_records, nip_run, only_run, spec_file
-from tests.support.processes import started_silent
+from tests.support.processes import nip_run, started_silent
+from tests.support.runs import journal_records, only_run
 from tests.support.servers.batch_client import Provider, providing
+from tests.support.specs import spec_file
 
 IN, OUT, SIZE = 20.0, 80.0, 300
 FAULTS = {

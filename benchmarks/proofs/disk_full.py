@@ -25,8 +25,11 @@ from pathlib import Path
 from shared import Claims, calls_of, folder, times
 
 from runner.results.results import Results
-from tests.support.play import derived_files, nip_run, only_run, played, spec_file
-from tests.support.servers.chat_client import Loopback, serving
+from tests.support.processes import nip_run
+from tests.support.runs import derived_files, only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
+from tests.support.specs import spec_file
 
 MEGABYTES = 16
 

@@ -19,8 +19,10 @@ from typing import Any
 
 from shared import Claims, folder, times
 
-from tests.support.play import nip_run, only_run, spec_file, table
+from tests.support.processes import nip_run
+from tests.support.runs import only_run, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 FAULTS = (
     "rate_limit", "rate_limit_seconds", "server_error", "drop", "half_body", "malformed", "empty_choices",

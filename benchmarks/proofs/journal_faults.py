@@ -19,8 +19,9 @@ from shared import Claims, folder, times
 
 from runner.errors import JournalError
 from runner.storage.journal import Journal, RealDisk, read_journal
-from tests.support.play import derived_files, only_run, played, spec_file
+from tests.support.runs import derived_files, only_run, played
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 RECORDS = 24
 KINDS = ("write", "fsync", "truncate")

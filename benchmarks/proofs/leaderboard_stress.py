@@ -24,7 +24,9 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard import FILE, LOCK
 from runner.results.results import Results
 from runner.storage.locks import locked
-from tests.support.play import environment, played, spec_file
+from tests.support.processes import environment
+from tests.support.runs import played
+from tests.support.specs import spec_file
 
 APPEND = """
 import sys, time

@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.play import journal_records  # noqa: E402
+from tests.support.runs import journal_records  # noqa: E402
 
 
 class Claims:

@@ -26,7 +26,9 @@ from shared import ROOT, Claims, folder, times
 
 from runner.results.leaderboard import FILE
 from runner.results.results import Results
-from tests.support.play import derived_files, nip_run, only_run, played, spec_file
+from tests.support.processes import nip_run
+from tests.support.runs import derived_files, only_run, played
+from tests.support.specs import spec_file
 
 WORKERS = 2
 Rows = list[tuple[object, ...]]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shared import ROOT, Claims, folder
 
-from tests.support.play import command, environment
+from tests.support.processes import command, environment
 
 WORDS = ("{method}", "{dataset}", "{base_model}", "{output}", "{model_file}", "{seed}")
 TEMPLATE = (

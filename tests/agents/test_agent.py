@@ -20,11 +20,11 @@ from runner.agents import (
 )
 from runner.errors import ProviderRefusal
 from runner.spec.load import Spec, load_spec
-from tests.support.play import spec_file
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 SHAPES = [(), (3,), (2, 2)]
-DEBATE = {
+DEBATE: dict[str, Any] = {
     "protocol": {"use": "debate", "max_message_rounds": 5},
     "prompts": "prompts/code_validation/debate",
     "agents": {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from runner.agents.arrays import NestedArrayDict, arrays_from_rounds, rounds_from_arrays, timesteps
-from runner.protocols.game import Reply, play
+from runner.protocols.game import Played, Reply, play
+from runner.protocols.protocol import Protocol
 from runner.spec.load import load_spec
-from tests.support.play import spec_file
+from tests.support.specs import spec_file
 
 
 @pytest.fixture(scope="module")
-def protocol(tmp_path_factory: pytest.TempPathFactory):
+def protocol(tmp_path_factory: pytest.TempPathFactory) -> Protocol:
     return load_spec(spec_file(tmp_path_factory.mktemp("spec"))).protocol
 
 
-def game(protocol, decide_in: int | None):
+def game(protocol: Protocol, decide_in: int | None) -> Played:
     """A scripted game; the verifier decides in the given round, or never."""
     playing = play(protocol, seed=1, label=1, prover_stance=1)
     turn = next(playing)
@@ -30,7 +31,8 @@ def game(protocol, decide_in: int | None):
                 replies[name] = Reply(text, messages, 1 if decides else 2, turn.round % 2, turn.round == 1)
             turn = playing.send(replies)
     except StopIteration as end:
-        return end.value
+        played: Played = end.value
+        return played
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
@@ -96,7 +98,7 @@ def test_update_keys_and_length() -> None:
 
 
 @pytest.mark.parametrize("decide_in", [None, 2, 4])
-def test_a_game_goes_into_arrays_and_back(protocol, decide_in: int | None) -> None:
+def test_a_game_goes_into_arrays_and_back(protocol: Protocol, decide_in: int | None) -> None:
     played = game(protocol, decide_in)
     arrays = arrays_from_rounds(protocol, played.rounds)
     assert arrays["message_history"].shape == (protocol.max_message_rounds, 1)
@@ -110,7 +112,7 @@ def test_a_game_goes_into_arrays_and_back(protocol, decide_in: int | None) -> No
     assert all(not one.raw for one in back[len(played.rounds) :])
 
 
-def test_a_message_without_a_sender_is_an_error(protocol) -> None:
+def test_a_message_without_a_sender_is_an_error(protocol: Protocol) -> None:
     arrays = arrays_from_rounds(protocol, game(protocol, 2).rounds)
     arrays["message_agent_id"][0, 0] = -1
     with pytest.raises(ValueError, match="no sender"):
@@ -120,7 +122,7 @@ def test_a_message_without_a_sender_is_an_error(protocol) -> None:
 
 
 @pytest.mark.parametrize("decide_in", [None, 2])
-def test_after_the_end_come_padding_rows(protocol, decide_in: int | None) -> None:
+def test_after_the_end_come_padding_rows(protocol: Protocol, decide_in: int | None) -> None:
     played = game(protocol, decide_in)
     steps = timesteps(protocol, played.rounds)
     count, length = len(played.rounds), protocol.max_message_rounds

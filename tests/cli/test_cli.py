@@ -17,9 +17,11 @@ import pytest
 
 from runner.cli.main import main
 from runner.cli.registry import COMMANDS as REGISTRY
-from tests.support.play import command, dataset_file, environment, nip_run, only_run, played, spec_file, table
+from tests.support.paths import ROOT
+from tests.support.processes import command, environment, nip_run
+from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving
-from tests.support.subprocess_server import ROOT
+from tests.support.specs import dataset_file, spec_file
 
 ESC = "\x1b"
 HOSTILE = f"{ESC}]0;owned{ESC}\\{ESC}[2J{ESC}[31mred\x07\x9b2J\r\x08 \u202egnp\u202c\u200b"

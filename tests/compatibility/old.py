@@ -42,7 +42,7 @@ def opened(folder: Path) -> Path:
 
 def run_folder(folder: Path, name: str, results: str = "results") -> Path:
     """The folder of the run of a spec."""
-    return folder / results / "runs" / RUNS[name]
+    return folder / results / "runs" / str(RUNS[name])
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,10 @@ def contents(folder: Path) -> dict[str, str]:
 def rows(path: Path, *without: str) -> tuple[list[tuple[str, Any]], list[tuple[Any, ...]]]:
     """The columns of a Parquet file with their types, and its rows in their order."""
     left_out = f"EXCLUDE ({', '.join(without)})" if without else ""
-    found = duckdb.sql(f"SELECT * {left_out} FROM read_parquet('{path}')")
-    return list(zip(found.columns, map(str, found.types), strict=True)), found.fetchall()
+    with duckdb.connect(":memory:") as connection:
+        found = connection.execute(f"SELECT * {left_out} FROM read_parquet('{path}')")
+        columns = [(name, str(kind)) for name, kind, *_ in found.description or ()]
+        return columns, found.fetchall()
 
 
 def same_file(one: Path, other: Path) -> bool:

@@ -190,7 +190,7 @@ def test_a_saved_spec_plays_the_same_games(folder: Path, tmp_path: Path, name: s
     (result,) = called("run", "run/spec.yaml", "-q", "--json", cwd=tmp_path).json
     for table in ("rollouts", "messages"):
         old, new = (
-            duckdb.sql(f"SELECT * EXCLUDE (run_id) FROM read_parquet('{run / (table + '.parquet')}')").fetchall()
+            duckdb.execute(f"SELECT * EXCLUDE (run_id) FROM read_parquet('{run / (table + '.parquet')}')").fetchall()
             for run in (tmp_path / "run", tmp_path / result["folder"])
         )
         assert len(old) > 4

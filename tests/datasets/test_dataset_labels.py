@@ -51,7 +51,8 @@ def _passed(row: dict[str, Any]) -> list[bool]:
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{row['id']}: {done.stderr[-500:]}"
-    return json.loads(done.stdout)
+    passed: list[bool] = json.loads(done.stdout)
+    return passed
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +62,19 @@ def passed() -> dict[str, list[bool]]:
         return dict(zip((row["id"] for row in ROWS), pool.map(_passed, ROWS), strict=True))
 
 
-def test_there_are_at_least_sixty_problems_of_graded_difficulty():
+def test_there_are_at_least_sixty_problems_of_graded_difficulty() -> None:
     assert len(PROBLEMS) >= 60
     assert set(TESTS) == set(PROBLEMS)
     assert {row["difficulty"] for row in ROWS} >= {"easy", "medium", "hard"}
     assert len({row["question"] for row in ROWS}) == len(PROBLEMS)
 
 
-def test_a_right_solution_passes_every_test(passed):
+def test_a_right_solution_passes_every_test(passed: dict[str, list[bool]]) -> None:
     wrong = [row["id"] for row in ROWS if row["label"] == 1 and not all(passed[row["id"]])]
     assert not wrong
 
 
-def test_a_wrong_solution_passes_some_tests_and_fails_at_least_one(passed):
+def test_a_wrong_solution_passes_some_tests_and_fails_at_least_one(passed: dict[str, list[bool]]) -> None:
     for row in ROWS:
         if row["label"] == 0:
             assert any(passed[row["id"]]), f"{row['id']} passes nothing: it is not subtly wrong"
@@ -81,7 +82,7 @@ def test_a_wrong_solution_passes_some_tests_and_fails_at_least_one(passed):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_problem_has_one_solution_of_each_label_in_one_split(problem):
+def test_a_problem_has_one_solution_of_each_label_in_one_split(problem: str) -> None:
     rows = [row for row in ROWS if row["problem"] == problem]
     assert sorted(row["label"] for row in rows) == [0, 1]
     assert len({row["split"] for row in rows}) == 1
@@ -89,7 +90,7 @@ def test_a_problem_has_one_solution_of_each_label_in_one_split(problem):
     assert rows[0]["solution"] != rows[1]["solution"]
 
 
-def test_no_solution_has_a_comment_a_docstring_or_a_telling_word():
+def test_no_solution_has_a_comment_a_docstring_or_a_telling_word() -> None:
     for row in ROWS:
         kinds = [token.type for token in tokenize.generate_tokens(StringIO(row["solution"]).readline)]
         assert tokenize.COMMENT not in kinds, row["id"]
@@ -97,7 +98,7 @@ def test_no_solution_has_a_comment_a_docstring_or_a_telling_word():
         assert not re.search(r"\b(bug|wrong|incorrect|fixme|todo|buggy|broken)\b", row["solution"], re.IGNORECASE)
 
 
-def test_ids_do_not_give_the_label_away():
+def test_ids_do_not_give_the_label_away() -> None:
     assert len({row["id"] for row in ROWS}) == len(ROWS)
     for row in ROWS:
         problem, _, tail = row["id"].partition("/")
@@ -108,7 +109,7 @@ def test_ids_do_not_give_the_label_away():
     assert 0.3 < sum(label_of[name] for name in first) / len(first) < 0.7
 
 
-def test_order_and_length_do_not_give_the_label_away():
+def test_order_and_length_do_not_give_the_label_away() -> None:
     first, longer = [], []
     for problem in PROBLEMS:
         rows = [row for row in ROWS if row["problem"] == problem]
@@ -118,7 +119,7 @@ def test_order_and_length_do_not_give_the_label_away():
     assert 0.2 < sum(longer) / len(longer) < 0.8
 
 
-def test_each_split_is_balanced_over_labels():
+def test_each_split_is_balanced_over_labels() -> None:
     for split in {row["split"] for row in ROWS}:
         labels = [row["label"] for row in ROWS if row["split"] == split]
         assert sum(labels) * 2 == len(labels)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,32 +16,32 @@ from tests.support.dataset_files import A, B, jsonl, load, parquet, refusal
 
 
 @pytest.mark.parametrize("label", [2, -1, "yes", "1", None, 0.5, [1], 10**30])
-def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path, label):
+def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
     message = refusal(tmp_path, jsonl({**A, "label": label}, B))
     assert message.startswith("dataset.path: a label is 0 or 1: a has ")
 
 
-def test_true_and_false_are_labels(tmp_path):
+def test_true_and_false_are_labels(tmp_path: Path) -> None:
     points = load(tmp_path, jsonl({**A, "label": False}, {**B, "label": True})).datapoints
     assert [(type(point.label), point.label) for point in points] == [(int, 0), (int, 1)]
 
 
-def test_yes_is_no_label_in_csv(tmp_path):
+def test_yes_is_no_label_in_csv(tmp_path: Path) -> None:
     assert "a label is 0 or 1" in refusal(tmp_path, "id,label\na,yes\nb,no\n", "d.csv")
 
 
 @pytest.mark.parametrize("row_id", [None, ""])
-def test_a_row_without_an_id_is_named_by_its_number(tmp_path, row_id):
+def test_a_row_without_an_id_is_named_by_its_number(tmp_path: Path, row_id: str | None) -> None:
     message = refusal(tmp_path, jsonl(A, {**B, "id": row_id}, {**B, "id": row_id}))
     assert message == "dataset.path: rows without an id: 2, 3"
 
 
-def test_ids_that_stand_twice_are_named(tmp_path):
+def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:
     rows = [{**A, "id": f"d{i}"} for i in range(8)] * 2
     assert refusal(tmp_path, jsonl(*rows)) == "dataset.path: ids that stand twice: d0, d1, d2, d3, d4 and 3 more"
 
 
-def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path):
+def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path: Path) -> None:
     message = refusal(tmp_path, jsonl(A, A, {**B, "label": 3}, {**B, "id": None}))
     assert len(message.split("\n")) == 3
 
@@ -48,17 +50,17 @@ def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path):
     ("name", "content"),
     [("d.jsonl", ""), ("d.jsonl", "\n\n"), ("d.csv", ""), ("d.csv", "id,label,text\n"), ("d.json", "[]")],
 )
-def test_an_empty_dataset_is_called_empty(tmp_path, name, content):
+def test_an_empty_dataset_is_called_empty(tmp_path: Path, name: str, content: str | bytes) -> None:
     assert refusal(tmp_path, content, name) == "dataset.path: the file has no rows"
 
 
-def test_a_parquet_file_without_rows_is_called_empty(tmp_path):
+def test_a_parquet_file_without_rows_is_called_empty(tmp_path: Path) -> None:
     parquet(tmp_path, "SELECT 'a' id, 0 \"label\" WHERE false")
     assert refusal(tmp_path, name="d.parquet") == "dataset.path: the file has no rows"
 
 
 @pytest.mark.parametrize("line", [1, 2, 3])
-def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path, line):
+def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path: Path, line: int) -> None:
     lines = [json.dumps({**A, "id": str(i)}) for i in range(4)]
     lines[line - 1] = '{"id": "b", oops}'
     message = refusal(tmp_path, "\n".join(lines) + "\n")
@@ -78,19 +80,19 @@ def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path, line):
         ("d.txt", "id,label\na,1\n"),
     ],
 )
-def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name, content):
+def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: str, content: str | bytes) -> None:
     message = refusal(tmp_path, content, name)
     assert message.startswith("dataset") or name in message
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     assert refusal(tmp_path, name="folder.jsonl")
     with pytest.raises(SpecError, match=r"no file 'gone\.jsonl' beside the spec"):
         load_dataset(DatasetSettings(path="gone.jsonl"), None, 0, Place)
 
 
-def test_the_hub_without_its_extra_says_what_to_install(monkeypatch):
+def test_the_hub_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
     with pytest.raises(SpecError, match=r"needs an extra: pip install 'nip-run\[hf\]'"):
         load_dataset(DatasetSettings(path="hf://org/name"), None, 0, Place)

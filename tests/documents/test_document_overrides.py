@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from runner.errors import Place
@@ -37,17 +40,17 @@ BASE = "a: 1\nb: {c: 2, d: [1, 2]}\n"
         ("a=${b.c}", "a", 2),
     ],
 )
-def test_an_override_sets_adds_or_deletes(tmp_path, override, at, value):
+def test_an_override_sets_adds_or_deletes(tmp_path: Path, override: str, at: str, value: Any) -> None:
     layered = layers(tmp_path, BASE, override)
     assert not layered.problems
     assert layered.data[at] == value
 
 
-def test_a_deleted_key_is_gone(tmp_path):
+def test_a_deleted_key_is_gone(tmp_path: Path) -> None:
     assert layers(tmp_path, BASE, "~b").data == {"a": 1}
 
 
-def test_overrides_are_applied_in_order(tmp_path):
+def test_overrides_are_applied_in_order(tmp_path: Path) -> None:
     assert layers(tmp_path, BASE, "a=2", "a=3", "~b.c", "+b.c=4").data == {"a": 3, "b": {"c": 4, "d": [1, 2]}}
 
 
@@ -72,27 +75,27 @@ def test_overrides_are_applied_in_order(tmp_path):
         ("a={on: 1}", "a: a key must be text, YAML reads this one as bool; put it in quotes"),
     ],
 )
-def test_a_malformed_override_is_refused_by_its_own_text(tmp_path, override, message):
+def test_a_malformed_override_is_refused_by_its_own_text(tmp_path: Path, override: str, message: str) -> None:
     (found,) = refused(tmp_path, BASE, override)
     assert found == f"override {override!r}:1:1: {message}"
 
 
-def test_an_override_of_two_lines_is_refused_or_kept_whole(tmp_path):
+def test_an_override_of_two_lines_is_refused_or_kept_whole(tmp_path: Path) -> None:
     layered = layers(tmp_path, BASE, "a=1\nz: 2")
     assert layered.problems or "z" in str(layered.data["a"])
 
 
-def test_all_bad_overrides_are_reported_at_once(tmp_path):
+def test_all_bad_overrides_are_reported_at_once(tmp_path: Path) -> None:
     assert len(refused(tmp_path, BASE, "a.b=1", "nope", "~zz")) == 3
 
 
-def test_the_place_of_an_overridden_leaf_is_the_override(tmp_path):
+def test_the_place_of_an_overridden_leaf_is_the_override(tmp_path: Path) -> None:
     layered = layers(tmp_path, BASE, "b.c=3", "b.d=[7]")
     assert layered.place(("b", "c")).file == "override 'b.c=3'"
     assert layered.place(("b", "d", 0)).file == "override 'b.d=[7]'"
     assert layered.place(("b",)) == Place("a.yaml", 2, 1)
 
 
-def test_an_override_calls_no_function_either(tmp_path):
+def test_an_override_calls_no_function_either(tmp_path: Path) -> None:
     (message,) = refused(tmp_path, BASE, "a=${oc.env:HOME}")
     assert "only ${key} is allowed" in message

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -70,11 +72,11 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_a_document_must_not_hold_is_refused_at_its_place(tmp_path, text, first):
+def test_what_a_document_must_not_hold_is_refused_at_its_place(tmp_path: Path, text: str, first: str) -> None:
     assert refused(tmp_path, text)[0] == first
 
 
-def test_a_key_that_is_a_list_is_refused_without_the_parsers_innards(tmp_path):
+def test_a_key_that_is_a_list_is_refused_without_the_parsers_innards(tmp_path: Path) -> None:
     (message,) = refused(tmp_path, "? [a, b]\n: 1\n")
     assert message.startswith("a.yaml:1:3: ")
     assert "a key must be text" in message
@@ -82,22 +84,22 @@ def test_a_key_that_is_a_list_is_refused_without_the_parsers_innards(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["${", "${x", "a ${} b", "${:x}"])
-def test_a_malformed_interpolation_is_refused_at_the_key_that_holds_it(tmp_path, value):
+def test_a_malformed_interpolation_is_refused_at_the_key_that_holds_it(tmp_path: Path, value: str) -> None:
     (message,) = refused(tmp_path, f"n: 1\nz:\n  k: '{value}'\n")
     assert message.startswith("a.yaml:3:3: z.k: ")
 
 
 @pytest.mark.parametrize("value", ["<<", "="])
-def test_yamls_own_odd_scalars_are_text_or_refused_at_their_place(tmp_path, value):
+def test_yamls_own_odd_scalars_are_text_or_refused_at_their_place(tmp_path: Path, value: str) -> None:
     layered = layers(tmp_path, f"n: 1\nk: {value}\n")
     assert layered.data.get("k") == value or layered.problems[0].place == Place("a.yaml", 2, 1)
 
 
-def test_a_byte_order_mark_is_read_over(tmp_path):
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
     assert layers(tmp_path, b"\xef\xbb\xbfa: 1\n").data == {"a": 1}
 
 
-def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path):
+def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path: Path) -> None:
     assert str(read(tmp_path / "no.yaml", "no.yaml").problems[0]) == (
         "no.yaml:1:1: cannot read the file: No such file or directory"
     )
@@ -105,7 +107,7 @@ def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path):
 
 
 @contextmanager
-def not_as_root():
+def not_as_root() -> Iterator[None]:
     """Root reads everything: where the tests run as root, they do this as nobody."""
     if os.geteuid() != 0:
         yield
@@ -117,7 +119,7 @@ def not_as_root():
         os.seteuid(0)
 
 
-def test_a_file_without_permission_cannot_be_read():
+def test_a_file_without_permission_cannot_be_read() -> None:
     with TemporaryDirectory() as folder:  # pytest's own folders are its user's alone
         Path(folder).chmod(0o755)
         path = write(Path(folder), "a.yaml", "a: 1\n")
@@ -128,7 +130,7 @@ def test_a_file_without_permission_cannot_be_read():
             assert "Permission denied" in str(read(path).problems[0])
 
 
-def test_all_double_keys_of_a_file_are_reported_at_once(tmp_path):
+def test_all_double_keys_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     assert [m.split(" ")[0] for m in refused(tmp_path, "a: 1\na: 2\nb: {c: 1, c: 2}\n1: x\n")] == [
         "a.yaml:2:1:", "a.yaml:3:11:", "a.yaml:4:1:",
     ]  # fmt: skip
@@ -137,59 +139,59 @@ def test_all_double_keys_of_a_file_are_reported_at_once(tmp_path):
 # extends
 
 
-def test_a_file_extends_one_other_and_wins(tmp_path):
+def test_a_file_extends_one_other_and_wins(tmp_path: Path) -> None:
     write(tmp_path, "base.yaml", "a: 1\nm: {x: 1, y: 2}\nl: [1, 2, 3]\n")
     layered = layers(tmp_path, "extends: base.yaml\nm: {y: 3, z: 4}\nl: [9]\n")
     assert layered.data == {"a": 1, "m": {"x": 1, "y": 3, "z": 4}, "l": [9]}
 
 
-def test_of_several_bases_the_later_wins(tmp_path):
+def test_of_several_bases_the_later_wins(tmp_path: Path) -> None:
     write(tmp_path, "one.yaml", "a: 1\nb: 1\nc: 1\n")
     write(tmp_path, "two.yaml", "b: 2\nc: 2\n")
     assert layers(tmp_path, "extends: [one.yaml, two.yaml]\nc: 3\n").data == {"a": 1, "b": 2, "c": 3}
     assert layers(tmp_path, "extends: [two.yaml, one.yaml]\n").data == {"a": 1, "b": 1, "c": 1}
 
 
-def test_two_files_may_extend_the_same_base(tmp_path):
+def test_two_files_may_extend_the_same_base(tmp_path: Path) -> None:
     write(tmp_path, "base.yaml", "a: 1\n")
     write(tmp_path, "one.yaml", "extends: base.yaml\nb: 1\n")
     write(tmp_path, "two.yaml", "extends: base.yaml\nc: 1\n")
     assert layers(tmp_path, "extends: [one.yaml, two.yaml]\n").data == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_base_is_looked_up_beside_the_file_that_names_it(tmp_path):
+def test_a_base_is_looked_up_beside_the_file_that_names_it(tmp_path: Path) -> None:
     write(tmp_path, "sub/one.yaml", "extends: two.yaml\n")
     write(tmp_path, "sub/two.yaml", "a: 2\n")
     assert layers(tmp_path, "extends: sub/one.yaml\n").data == {"a": 2}
 
 
-def test_a_cycle_of_files_is_refused(tmp_path):
+def test_a_cycle_of_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "b.yaml", "extends: a.yaml\n")
     (message,) = refused(tmp_path, "n: 1\nextends: b.yaml\n")
     assert message.endswith("b.yaml:1:1: extends: 'a.yaml' extends itself, by way of this file")
     assert "extends itself" in refused(tmp_path, "extends: a.yaml\n")[0]
 
 
-def test_a_missing_base_is_reported_where_it_is_named(tmp_path):
+def test_a_missing_base_is_reported_where_it_is_named(tmp_path: Path) -> None:
     write(tmp_path, "one.yaml", "a: 1\n")
     (message,) = refused(tmp_path, "extends:\n- one.yaml\n- nope.yaml\n")
     assert message.startswith("a.yaml:3:3: extends: no file 'nope.yaml' in ")
 
 
 @pytest.mark.parametrize("value", ["3", "{a: b}", "[1]"])
-def test_extends_takes_file_names_only(tmp_path, value):
+def test_extends_takes_file_names_only(tmp_path: Path, value: str) -> None:
     (message,) = refused(tmp_path, f"n: 1\nextends: {value}\n")
     assert message == "a.yaml:2:1: extends: a file name or a list of file names belongs here"
 
 
-def test_a_chain_of_files_without_end_is_refused(tmp_path):
+def test_a_chain_of_files_without_end_is_refused(tmp_path: Path) -> None:
     for i in range(30):
         write(tmp_path, f"f{i}.yaml", f"extends: f{i + 1}.yaml\n")
     write(tmp_path, "f30.yaml", "a: 1\n")
     assert "more than 16 files extend each other" in refused(tmp_path, "extends: f0.yaml\n")[0]
 
 
-def test_bases_that_each_name_the_next_twice_do_not_multiply(tmp_path):
+def test_bases_that_each_name_the_next_twice_do_not_multiply(tmp_path: Path) -> None:
     for i in range(15):
         write(tmp_path, f"f{i}.yaml", f"extends: [f{i + 1}.yaml, f{i + 1}.yaml]\n")
     write(tmp_path, "f15.yaml", "a: 1\n")
@@ -197,7 +199,7 @@ def test_bases_that_each_name_the_next_twice_do_not_multiply(tmp_path):
     loaded_within(5, path)
 
 
-def test_a_leaf_stands_where_the_file_that_set_it_says_it(tmp_path):
+def test_a_leaf_stands_where_the_file_that_set_it_says_it(tmp_path: Path) -> None:
     write(tmp_path, "base.yaml", "# a base\nm:\n  x: 1\n  y: 2\nl: [1, 2]\n")
     layered = layers(tmp_path, "extends: base.yaml\nm: {y: 3}\n")
     assert layered.place(("m", "y")) == Place("a.yaml", 2, 5)
@@ -207,14 +209,14 @@ def test_a_leaf_stands_where_the_file_that_set_it_says_it(tmp_path):
     assert layered.place(("m", "missing")) == layered.place(("m",))
 
 
-def test_a_replaced_mapping_leaves_no_places_behind(tmp_path):
+def test_a_replaced_mapping_leaves_no_places_behind(tmp_path: Path) -> None:
     write(tmp_path, "base.yaml", "# one\n# two\nm: {x: {deep: 1}}\n")
     layered = layers(tmp_path, "extends: base.yaml\nm: {x: 5}\n")
     assert layered.data == {"m": {"x": 5}}
     assert layered.place(("m", "x", "deep")).file == "a.yaml"
 
 
-def test_errors_of_several_files_come_at_once(tmp_path):
+def test_errors_of_several_files_come_at_once(tmp_path: Path) -> None:
     write(tmp_path, "one.yaml", "a: 1\na: 2\n")
     write(tmp_path, "two.yaml", "x: !t 1\n")
     messages = refused(tmp_path, "extends: [one.yaml, two.yaml, nope.yaml]\n")
@@ -227,7 +229,7 @@ def test_errors_of_several_files_come_at_once(tmp_path):
 # Writing and reading again
 
 
-def _read_again(folder: Path, data: dict) -> dict:
+def _read_again(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     layered = layers(folder, dump(data))
     assert not layered.problems
     return layered.data
@@ -241,20 +243,20 @@ def _read_again(folder: Path, data: dict) -> dict:
         "1e3", "1E5", "1.e5", "1.5e3", "\x85", "\\${a}", "\\\\${a}", "\\\\\\${a}", "???", "a\\", "\\n", "x" * 400,
     ],
 )  # fmt: skip
-def test_dumped_text_is_read_back_unchanged(tmp_path, text):
+def test_dumped_text_is_read_back_unchanged(tmp_path: Path, text: str) -> None:
     assert _read_again(tmp_path, {"k": text, "l": [text]}) == {"k": text, "l": [text]}
 
 
 @pytest.mark.parametrize("name", ["on", "1", "1e3", "", "a.b", "<<", "${k}", "é"])
-def test_dumped_keys_are_read_back_unchanged(tmp_path, name):
+def test_dumped_keys_are_read_back_unchanged(tmp_path: Path, name: str) -> None:
     assert _read_again(tmp_path, {"m": {name: 1}}) == {"m": {name: 1}}
 
 
-def test_any_data_is_read_back_unchanged(tmp_path):
+def test_any_data_is_read_back_unchanged(tmp_path: Path) -> None:
     rng = random.Random(7)
     pieces = ["${", "}", "\\", "a", " ", "\n", "'", '"', ":", "#", "é", "😀", "1", "e", ".", "-", "{", "\u2028"]
 
-    def value(depth: int):
+    def value(depth: int) -> Any:
         kind = rng.randrange(9 if depth else 6)
         if kind < 3:
             return "".join(rng.choices(pieces, k=rng.randrange(8)))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,6 +18,7 @@ from runner.errors import Place
 from runner.protocols.load import protocol_editor_schema, protocol_schema
 from runner.protocols.table import Parameters
 from runner.spec.experiment import Experiment, editor_schema, experiment_schema
+from tests.support.processes import nip_run
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKED = {"experiment": experiment_schema(), "protocol": protocol_schema()}
@@ -42,13 +40,15 @@ KEYS = [
 
 
 @pytest.mark.parametrize("title", ALL)
-def test_every_schema_is_valid_draft_2020_12(title):
+def test_every_schema_is_valid_draft_2020_12(title: str) -> None:
     assert ALL[title]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     Draft202012Validator.check_schema(ALL[title])
 
 
 @pytest.mark.parametrize(("document", "owner", "name", "node", "optional"), KEYS)
-def test_every_key_has_what_an_editor_shows(document, owner, name, node, optional):
+def test_every_key_has_what_an_editor_shows(
+    document: dict[str, Any], owner: str, name: str, node: dict[str, Any], optional: bool
+) -> None:
     assert node["description"].strip()
     assert {"type", "anyOf", "$ref"} & node.keys()
     assert len(node["examples"]) >= 1
@@ -58,31 +58,30 @@ def test_every_key_has_what_an_editor_shows(document, owner, name, node, optiona
 
 
 @pytest.mark.parametrize(("document", "owner", "name", "node", "optional"), KEYS)
-def test_every_example_and_default_is_accepted_by_its_own_key(document, owner, name, node, optional):
+def test_every_example_and_default_is_accepted_by_its_own_key(
+    document: dict[str, Any], owner: str, name: str, node: dict[str, Any], optional: bool
+) -> None:
     validator = Draft202012Validator({**node, "$defs": document["$defs"]})
     for value in [*node["examples"], *([node["default"]] if "default" in node else [])]:
         assert not [error.message for error in validator.iter_errors(value)], value
 
 
-def test_an_editor_sees_an_example_with_content_where_the_default_is_empty():
+def test_an_editor_sees_an_example_with_content_where_the_default_is_empty() -> None:
     for title, document in CHECKED.items():
         for owner, name, node, _ in keys_of(document):
             assert node["examples"] != [None], f"{title} {owner}.{name}"
 
 
 @pytest.mark.parametrize("title", ["experiment for editors", "protocol for editors"])
-def test_an_editor_asks_for_nothing_that_a_base_may_give(title):
+def test_an_editor_asks_for_nothing_that_a_base_may_give(title: str) -> None:
     assert not list(Draft202012Validator(ALL[title]).iter_errors({"extends": "base.yaml"}))
     assert not list(Draft202012Validator(ALL[title]).iter_errors({"extends": ["one.yaml", "two.yaml"]}))
     assert list(Draft202012Validator(ALL[title]).iter_errors({"exends": "base.yaml"}))
 
 
 @pytest.mark.parametrize("name", ["experiment", "protocol"])
-def test_the_schema_that_ships_is_the_one_that_is_printed(name):
-    printed = subprocess.run(
-        [sys.executable, "-m", "runner", "schema", name],
-        capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ).stdout  # fmt: skip
+def test_the_schema_that_ships_is_the_one_that_is_printed(name: str) -> None:
+    printed = nip_run("schema", name, cwd=ROOT).stdout
     assert json.loads((ROOT / "specs" / f"{name}.schema.json").read_text("utf-8")) == json.loads(printed)
 
 
@@ -113,7 +112,7 @@ class Tree:
 TREE = schema(Tree, "tree")
 
 
-def test_types_bounds_and_texts_of_a_field_become_its_schema():
+def test_types_bounds_and_texts_of_a_field_become_its_schema() -> None:
     assert TREE["description"] == "A tree."
     assert TREE["$defs"]["Leaf"]["description"] == "A leaf."
     assert TREE["required"] == ["name"]
@@ -128,7 +127,7 @@ def test_types_bounds_and_texts_of_a_field_become_its_schema():
     assert TREE["$defs"]["Leaf"]["properties"]["kind"]["enum"] == ["green", "red"]
 
 
-def test_path_keys_are_found():
+def test_path_keys_are_found() -> None:
     assert path_keys(Tree) == [("file",)]
     assert ("prompts",) in path_keys(Experiment)
     assert ("dataset", "path") in path_keys(Experiment)
@@ -145,7 +144,7 @@ DATA = {
 }
 
 
-def test_what_is_built_is_frozen_and_comes_back_as_it_was():
+def test_what_is_built_is_frozen_and_comes_back_as_it_was() -> None:
     tree = from_plain(Tree, DATA)
     assert tree.leaves[0] == Leaf(size=2.0, kind="red")
     assert tree.by_name["a"].size == 3.0
@@ -156,8 +155,9 @@ def test_what_is_built_is_frozen_and_comes_back_as_it_was():
         tree.name = "elm"  # type: ignore[misc]
 
 
-def test_defaults_are_written_out_and_whole_numbers_become_numbers():
+def test_defaults_are_written_out_and_whole_numbers_become_numbers() -> None:
     tree = from_plain(Tree, {"name": "oak", "top": {"size": 2}})
+    assert tree.top is not None
     assert isinstance(tree.top.size, float)
     assert to_plain(tree) == {
         "name": "oak", "file": None, "leaves": [], "by_name": {}, "top": {"size": 2.0, "kind": "green"}, "rows": [],
@@ -165,7 +165,7 @@ def test_defaults_are_written_out_and_whole_numbers_become_numbers():
     }  # fmt: skip
 
 
-def test_a_whole_experiment_comes_back_as_it_was():
+def test_a_whole_experiment_comes_back_as_it_was() -> None:
     required = {f.name: CHECKED["experiment"]["properties"][f.name]["examples"][0] for f in fields(Experiment)}
     data = {name: value for name, value in required.items() if value is not None}
     experiment = from_plain(Experiment, data)
@@ -201,14 +201,14 @@ def complaints(data: dict[str, Any]) -> list[str]:
         ({"name": "a", "top": []}, "top: a mapping (KEY: VALUE lines) belongs here, not a list"),
     ],
 )
-def test_a_violation_says_what_belongs_there(data, message):
+def test_a_violation_says_what_belongs_there(data: dict[str, Any], message: str) -> None:
     assert complaints(data) == [message]
 
 
-def test_all_violations_come_at_once():
+def test_all_violations_come_at_once() -> None:
     assert len(complaints({"nam": 1, "top": {"size": "x", "kind": 2}, "leaves": [{"a": 1}, {"b": 1}]})) >= 6
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_is_finite(value):
+def test_a_number_is_finite(value: float) -> None:
     assert complaints({"name": "a", "top": {"size": value}})

@@ -13,7 +13,8 @@ from runner.finetune.example_file import trace_of
 from runner.finetune.formats import FORMATS
 from runner.results.folder import RunFolder
 from tests.finetune.test_dataset_files import DEBATE
-from tests.support.play import merged, played, spec_file
+from tests.support.runs import played
+from tests.support.specs import merged, spec_file
 from tests.support.training import malt, trained, training_spec
 
 STRICT = """\

@@ -18,8 +18,10 @@ from runner.finetune.formats import FORMATS
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.load import load_spec
-from tests.support.play import nip_run, nip_run_here, only_run, played, spec_file, table
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 DEBATE: dict[str, Any] = {
     "protocol": {"use": "debate", "max_message_rounds": 6},
@@ -47,7 +49,7 @@ def turns(example: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_an_answer_that_could_not_be_parsed_is_not_learnt(tmp_path: Path) -> None:
-    changes = {"retry": {"invalid_response": {"attempts": 1}}}
+    changes: dict[str, Any] = {"retry": {"invalid_response": {"attempts": 1}}}
     with serving(faults={"bad_decision": 0.3}, decide=0.2) as server:
         run = played(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results").folder.path
     agents = run / "fine_tune" / "agents"
@@ -73,7 +75,7 @@ def test_an_answer_cut_at_the_token_limit_is_not_learnt(tmp_path: Path) -> None:
 
 
 def test_a_label_in_the_place_of_a_bad_answer_may_be_learnt(tmp_path: Path) -> None:
-    changes = {
+    changes: dict[str, Any] = {
         "retry": {"invalid_response": {"attempts": 1}},
         "fine_tune": {"replace_verifier_guess_with_true_label": True},
     }
@@ -134,7 +136,7 @@ def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: 
 
 
 def test_failed_games_have_no_rows_for_rl(tmp_path: Path) -> None:
-    changes = {"retry": {"transient": {"attempts": 1}}, "fine_tune": {"formats": ["verl"]}}
+    changes: dict[str, Any] = {"retry": {"transient": {"attempts": 1}}, "fine_tune": {"formats": ["verl"]}}
     with serving(kind="refusal") as server:
         run = played(spec_file(tmp_path, server.base_url, size=3, **changes), tmp_path / "results").folder.path
     report = {row["file"]: row for row in json.loads((run / "fine_tune" / "report.json").read_text())}

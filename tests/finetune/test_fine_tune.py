@@ -10,8 +10,10 @@ import pytest
 
 from runner.finetune.examples import Supervised
 from runner.finetune.formats import FORMATS
-from tests.support.play import derived_files, merged, nip_run_here, only_run, played, spec_file, table
+from tests.support.processes import nip_run_here
+from tests.support.runs import derived_files, only_run, played, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import merged, spec_file
 
 SOLO: dict[str, Any] = {
     "protocol": {"use": "solo_verifier", "max_message_rounds": None},
@@ -91,7 +93,7 @@ def test_trl_s_format_has_no_names_and_says_the_sender_in_the_text(tmp_path: Pat
 
 
 def test_the_label_replaces_a_verifier_s_guess_and_no_prover_s_message(tmp_path: Path) -> None:
-    changes = {"fine_tune": {"replace_verifier_guess_with_true_label": True, "formats": ["openai"]}}
+    changes: dict[str, Any] = {"fine_tune": {"replace_verifier_guess_with_true_label": True, "formats": ["openai"]}}
     run = played(spec_file(tmp_path, **changes), tmp_path / "results").folder.path
     labels = [row["y"] for row in table(run, "rollouts")]
     last = [e["messages"][-1]["content"] for e in lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")]

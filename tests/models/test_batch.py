@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,11 @@ from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
-from tests.support.play import (
-    derived_files,
-    journal_records,
-    nip_run_here,
-    only_run,
-    played,
-    spec_file,
-    table,
-)
-from tests.support.processes import ended_or_killed, started_silent, until
+from runner.prompts.chat import ChatMessage
+from tests.support.processes import ended_or_killed, nip_run_here, started_silent, until, until_asked
+from tests.support.runs import derived_files, journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing
+from tests.support.specs import spec_file
 
 BATCH = {"m": {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}}
 
@@ -196,7 +191,7 @@ def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live
         path = batch_spec(tmp_path, provider)
         for count in (1, 2, 3):
             process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-            until(lambda p=process, n=count: provider.stats()["batches"] >= n or p.poll() is not None)
+            until_asked(provider, "batches", count, process)
             time.sleep(0.05)
             process.kill()
             process.wait()
@@ -243,7 +238,7 @@ def settings(provider: Provider) -> ModelSettings:
 
 
 def request(index: int) -> Request:
-    chat = ({"role": "system", "content": "s"}, {"role": "user", "content": f"Question {index}"})
+    chat: Sequence[ChatMessage] = ({"role": "system", "content": "s"}, {"role": "user", "content": f"Question {index}"})
     return Request("m", chat, SampleKey(f"p{index}", 0, 0, "prover", 0))
 
 

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai_batch import BatchModel
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
+from runner.prompts.chat import ChatMessage
 from runner.rollouts.stop import Stopped
-from tests.support.play import command, derived_files, environment, journal_records, only_run, played, spec_file
+from tests.support.processes import started_silent, until
+from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.batch_client import Provider, providing
+from tests.support.specs import spec_file
 
-MODEL = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.01)
+MODEL: dict[str, Any] = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}
 
 
 def answers(results: Path) -> int:
@@ -35,10 +31,7 @@ def answers(results: Path) -> int:
 def stopped_while_gathering(folder: Path, provider: Provider, size: int) -> int:
     """Begin a run and send it SIGINT while the calls of the second step gather; its exit code."""
     spec_file(folder, provider.base_url, size=size, models={"m": {**MODEL, "batch_wait": 2.0}})
-    process = subprocess.Popen(
-        command("spec.yaml", "-q"), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = started_silent("spec.yaml", "-q", cwd=folder)
     try:
         until(lambda: answers(folder / "results") == size)
         time.sleep(0.3)
@@ -76,7 +69,7 @@ def asked(
 
     async def go() -> list[Completion | BaseException]:
         model = BatchModel(settings, "m", note, earlier, before_sending=before_sending)
-        chat = ({"role": "user", "content": "x"},)
+        chat: Sequence[ChatMessage] = ({"role": "user", "content": "x"},)
         requests = [Request("m", chat, SampleKey(f"p{i}", 0, 0, "prover", 0)) for i in range(3)]
         try:
             found = asyncio.gather(*(model.complete(request) for request in requests), return_exceptions=True)

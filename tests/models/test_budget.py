@@ -18,9 +18,12 @@ from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.models.tally import Tally
 from runner.spec.load import load_spec
-from tests.support.play import derived_files, journal_records, nip_run, nip_run_here, only_run, played, spec_file
+from tests.support.calls import answer_to
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.batch_client import providing
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 IN, OUT = 100.0, 400.0
 PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60, "timeout": 0.4}}
@@ -203,7 +206,8 @@ def test_what_costs_nothing_needs_no_price_and_no_limit(tmp_path: Path) -> None:
 
 
 def test_a_budget_of_calls_needs_neither_price_nor_limit(tmp_path: Path) -> None:
-    assert load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", budget={"completions": 5}))
+    spec = load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", budget={"completions": 5}))
+    assert spec.experiment.budget.completions == 5
 
 
 def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
@@ -266,9 +270,9 @@ def paid(budget: Budget, outcome: Completion | Exception) -> None:
     asked = within_budget(complete, budget, CallCosts({"m": SETTINGS}))
     if isinstance(outcome, Exception):
         with pytest.raises(type(outcome)):
-            asyncio.run(asked(REQUEST))
+            asyncio.run(answer_to(asked(REQUEST)))
     else:
-        asyncio.run(asked(REQUEST))
+        asyncio.run(answer_to(asked(REQUEST)))
 
 
 def test_a_call_is_settled_at_what_the_server_counted() -> None:
@@ -299,7 +303,7 @@ def test_a_call_that_was_given_up_is_settled_and_leaves_no_reserve() -> None:
     asked = within_budget(never, budget, CallCosts({"m": SETTINGS}))
 
     async def given_up() -> None:
-        task = asyncio.create_task(asked(REQUEST))
+        task = asyncio.create_task(answer_to(asked(REQUEST)))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -15,6 +15,7 @@ from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
+from tests.support.calls import answer_to
 
 URL = "http://127.0.0.1:9/v1"
 GROUPS = {
@@ -69,7 +70,7 @@ def test_only_groups_that_are_asked_call_by_call_have_a_limit(group: str, at_onc
     async def waiting() -> int:
         provider = Busy()
         complete = connect(groups, POLICY, concurrency=12, providers=dict.fromkeys(groups, provider)).complete
-        calls = [asyncio.create_task(complete(request(group))) for _ in range(20)]
+        calls = [asyncio.create_task(answer_to(complete(request(group)))) for _ in range(20)]
         for _ in range(10):
             await asyncio.sleep(0)
         for call in calls:
@@ -105,9 +106,9 @@ def test_failures_of_transport_are_asked_again_where_there_is_a_network_and_nowh
     complete = connect({group: GROUPS[group]}, POLICY, providers={group: provider}).complete
     if asked == 1:
         with pytest.raises(TransientError):
-            asyncio.run(complete(request(group)))
+            asyncio.run(answer_to(complete(request(group))))
     else:
-        asyncio.run(complete(request(group)))
+        asyncio.run(answer_to(complete(request(group))))
     assert provider.asked == asked
 
 
@@ -122,7 +123,7 @@ def test_each_attempt_of_a_call_is_counted_by_the_budget_and_asked_for_beforehan
     connection = connect(
         {"live": GROUPS["live"]}, POLICY, providers={"live": Flaky()}, budget=budget, events=Beforehand()
     )  # fmt: skip
-    asyncio.run(connection.complete(request("live")))
+    asyncio.run(answer_to(connection.complete(request("live"))))
     assert [spent.completions for spent in before] == [0, 1]
     assert budget.spent.completions == 2
     assert budget._reserved == Tally()

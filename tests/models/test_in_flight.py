@@ -22,17 +22,11 @@ from runner.rollouts.plan import Plan
 from runner.runs.spending import spending
 from runner.spec.load import load_spec
 from runner.storage.journal import Journal
-from tests.support.play import (
-    journal_records,
-    nip_run_here,
-    only_run,
-    played,
-    spec_file,
-    table,
-)
-from tests.support.processes import started_silent, until
+from tests.support.processes import nip_run_here, started_silent, until, until_asked
+from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
 IN, OUT = 10.0, 40.0
@@ -138,7 +132,7 @@ def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> 
         for _ in range(5):
             goal = provider.stats()["chat"] + rng.randrange(1, 40)
             process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-            until(lambda p=process, n=goal: provider.stats()["chat"] >= n or p.poll() is not None)
+            until_asked(provider, "chat", goal, process)
             process.kill()
             kills += process.wait() != 0
             until(lambda: provider.stats()["open"] == 0)

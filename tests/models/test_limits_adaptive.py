@@ -11,9 +11,10 @@ import pytest
 from runner.errors import ContextExceededError, TransientError
 from runner.models.layers.limits import BACKOFF_COOLDOWN_SECONDS, SHRINK, GroupLimit
 from tests.support.limits import TOO_MANY, Time, full_round, limit_of, settled
-from tests.support.play import derived_files, played, spec_file
+from tests.support.runs import derived_files, played
 from tests.support.servers.batch_client import providing
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 # The adaptive limit
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.play import nip_run_here, only_run, played, spec_file
+from tests.support.processes import nip_run_here
+from tests.support.runs import only_run, played
 from tests.support.servers.batch_client import Provider, providing
+from tests.support.specs import spec_file
 
 PATIENT = {"transient": {"attempts": 30, "first_wait": 0.05, "max_wait": 0.2}}
 

@@ -11,8 +11,9 @@ import pytest
 
 from runner.errors import TransientError
 from runner.models.layers.limits import BACKOFF_COOLDOWN_SECONDS, GroupLimit
-from tests.support.play import played, spec_file
+from tests.support.runs import played
 from tests.support.servers.batch_client import providing
+from tests.support.specs import spec_file
 
 TOO_MANY = TransientError("429", status=429)
 

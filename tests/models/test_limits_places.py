@@ -14,6 +14,7 @@ import pytest
 from runner.errors import TransientError
 from runner.models.base import Completion, Request
 from runner.models.layers.limits import FairSemaphore, GroupLimit, within_limits
+from tests.support.calls import answer_to
 from tests.support.limits import ANSWER, TOO_MANY, Time, full_round, limit_of, request, settled
 
 # Places
@@ -169,9 +170,9 @@ def test_a_slow_group_does_not_starve_a_quick_one(tmp_path: Path) -> None:
             return ANSWER
 
         complete = within_limits(ask, gate, limits, lambda _: 1)
-        tasks = [asyncio.create_task(complete(request("slow", i))) for i in range(60)]
+        tasks = [asyncio.create_task(answer_to(complete(request("slow", i)))) for i in range(60)]
         await asyncio.sleep(0.01)
-        quick = [asyncio.create_task(complete(request("quick", i))) for i in range(8)]
+        quick = [asyncio.create_task(answer_to(complete(request("quick", i)))) for i in range(8)]
         await asyncio.gather(*quick)
         seen = dict(done)
         for task in tasks:

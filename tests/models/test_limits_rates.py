@@ -11,9 +11,11 @@ import pytest
 
 from runner.models.base import Choice, Completion, Request, Usage
 from runner.models.layers.limits import FairSemaphore, LeakyBucket, within_limits
+from tests.support.calls import answer_to
 from tests.support.limits import Time, limit_of, request
-from tests.support.play import played, spec_file
+from tests.support.runs import played
 from tests.support.servers.batch_client import providing
+from tests.support.specs import spec_file
 
 # Rates
 
@@ -82,7 +84,7 @@ def test_calls_that_waited_for_a_place_when_a_rate_was_learnt_are_held_to_it() -
         limit = limit_of(1, time)
         complete = within_limits(answered, FairSemaphore(1), {"m": limit}, lambda _: 100)
         await limit.enter()
-        waiting = [asyncio.create_task(complete(request(index=i))) for i in range(120)]
+        waiting = [asyncio.create_task(answer_to(complete(request(index=i)))) for i in range(120)]
         await asyncio.sleep(0)
         limit.learn({"x-ratelimit-limit-tokens": "6000"})
         begun = time.now

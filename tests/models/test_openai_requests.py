@@ -13,7 +13,8 @@ from runner.models.base import Request
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 from tests.support.openai_calls import CHAT, SAMPLE, ask, settings
-from tests.support.servers.chat_client import Loopback, serving
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
 
 
 @pytest.fixture(scope="module")

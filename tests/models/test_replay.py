@@ -14,9 +14,12 @@ from runner.rollouts.plan import Plan
 from runner.runs.run import RunResult
 from runner.runs.wiring import ReplayOf
 from runner.spec.load import load_spec
-from tests.support.play import derived_files, nip_run_here, only_run, played, spec_file, table
-from tests.support.servers.chat_client import Loopback, serving
-from tests.support.subprocess_server import ROOT
+from tests.support.paths import ROOT
+from tests.support.processes import nip_run_here
+from tests.support.runs import derived_files, only_run, played, table
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
+from tests.support.specs import spec_file
 
 FILES = ("rollouts.parquet", "messages.parquet", "completions.parquet", "metrics.json")
 

@@ -16,9 +16,11 @@ from runner.models.events import CallEvents
 from runner.models.layers.retry import own_wait, with_retries
 from runner.models.policy import TransientPolicy
 from runner.models.providers.openai_wire import retry_after
-from tests.support.play import journal_records, played, spec_file
+from tests.support.calls import answer_to
 from tests.support.processes import ended_or_killed, started_silent
+from tests.support.runs import journal_records, played
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 REQUEST = Request("m", ({"role": "user", "content": "x"},), SampleKey("p", 0, 0, "verifier", 0))
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
@@ -56,7 +58,7 @@ class Played(CallEvents):
         asked = with_retries(
             self._complete, self.policy, self, sleep=self._sleep, clock=lambda: self.now, rng=random.Random(1)
         )
-        return asyncio.run(asked(REQUEST))
+        return asyncio.run(answer_to(asked(REQUEST)))
 
 
 def failures(count: int, **more: Any) -> list[NipRunError | None]:

@@ -17,9 +17,10 @@ from runner.models.journal_index import JournalIndex
 from runner.models.layers.journaled import JournaledCompleter
 from runner.spec.load import load_spec
 from runner.storage.journal import Journal, read_journal
-from tests.support.play import journal_records, nip_run_here, only_run, played, spec_file, table
-from tests.support.processes import started_silent
+from tests.support.processes import nip_run_here, started_silent
+from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing
+from tests.support.specs import spec_file
 
 REPEATS = 4
 SIZE = 6

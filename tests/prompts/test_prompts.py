@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from runner.prompts.templates import (
 )
 from runner.protocols.load import builtin_names, load_protocol
 from runner.protocols.protocol import Protocol
+from tests.support.processes import python
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "prompts" / "code_validation"
@@ -39,7 +39,9 @@ def rendered(folder: Path, source: str, columns: dict[str, object] | None = None
     return load(folder, source, columns).render("verifier", variables(SOLO, "verifier", columns=columns))
 
 
-def variables(protocol: Protocol, agent: str, *, columns=COLUMNS, prover_stance=1, round_=0) -> dict[str, object]:
+def variables(
+    protocol: Protocol, agent: str, *, columns: Mapping[str, Any] = COLUMNS, prover_stance: int = 1, round_: int = 0
+) -> dict[str, object]:
     return prompt_variables(
         protocol,
         agent,
@@ -123,7 +125,7 @@ def refusal(folder: Path, source: str | bytes) -> str:
     ],
     ids=lambda source: str(source)[:60],
 )
-def test_a_hostile_template_is_refused_before_anything_is_rendered(tmp_path, source):
+def test_a_hostile_template_is_refused_before_anything_is_rendered(tmp_path: Path, source: str) -> None:
     assert refusal(tmp_path, source).startswith("verifier.jinja:")
 
 
@@ -160,12 +162,8 @@ except NipRunError as error:
     ],
     ids=lambda source: source[:60],
 )
-def test_what_a_template_makes_is_bounded_in_time_and_memory(tmp_path, source):
-    done = subprocess.run(
-        [sys.executable, "-c", RENDER, str(tmp_path), source],
-        capture_output=True, text=True, timeout=8, check=False, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+def test_what_a_template_makes_is_bounded_in_time_and_memory(tmp_path: Path, source: str) -> None:
+    done = python(RENDER, tmp_path, source, timeout=8)
     assert done.returncode == 0, done.stderr[-300:]
     word, rest = done.stdout.split(" ", 1)
     assert word == "refused" or int(rest) <= 4 << 20
@@ -185,17 +183,17 @@ def test_what_a_template_makes_is_bounded_in_time_and_memory(tmp_path, source):
         "{{ question|trim(5) }}",
     ],
 )
-def test_what_fails_while_it_is_rendered_names_the_template(tmp_path, source):
+def test_what_fails_while_it_is_rendered_names_the_template(tmp_path: Path, source: str) -> None:
     with pytest.raises(NipRunError, match="verifier"):
         rendered(tmp_path, source)
 
 
-def test_a_file_that_renders_too_much_is_stopped(tmp_path):
+def test_a_file_that_renders_too_much_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="'verifier' renders to more than 4 MiB"):
         rendered(tmp_path, "{% for x in question %}{{ question }}{% endfor %}", {**COLUMNS, "question": "q" * 3000})
 
 
-def test_all_that_is_forbidden_is_reported_with_its_line(tmp_path):
+def test_all_that_is_forbidden_is_reported_with_its_line(tmp_path: Path) -> None:
     message = refusal(tmp_path, "a\n{{ x() }}\n\n{% include 'y' %}\n")
     assert message.split("\n") == [
         "verifier.jinja:2:1: Call is not allowed in a template",
@@ -210,15 +208,15 @@ def test_all_that_is_forbidden_is_reported_with_its_line(tmp_path):
     "text",
     ["{{ 7*7 }} ${oc.env:HOME}", "{% raw %}", "{# not a comment #}", "<b>&amp;</b>", "%(x)s {0} \\n", "İ😀\u2028"],
 )
-def test_a_datapoints_text_reaches_the_prompt_unchanged(tmp_path, text):
+def test_a_datapoints_text_reaches_the_prompt_unchanged(tmp_path: Path, text: str) -> None:
     assert rendered(tmp_path, "[{{ question }}]", {"question": text}) == f"[{text}]"
 
 
-def test_text_of_the_template_itself_is_kept_to_the_last_newline_but_one(tmp_path):
+def test_text_of_the_template_itself_is_kept_to_the_last_newline_but_one(tmp_path: Path) -> None:
     assert rendered(tmp_path, "\ufeffa\n\nb \n\n") == "a\n\nb \n"
 
 
-def test_what_is_allowed_works(tmp_path):
+def test_what_is_allowed_works(tmp_path: Path) -> None:
     source = (
         "{% if size > 3 and solution is defined %}{{ solution|trim('\\n')|indent(2) }}{% endif %}"
         "{% for h in headers %}{{ loop.index }}{{ h }}{% endfor %}{{ question|upper }}{{ questions_left + 1 }}"
@@ -234,7 +232,7 @@ def test_what_is_allowed_works(tmp_path):
     "source",
     ["a\n{{ NAME }}", "a\n{% if NAME %}x{% endif %}", "a\n{{ NAME|default('') }}", "a\n{{ 'x' if NAME is defined }}"],
 )
-def test_the_label_must_not_reach_a_prompt(tmp_path, name, source):
+def test_the_label_must_not_reach_a_prompt(tmp_path: Path, name: str, source: str) -> None:
     path = tmp_path / "verifier.jinja"
     path.write_text(source.replace("NAME", name))
     for columns in ([*COLUMNS, "label", "y"], None):
@@ -246,7 +244,7 @@ def test_the_label_must_not_reach_a_prompt(tmp_path, name, source):
         ]
 
 
-def test_the_label_is_not_among_the_variables_either():
+def test_the_label_is_not_among_the_variables_either() -> None:
     columns = {**COLUMNS, "label": 1, "y": 1}
     for name in builtin_names():
         protocol = load_protocol(name)
@@ -254,17 +252,17 @@ def test_the_label_is_not_among_the_variables_either():
             assert not {"label", "y"} & variables(protocol, agent, columns=columns).keys()
 
 
-def test_an_unknown_variable_names_the_nearest(tmp_path):
+def test_an_unknown_variable_names_the_nearest(tmp_path: Path) -> None:
     assert refusal(tmp_path, "a\n\n{{ qestion }}") == (
         "verifier.jinja:3:4: qestion: no such variable, and the dataset has no such column; did you mean 'question'?"
     )
 
 
-def test_a_column_of_the_dataset_is_a_variable(tmp_path):
+def test_a_column_of_the_dataset_is_a_variable(tmp_path: Path) -> None:
     assert rendered(tmp_path, "{{ size }}") == "5"
 
 
-def test_a_column_that_has_the_name_of_a_documented_variable_is_refused_where_it_is_used(tmp_path):
+def test_a_column_that_has_the_name_of_a_documented_variable_is_refused_where_it_is_used(tmp_path: Path) -> None:
     columns = {**COLUMNS, "agent": "mallory"}
     assert rendered(tmp_path, "{{ question }}", columns) == "What is it?"
     with pytest.raises(SpecError, match="agent: both a column of the dataset and a variable of the runner"):
@@ -272,11 +270,11 @@ def test_a_column_that_has_the_name_of_a_documented_variable_is_refused_where_it
     assert variables(SOLO, "verifier", columns=columns)["agent"] == "verifier"
 
 
-def test_every_documented_variable_is_given():
+def test_every_documented_variable_is_given() -> None:
     assert variables(SOLO, "verifier").keys() - COLUMNS.keys() == VARIABLES.keys()
 
 
-def test_a_missing_folder_and_missing_templates_are_reported(tmp_path):
+def test_a_missing_folder_and_missing_templates_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec.yaml:4:1: prompts: no folder"):
         load_prompts(tmp_path / "no", SOLO, None, Place("spec.yaml", 4, 1))
     (tmp_path / "verifer.jinja").write_text("")
@@ -287,11 +285,7 @@ def test_a_missing_folder_and_missing_templates_are_reported(tmp_path):
 
 # The prompts that ship
 
-AGENTS = [
-    pytest.param(name, agent, id=f"{name}-{agent}")
-    for name in builtin_names()
-    for agent in template_names(load_protocol(name))
-]
+AGENTS = [(name, agent) for name in builtin_names() for agent in template_names(load_protocol(name))]
 
 
 def shipped(name: str) -> tuple[Protocol, PromptSet]:
@@ -301,7 +295,7 @@ def shipped(name: str) -> tuple[Protocol, PromptSet]:
 
 @pytest.mark.parametrize(("name", "template"), AGENTS)
 @pytest.mark.parametrize("stance", [0, 1])
-def test_a_shipped_prompt_renders_in_every_round(name, template, stance):
+def test_a_shipped_prompt_renders_in_every_round(name: str, template: str, stance: int) -> None:
     protocol, prompts = shipped(name)
     agent = template.removesuffix(LAST_ROUND)
     columns = {"question": "QQQ", "solution": "SSS", "label": "LABEL-1", "y": "LABEL-2"}
@@ -319,7 +313,7 @@ def test_a_shipped_prompt_renders_in_every_round(name, template, stance):
 
 
 @pytest.mark.parametrize("name", builtin_names())
-def test_a_shipped_verifier_prompt_has_the_wire_format(name):
+def test_a_shipped_verifier_prompt_has_the_wire_format(name: str) -> None:
     protocol, prompts = shipped(name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
         text = prompts.render(template, variables(protocol, "verifier"))
@@ -331,14 +325,14 @@ def test_a_shipped_verifier_prompt_has_the_wire_format(name):
 
 
 @pytest.mark.parametrize("name", builtin_names())
-def test_a_shipped_verifier_prompt_does_not_know_the_provers_stance(name):
+def test_a_shipped_verifier_prompt_does_not_know_the_provers_stance(name: str) -> None:
     _, prompts = shipped(name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
         assert "stance" not in prompts.variables[template]
 
 
 @pytest.mark.parametrize("name", ["nip", "debate", "mnip"])
-def test_a_shipped_verifier_prompt_counts_the_questions_that_are_left(name):
+def test_a_shipped_verifier_prompt_counts_the_questions_that_are_left(name: str) -> None:
     protocol, prompts = shipped(name)
     for round_ in range(protocol.max_message_rounds):
         left = sum("verifier" in protocol.can_be_active(i) for i in range(round_ + 1, protocol.max_message_rounds))
@@ -348,8 +342,8 @@ def test_a_shipped_verifier_prompt_counts_the_questions_that_are_left(name):
             assert re.search(wanted, text), (round_, left)
 
 
-@pytest.mark.parametrize(("name", "template"), [case.values for case in AGENTS if case.values[1].startswith("prover")])
-def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name, template):
+@pytest.mark.parametrize(("name", "template"), [case for case in AGENTS if case[1].startswith("prover")])
+def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name: str, template: str) -> None:
     protocol, prompts = shipped(name)
     texts = {}
     for stance in (0, 1):
@@ -362,7 +356,7 @@ def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name, template):
     assert "Decision: " not in texts[0] + texts[1]
 
 
-def test_every_shipped_template_is_used_by_its_protocol():
+def test_every_shipped_template_is_used_by_its_protocol() -> None:
     for name in builtin_names():
         files = {path.name.removesuffix(".jinja") for path in (SHIPPED / name).iterdir()}
         assert files == set(template_names(load_protocol(name)))

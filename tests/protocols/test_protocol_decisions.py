@@ -19,7 +19,7 @@ from tests.support.games import LENIENT, STRICT, finished, undecided
 # Decisions and rewards
 
 
-def test_an_undecided_solo_verifier_is_terminated_in_its_first_round():
+def test_an_undecided_solo_verifier_is_terminated_in_its_first_round() -> None:
     protocol = load_protocol("solo_verifier", {"verifier_terminated_penalty": -0.25})
     played = finished(protocol, undecided(protocol))
     assert (played.terminated, played.decided, len(played.rounds)) == (True, False, 1)
@@ -28,18 +28,18 @@ def test_an_undecided_solo_verifier_is_terminated_in_its_first_round():
     assert episode_rewards(protocol, played.rounds) == {"verifier": -0.25}
 
 
-def test_a_solo_verifier_decides_in_one_round():
+def test_a_solo_verifier_decides_in_one_round() -> None:
     played = finished(load_protocol("solo_verifier"), lambda *_: "Decision: reject", label=1)
     assert (played.decision, len(played.rounds), played.rounds[0].rewards) == (0, 1, {"verifier": -1.0})
 
 
-def test_a_round_with_a_verdict_sends_no_message():
+def test_a_round_with_a_verdict_sends_no_message() -> None:
     played = finished(load_protocol("debate"), lambda *_: "Well. DECISION: ACCEPT")
     assert played.rounds[0].messages == []
     assert played.rounds[0].raw == {"verifier": "Well. DECISION: ACCEPT"}
 
 
-def test_a_verdict_that_comes_too_early_is_ignored_and_earns_the_no_guess_reward():
+def test_a_verdict_that_comes_too_early_is_ignored_and_earns_the_no_guess_reward() -> None:
     protocol = load_protocol("nip", {"min_message_rounds": 3, "verifier_no_guess_reward": 0.125})
     played = finished(protocol, lambda turn, name: "Decision: accept" if name == "verifier" else "x")
     assert played.decided
@@ -48,7 +48,7 @@ def test_a_verdict_that_comes_too_early_is_ignored_and_earns_the_no_guess_reward
 
 
 @pytest.mark.parametrize("stance", [0, 1])
-def test_a_random_stance_moves_the_provers_reward(stance):
+def test_a_random_stance_moves_the_provers_reward(stance: int) -> None:
     protocol = load_protocol("nip", {"randomize_prover_stance": True})
     assert protocol.stance("prover", stance) == stance
     played = finished(
@@ -58,19 +58,19 @@ def test_a_random_stance_moves_the_provers_reward(stance):
 
 
 @pytest.mark.parametrize("name", ["debate", "merlin_arthur", "solo_verifier"])
-def test_a_stance_that_is_fixed_cannot_be_randomised(name):
+def test_a_stance_that_is_fixed_cannot_be_randomised(name: str) -> None:
     with pytest.raises(SpecError, match="fixes randomize_prover_stance"):
         load_protocol(name, {"randomize_prover_stance": True})
 
 
-def test_shared_rewards_are_the_verifiers():
+def test_shared_rewards_are_the_verifiers() -> None:
     protocol = load_protocol("debate", {"shared_reward": True})
     played = finished(protocol, lambda *_: "Decision: reject", label=1)
     assert played.rounds[0].rewards == {"prover0": -1.0, "prover1": -1.0, "verifier": -1.0}
 
 
 @pytest.mark.parametrize("name", builtin_names())
-def test_an_undecided_game_ends_in_the_last_round_in_which_somebody_speaks(name):
+def test_an_undecided_game_ends_in_the_last_round_in_which_somebody_speaks(name: str) -> None:
     protocol = load_protocol(name)
     played = finished(protocol, undecided(protocol))
     assert played.terminated
@@ -80,19 +80,19 @@ def test_an_undecided_game_ends_in_the_last_round_in_which_somebody_speaks(name)
 # Parsing
 
 
-def test_an_agent_that_does_not_speak_cannot_have_spoken():
+def test_an_agent_that_does_not_speak_cannot_have_spoken() -> None:
     protocol = load_protocol("nip")
     for agent, round_ in (("prover", 0), ("verifier", 1), ("verifier", 8), ("nobody", 0)):
         with pytest.raises(AgentNotActiveInChannelError):
             parse_answer(protocol, agent, round_, "text", STRICT)
 
 
-def test_an_announced_decision_must_be_one_of_the_two():
+def test_an_announced_decision_must_be_one_of_the_two() -> None:
     with pytest.raises(InvalidDecisionError):
         parse_answer(load_protocol("nip"), "verifier", 0, "decision: maybe", STRICT)
 
 
-def test_every_channel_needs_its_header():
+def test_every_channel_needs_its_header() -> None:
     with pytest.raises(NotAllActiveChannelsInResponseError, match="Question for Expert_2:"):
         parse_answer(load_protocol("debate"), "verifier", 0, "question for expert_1: why?", STRICT)
 
@@ -111,7 +111,9 @@ def test_every_channel_needs_its_header():
         ("I ask: why?", Decision.NONE),
     ],
 )
-def test_the_lenient_format_forgives_marks_and_spacing_but_not_two_verdicts(text, decision):
+def test_the_lenient_format_forgives_marks_and_spacing_but_not_two_verdicts(
+    text: str, decision: Decision | None
+) -> None:
     protocol = load_protocol("nip")
     if decision is None:
         with pytest.raises(InvalidDecisionError):

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from runner.prompts.chat import chat_messages
 from runner.protocols.game import Message, Round
 from runner.protocols.load import load_protocol
 from tests.support.games import finished, who_speaks
-from tests.support.subprocess_server import ROOT
+from tests.support.processes import python
 
 # Turn order
 
 
-def test_the_verifier_or_the_provers_begin():
+def test_the_verifier_or_the_provers_begin() -> None:
     v, p = {"verifier"}, {"prover0", "prover1"}
     assert who_speaks(load_protocol("debate"), 4) == [v, p, v, p]
     assert who_speaks(load_protocol("debate", {"verifier_first": False}), 4) == [p, v, p, v]
 
 
-def test_sequential_provers_take_turns_in_either_order():
+def test_sequential_provers_take_turns_in_either_order() -> None:
     v, a, b = {"verifier"}, {"prover0"}, {"prover1"}
     assert who_speaks(load_protocol("debate", {"sequential": True}), 6) == [v, a, b, v, a, b]
     backwards = load_protocol("debate", {"sequential": True, "prover0_first": False, "verifier_first": False})
@@ -31,12 +27,12 @@ def test_sequential_provers_take_turns_in_either_order():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 2**62, 2**63 - 1])
-def test_merlin_and_arthur_are_drawn_by_the_parity_of_the_seed(seed):
+def test_merlin_and_arthur_are_drawn_by_the_parity_of_the_seed(seed: int) -> None:
     assert set(load_protocol("merlin_arthur").speakers(0, seed)) == {"prover1" if seed % 2 else "prover0"}
     assert set(load_protocol("merlin_arthur").speakers(1, seed)) == {"verifier"}
 
 
-def test_nobody_knows_which_of_merlin_and_arthur_spoke():
+def test_nobody_knows_which_of_merlin_and_arthur_spoke() -> None:
     protocol = load_protocol("merlin_arthur")
     for seed in (0, 1):
         played = finished(
@@ -54,24 +50,24 @@ def _orders(seeds: range) -> list[tuple[str, ...]]:
     return [protocol.channel_order("verifier", seed) for seed in seeds]
 
 
-def test_channel_order_is_shuffled_by_the_seed():
+def test_channel_order_is_shuffled_by_the_seed() -> None:
     counts = {order: _orders(range(400)).count(order) for order in set(_orders(range(400)))}
     assert len(counts) == 2
     assert min(counts.values()) > 150
 
 
-def test_channel_order_is_the_files_own_without_shuffling():
+def test_channel_order_is_the_files_own_without_shuffling() -> None:
     protocol = load_protocol("debate")
     assert {protocol.channel_order("verifier", seed) for seed in range(50)} == {("prover0_channel", "prover1_channel")}
     assert {protocol.channel_order("prover0", seed) for seed in range(50)} == {("prover1_channel", "prover0_channel")}
 
 
-def test_shuffling_keeps_an_order_that_is_no_set():
+def test_shuffling_keeps_an_order_that_is_no_set() -> None:
     protocol = load_protocol("debate", {"randomize_channel_order": True})
     assert {protocol.channel_order("prover0", seed) for seed in range(50)} == {("prover1_channel", "prover0_channel")}
 
 
-def test_shuffled_channels_change_the_order_of_the_chat():
+def test_shuffled_channels_change_the_order_of_the_chat() -> None:
     protocol = load_protocol("debate", {"randomize_channel_order": True})
     said = Round(
         raw={"prover0": "zero", "prover1": "one"},
@@ -85,10 +81,7 @@ def test_shuffled_channels_change_the_order_of_the_chat():
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
-def test_channel_order_is_the_same_in_every_process(hash_seed):
+def test_channel_order_is_the_same_in_every_process(hash_seed: str) -> None:
     code = "from tests.protocols.test_protocol_order import _orders; print(_orders(range(40)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = python(code, PYTHONHASHSEED=hash_seed)
     assert done.stdout.strip() == str(_orders(range(40)))

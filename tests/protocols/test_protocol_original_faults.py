@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +24,7 @@ from tests.support.games import DUEL, LENIENT, STRICT, finished, protocol_of, un
 
 
 @pytest.mark.parametrize("verdict", [0, 1])
-def test_both_provers_of_mnip_are_paid_for_their_one_stance(verdict):
+def test_both_provers_of_mnip_are_paid_for_their_one_stance(verdict: int) -> None:
     protocol = load_protocol("mnip", {"randomize_prover_stance": True})
     for stance in (0, 1):
         paid = payoff(
@@ -35,11 +37,15 @@ def test_both_provers_of_mnip_are_paid_for_their_one_stance(verdict):
     assert fixed["prover0"] == fixed["prover1"] == float(verdict == 1)
 
 
+def always(text: str, *_: object) -> str:
+    return text
+
+
 @pytest.mark.parametrize(("force", "label", "verdict"), [("zero", 1, 0), ("one", 0, 1), ("y", 0, 0), ("y", 1, 1)])
-def test_a_forced_decision_is_the_decision_and_is_scored(force, label, verdict):
+def test_a_forced_decision_is_the_decision_and_is_scored(force: str, label: int, verdict: int) -> None:
     protocol = load_protocol("nip", {"force_guess": force})
     for said in ("Decision: accept", "Decision: reject", "no verdict"):
-        played = finished(protocol, lambda turn, name, said=said: said, label=label)
+        played = finished(protocol, partial(always, said), label=label)
         assert played.decision == verdict
         assert played.rounds[-1].decision == verdict
         assert played.rounds[-1].rewards == {
@@ -47,7 +53,7 @@ def test_a_forced_decision_is_the_decision_and_is_scored(force, label, verdict):
         }  # fmt: skip
 
 
-def test_a_history_goes_on_after_a_silent_round():
+def test_a_history_goes_on_after_a_silent_round() -> None:
     protocol = load_protocol("nip", {"max_message_rounds": 6})
     rounds = [
         Round(raw={"verifier": "q0"}, messages=[Message("main", "verifier", "q0")]),
@@ -59,14 +65,14 @@ def test_a_history_goes_on_after_a_silent_round():
     assert [m["content"] for m in chat] == ["s", "q0", "Decision: accept", "p3"]
 
 
-def test_a_provers_text_is_a_message_whatever_it_says():
+def test_a_provers_text_is_a_message_whatever_it_says() -> None:
     for text in ("Decision: reject", "decision: perhaps", "Decision: accept"):
         parsed = parse_answer(load_protocol("nip"), "prover", 1, text, STRICT)
         assert parsed == parse_answer(load_protocol("nip"), "prover", 1, text, LENIENT)
         assert (parsed.decision, parsed.messages) == (Decision.NONE, {"main": text})
 
 
-def test_offsets_are_those_of_the_text_itself():
+def test_offsets_are_those_of_the_text_itself() -> None:
     text = "İİİİİ aside QUESTION FOR EXPERT_1: İs it?\nquestion for Expert_2: İt ends so İ"
     parsed = parse_answer(load_protocol("debate"), "verifier", 0, text, STRICT)
     assert parsed.messages == {
@@ -75,7 +81,7 @@ def test_offsets_are_those_of_the_text_itself():
     }
 
 
-def test_a_header_with_a_letter_that_grows_is_found(tmp_path):
+def test_a_header_with_a_letter_that_grows_is_found(tmp_path: Path) -> None:
     protocol = protocol_of(tmp_path, DUEL.replace("To one:", "İlk:"))
     parsed = parse_answer(protocol, "verifier", 0, "x İlk: a\nTO TWO: b", STRICT)
     assert parsed.messages == {"one": "İlk: a", "two": "TO TWO: b"}
@@ -98,7 +104,7 @@ def _agent(protocol: Protocol, name: str, attempts: int) -> OpenAiWholeAgent:
     return OpenAiWholeAgent(experiment, AgentRuntime(prompts), name, protocol)
 
 
-def test_an_empty_message_fills_only_the_channels_in_which_the_agent_speaks(tmp_path):
+def test_an_empty_message_fills_only_the_channels_in_which_the_agent_speaks(tmp_path: Path) -> None:
     protocol = protocol_of(tmp_path, DUEL)
     calls = []
 
@@ -112,7 +118,7 @@ def test_an_empty_message_fills_only_the_channels_in_which_the_agent_speaks(tmp_
     assert len(calls) == 3
 
 
-def test_mnip_keeps_its_own_round_limits():
+def test_mnip_keeps_its_own_round_limits() -> None:
     protocol = load_protocol("mnip", {"max_message_rounds": 3, "min_message_rounds": 3})
     assert len(finished(protocol, undecided(protocol)).rounds) == 3
     decides = finished(
@@ -121,7 +127,12 @@ def test_mnip_keeps_its_own_round_limits():
     assert (len(decides.rounds), decides.decided) == (3, True)
 
 
-VARIANTS = ({}, {"verifier_first": False}, {"sequential": True}, {"max_message_rounds": 5})
+VARIANTS: tuple[dict[str, object], ...] = (
+    {},
+    {"verifier_first": False},
+    {"sequential": True},
+    {"max_message_rounds": 5},
+)
 FIXED = [
     ("adp", {"sequential": True}, "sequential at False"),
     ("adp", {"max_message_rounds": 5}, "max_message_rounds at 2"),
@@ -142,7 +153,9 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("name", "parameters", "fixes"), FIXED)
-def test_a_parameter_that_the_protocol_fixes_is_refused_by_its_name(name, parameters, fixes):
+def test_a_parameter_that_the_protocol_fixes_is_refused_by_its_name(
+    name: str, parameters: dict[str, object], fixes: str
+) -> None:
     (parameter,) = parameters
     with pytest.raises(SpecError) as caught:
         load_protocol(name, parameters)
@@ -152,7 +165,9 @@ def test_a_parameter_that_the_protocol_fixes_is_refused_by_its_name(name, parame
 
 
 @pytest.mark.parametrize(("name", "parameters"), ALLOWED)
-def test_the_number_of_questions_is_the_number_of_rounds_in_which_the_verifier_speaks(name, parameters):
+def test_the_number_of_questions_is_the_number_of_rounds_in_which_the_verifier_speaks(
+    name: str, parameters: dict[str, object]
+) -> None:
     protocol = load_protocol(name, parameters)
     speaks = ["verifier" in protocol.can_be_active(i) for i in range(protocol.max_message_rounds)]
     assert protocol.max_verifier_questions == sum(speaks)
@@ -161,7 +176,7 @@ def test_the_number_of_questions_is_the_number_of_rounds_in_which_the_verifier_s
 
 
 @pytest.mark.parametrize("name", builtin_names())
-def test_a_finished_game_has_one_entry_a_round_and_the_last_is_not_missing(name):
+def test_a_finished_game_has_one_entry_a_round_and_the_last_is_not_missing(name: str) -> None:
     protocol = load_protocol(name)
     played = finished(protocol, undecided(protocol), seed=1)
     speakers = who_speaks(protocol, protocol.max_message_rounds, seed=1)
@@ -169,7 +184,7 @@ def test_a_finished_game_has_one_entry_a_round_and_the_last_is_not_missing(name)
     assert all(len(r.messages) == sum(map(len, protocol.speakers(i, 1).values())) for i, r in enumerate(played.rounds))
 
 
-def test_a_game_that_was_begun_goes_on_as_it_would_have():
+def test_a_game_that_was_begun_goes_on_as_it_would_have() -> None:
     protocol = load_protocol("debate", {"sequential": True})
     whole = finished(protocol, undecided(protocol), seed=3)
     game = play(protocol, seed=3, label=1, prover_stance=1, rounds=whole.rounds[:5])

@@ -61,7 +61,9 @@ def here(key: str) -> Place:
     ],
     ids=lambda value: str(value)[:50],
 )  # fmt: skip
-def test_a_mistake_in_a_protocol_file_is_said_at_its_place(tmp_path, old, new, messages):
+def test_a_mistake_in_a_protocol_file_is_said_at_its_place(
+    tmp_path: Path, old: str, new: str, messages: list[str]
+) -> None:
     assert old in SEVENTH
     with pytest.raises(SpecError) as caught:
         protocol_of(tmp_path, SEVENTH.replace(old, new, 1))
@@ -69,18 +71,18 @@ def test_a_mistake_in_a_protocol_file_is_said_at_its_place(tmp_path, old, new, m
     assert [text[: len(wanted)] for text, wanted in zip(found, messages, strict=True)] == messages
 
 
-def test_a_header_that_is_the_start_of_another_is_refused(tmp_path):
+def test_a_header_that_is_the_start_of_another_is_refused(tmp_path: Path) -> None:
     text = DUEL.replace('one: "To one:", two: "To two:"', 'one: "To one", two: "To one or two:"')
     with pytest.raises(SpecError, match="one header stands in another"):
         protocol_of(tmp_path, text)
 
 
-def test_a_missing_agents_section_is_refused(tmp_path):
+def test_a_missing_agents_section_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="missing key"):
         protocol_of(tmp_path, "name: x\n")
 
 
-def test_a_misspelt_parameter_gets_the_nearest_one():
+def test_a_misspelt_parameter_gets_the_nearest_one() -> None:
     with pytest.raises(SpecError, match="no such parameter; did you mean 'max_message_rounds'"):
         load_protocol("nip", {"max_message_round": 3})
 
@@ -94,19 +96,19 @@ def test_a_misspelt_parameter_gets_the_nearest_one():
         ("debate", {"max_message_rounds": 2, "verifier_first": False, "sequential": True}),
     ],
 )
-def test_a_game_in_which_no_decision_can_count_is_unplayable(name, parameters):
-    assert list(unplayable(load_protocol(name, parameters), lambda _: here))
-    assert not list(unplayable(load_protocol(name), lambda _: here))
+def test_a_game_in_which_no_decision_can_count_is_unplayable(name: str, parameters: dict[str, object]) -> None:
+    assert list(unplayable(load_protocol(name, parameters), here))
+    assert not list(unplayable(load_protocol(name), here))
 
 
-def test_a_verifier_that_may_never_decide_is_unplayable(tmp_path):
+def test_a_verifier_that_may_never_decide_is_unplayable(tmp_path: Path) -> None:
     protocol = protocol_of(
         tmp_path, SEVENTH.replace("speak: {verifier: [main]}", "speak: {verifier: [main]}\n    may_decide: false")
     )
-    assert [p.key for p in unplayable(protocol, lambda _: here)] == ["protocol"]
+    assert [p.key for p in unplayable(protocol, here)] == ["protocol"]
 
 
-def test_no_protocol_has_python_code_of_its_own():
+def test_no_protocol_has_python_code_of_its_own() -> None:
     source = "".join(p.read_text() for p in (ROOT / "runner" / "protocols").glob("*.py"))
     for name in ("merlin", "arthur", "debate.", "mnip", "solo_verifier"):
         assert f'"{name}' not in source.lower()
@@ -115,7 +117,7 @@ def test_no_protocol_has_python_code_of_its_own():
 # A seventh protocol, in YAML alone
 
 
-def test_a_seventh_protocol_is_played_from_yaml_alone(tmp_path):
+def test_a_seventh_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:
     protocol = protocol_of(tmp_path, SEVENTH)
     assert who_speaks(protocol, 6) == [
         {"verifier"}, {"speaker"}, {"second"}, {"third"}, {"speaker"}, {"verifier"},
@@ -132,7 +134,7 @@ def test_a_seventh_protocol_is_played_from_yaml_alone(tmp_path):
     assert episode_rewards(protocol, played.rounds) == {"speaker": 1.0, "second": 1.0, "third": 0.0, "verifier": 1.0}
 
 
-def test_the_verifier_never_sees_the_room_it_is_no_member_of(tmp_path):
+def test_the_verifier_never_sees_the_room_it_is_no_member_of(tmp_path: Path) -> None:
     protocol = protocol_of(tmp_path, SEVENTH)
     played = finished(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
     for round_ in range(11):
@@ -142,7 +144,7 @@ def test_the_verifier_never_sees_the_room_it_is_no_member_of(tmp_path):
     assert seen == ["s", "main verifier 0", "main speaker 4", "main verifier 5", "main speaker 9"]
 
 
-def test_those_in_the_room_see_it_and_not_what_is_said_outside(tmp_path):
+def test_those_in_the_room_see_it_and_not_what_is_said_outside(tmp_path: Path) -> None:
     protocol = protocol_of(tmp_path, SEVENTH)
     played = finished(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
     chat = chat_messages(protocol, "third", played.rounds[:8], round_=8, system="s")
@@ -161,7 +163,7 @@ def test_those_in_the_room_see_it_and_not_what_is_said_outside(tmp_path):
     ]  # fmt: skip
 
 
-def test_several_messages_in_one_channel_and_round_keep_an_order(tmp_path):
+def test_several_messages_in_one_channel_and_round_keep_an_order(tmp_path: Path) -> None:
     protocol = protocol_of(tmp_path, SEVENTH, sequential=False)
     played = finished(protocol, lambda turn, name: f"{name} {turn.round}")
     chat = chat_messages(protocol, "speaker", played.rounds[:2], round_=2, system="s")
@@ -169,7 +171,7 @@ def test_several_messages_in_one_channel_and_round_keep_an_order(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["debate", "debate.yaml"])
-def test_a_protocol_extends_a_built_in_one(tmp_path, name):
+def test_a_protocol_extends_a_built_in_one(tmp_path: Path, name: str) -> None:
     text = f"name: short_debate\nextends: {name}\nparameters: {{max_message_rounds: 3}}\nfixed: []\n"
     protocol = protocol_of(tmp_path, text)
     assert protocol.name == "short_debate"
@@ -178,6 +180,6 @@ def test_a_protocol_extends_a_built_in_one(tmp_path, name):
     assert "randomize_prover_stance" not in protocol.file.fixed
 
 
-def test_a_protocol_extends_a_file_beside_it_first(tmp_path):
+def test_a_protocol_extends_a_file_beside_it_first(tmp_path: Path) -> None:
     (tmp_path / "debate.yaml").write_text(SEVENTH)
     assert protocol_of(tmp_path, "name: mine\nextends: debate.yaml\n").agent_names[0] == "speaker"

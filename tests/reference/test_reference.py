@@ -22,7 +22,7 @@ from runner.training.selection import probabilities, replaced_proportion, sample
 from tests.reference.adapter import agents_of, cases, named, protocol_of, scripted_game
 
 
-def each(name: str, kind: str | None = None) -> Any:
+def each(name: str, kind: str | None = None) -> pytest.MarkDecorator:
     found = [case for case in cases(name) if kind is None or case["kind"] == kind]
     return pytest.mark.parametrize("case", found, ids=[f"{name}-{case['case']}" for case in found])
 

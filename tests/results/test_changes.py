@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from runner.results.folder import RunFolder
-from runner.runs.session import ReplayOf
-from tests.support.play import played, spec_file
+from runner.runs.wiring import ReplayOf
+from tests.support.runs import played
+from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec
 
 

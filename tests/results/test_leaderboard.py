@@ -22,8 +22,10 @@ from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.results.tables import COLUMNS
 from runner.storage.locks import locked
-from tests.support.play import environment, nip_run_here, played, spec_file, table
+from tests.support.processes import environment, nip_run_here
+from tests.support.runs import played, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 TABLES = ("runs", "agents", "metrics", "rollouts")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.play import environment, played, spec_file
+from tests.support.processes import python
+from tests.support.runs import played
+from tests.support.specs import spec_file
 
 REBUILD = "nip-run leaderboard --rebuild --results"
 
@@ -39,10 +39,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said(results: Path, action: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(results), action],
-        env=environment(), capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+    done = python(CODE, results, action)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -16,7 +16,8 @@ from runner.results.manifest import Manifest, ReplaySource, Status
 from runner.results.provenance import updated_manifest
 from runner.rollouts.plan import Plan
 from runner.spec.load import load_spec
-from tests.support.play import played, spec_file
+from tests.support.runs import played
+from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec
 
 BEGUN: dict[str, Any] = {

@@ -13,18 +13,19 @@ from statsmodels.stats.proportion import proportion_confint
 from runner.datasets.load import Datapoint
 from runner.protocols.game import Message, Round
 from runner.protocols.load import load_protocol
-from runner.results.metrics import Metrics, episode_length, interval
+from runner.protocols.protocol import Protocol
+from runner.results.metrics import Estimate, Metrics, episode_length, interval
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.load import load_spec
-from tests.support.play import spec_file
+from tests.support.specs import spec_file
 
 Row = tuple[int, int, int, str]
 """A rollout as datapoint, label, decision, outcome."""
 
 
 @pytest.fixture(scope="module")
-def protocol(tmp_path_factory: pytest.TempPathFactory):
+def protocol(tmp_path_factory: pytest.TempPathFactory) -> Protocol:
     return load_spec(spec_file(tmp_path_factory.mktemp("spec"))).protocol
 
 
@@ -40,7 +41,7 @@ def rollout(index: int, row: Row) -> Rollout:
     return Rollout(job, played, decision, Outcome(outcome), 1, rewards)
 
 
-def estimated(protocol, rows: Sequence[Row]):
+def estimated(protocol: Protocol, rows: Sequence[Row]) -> tuple[dict[tuple[str | None, str], Estimate], Metrics]:
     metrics = Metrics(protocol)
     for index, row in enumerate(rows):
         metrics.add(rollout(index, row))
@@ -59,7 +60,7 @@ def random_rows(seed: int, datapoints: int, repeats: int, spread: float = 0.3) -
             decision = 2 if draw < 0.1 else label if rng.random() < chance else 1 - label
             rows.append((point, label, decision, "no_decision" if decision == 2 else "decided"))
     rng.shuffle(rows)
-    return [tuple(int(v) if i < 3 else str(v) for i, v in enumerate(row)) for row in rows]  # type: ignore[misc]
+    return [(int(point), int(label), int(decision), str(outcome)) for point, label, decision, outcome in rows]
 
 
 def clustered(values: Sequence[float], clusters: Sequence[int]) -> tuple[float, float]:
@@ -74,7 +75,7 @@ def clustered(values: Sequence[float], clusters: Sequence[int]) -> tuple[float, 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_means_and_clustered_errors_are_those_of_statsmodels(protocol, seed: int) -> None:
+def test_means_and_clustered_errors_are_those_of_statsmodels(protocol: Protocol, seed: int) -> None:
     rows = random_rows(seed, datapoints=8 + 7 * seed, repeats=1 + seed % 5)
     found, _ = estimated(protocol, rows)
     chosen = {
@@ -94,7 +95,7 @@ def test_means_and_clustered_errors_are_those_of_statsmodels(protocol, seed: int
         assert (ours.n, ours.clusters) == (len(pairs), len({cluster for cluster, _ in pairs}))
     reward = found["verifier", "reward"]
     mean, error = clustered([1.0 if r[2] == r[1] else -1.0 for r in rows], [r[0] for r in rows])
-    assert (reward.value, reward.stderr) == (pytest.approx(mean), pytest.approx(error))
+    assert [reward.value, reward.stderr] == pytest.approx([mean, error])
 
 
 @pytest.mark.parametrize(("right", "total"), [(1, 400), (37, 400), (200, 400), (399, 400)])
@@ -104,23 +105,23 @@ def test_with_one_rollout_a_datapoint_a_proportion_has_nearly_wilson_s_interval(
     stderr = math.sqrt(p * (1 - p) / (total - 1))
     low, high = interval(p, stderr, total, total, proportion=True)
     expected = proportion_confint(right, total, method="wilson")
-    assert (low, high) == (pytest.approx(expected[0], abs=2e-3), pytest.approx(expected[1], abs=2e-3))
     assert low is not None
     assert high is not None
+    assert [low, high] == pytest.approx(list(expected), abs=2e-3)
     assert 0 <= low < p < high <= 1
 
 
 @pytest.mark.parametrize(("value", "label"), [(1.0, 1), (0.0, 0)])
-def test_all_right_and_all_wrong_leave_room_for_doubt(protocol, value: float, label: int) -> None:
+def test_all_right_and_all_wrong_leave_room_for_doubt(protocol: Protocol, value: float, label: int) -> None:
     found, _ = estimated(protocol, [(point, label, 1, "decided") for point in range(20) for _ in range(5)])
     accuracy = found[None, "accuracy"]
     assert accuracy.value == value
     assert accuracy.stderr == 0.0
     expected = proportion_confint(int(20 * value), 20, method="wilson")
-    assert (accuracy.ci_low, accuracy.ci_high) == (pytest.approx(expected[0]), pytest.approx(expected[1]))
+    assert [accuracy.ci_low, accuracy.ci_high] == pytest.approx(list(expected))
 
 
-def test_a_single_datapoint_gives_no_error_and_no_narrow_interval(protocol) -> None:
+def test_a_single_datapoint_gives_no_error_and_no_narrow_interval(protocol: Protocol) -> None:
     found, _ = estimated(protocol, [(0, 1, decision, "decided") for decision in (1, 1, 0, 1)])
     accuracy = found[None, "accuracy"]
     assert (accuracy.value, accuracy.stderr, accuracy.clusters) == (0.75, None, 1)
@@ -131,42 +132,42 @@ def test_a_single_datapoint_gives_no_error_and_no_narrow_interval(protocol) -> N
     assert (reward.stderr, reward.ci_low, reward.ci_high) == (None, None, None)
 
 
-def test_nothing_played_gives_no_numbers(protocol) -> None:
+def test_nothing_played_gives_no_numbers(protocol: Protocol) -> None:
     found, metrics = estimated(protocol, [])
     assert all(row.value is None and row.stderr is None and row.n == 0 for row in found.values())
     assert all(row.ci_low is None and row.ci_high is None for row in found.values())
     assert metrics.summary()["outcomes"] == dict.fromkeys(Outcome, 0)
 
 
-def test_failures_of_transport_are_counted_as_outcomes_and_in_nothing_else(protocol) -> None:
+def test_failures_of_transport_are_counted_as_outcomes_and_in_nothing_else(protocol: Protocol) -> None:
     rows = random_rows(3, 10, 4)
     lost: list[Row] = [(point, point % 2, 2, "transport_failed") for point in range(10)]
     with_lost, counted = estimated(protocol, [*rows, *lost])
     without, _ = estimated(protocol, rows)
     assert with_lost == without
-    assert counted.outcomes["transport_failed"] == 10
+    assert counted.outcomes[Outcome.TRANSPORT_FAILED] == 10
 
 
 @pytest.mark.parametrize("outcome", ["no_decision", "invalid_response", "refused", "context_exceeded"])
-def test_other_games_without_a_verdict_count_as_not_right(protocol, outcome: str) -> None:
+def test_other_games_without_a_verdict_count_as_not_right(protocol: Protocol, outcome: str) -> None:
     found, _ = estimated(protocol, [(0, 1, 1, "decided"), (1, 1, 2, outcome), (2, 1, 1, "decided"), (3, 1, 2, outcome)])
     assert (found[None, "accuracy"].value, found[None, "accuracy"].n) == (0.5, 4)
     assert (found[None, "accuracy_excluding_failures"].value, found[None, "accuracy_excluding_failures"].n) == (1.0, 2)
     assert found[None, "decided"].value == 0.5
 
 
-def test_the_worst_datapoint_has_the_lowest_mean(protocol) -> None:
+def test_the_worst_datapoint_has_the_lowest_mean(protocol: Protocol) -> None:
     rows: list[Row] = [(0, 1, 1, "decided"), (0, 1, 1, "decided"), (1, 1, 1, "decided"), (1, 1, 0, "decided")]
     found, _ = estimated(protocol, rows)
     assert found[None, "worst_datapoint_accuracy"].value == 0.5
 
 
-def test_the_order_of_rollouts_changes_no_bit(protocol) -> None:
+def test_the_order_of_rollouts_changes_no_bit(protocol: Protocol) -> None:
     rows = random_rows(11, 30, 5)
     assert estimated(protocol, rows)[0] == estimated(protocol, sorted(rows))[0]
 
 
-def test_agents_have_their_retries_and_their_token_limits(protocol) -> None:
+def test_agents_have_their_retries_and_their_token_limits(protocol: Protocol) -> None:
     found, _ = estimated(protocol, [(0, 1, 1, "decided"), (1, 0, 0, "decided")])
     # One retry in the first of three rounds; the verifier spoke in two of them.
     assert found["verifier", "retry_proportion"].value == pytest.approx(1 / 3)
@@ -186,11 +187,11 @@ def test_rounds_that_an_undecided_game_did_not_reach_count_as_zeros_in_the_origi
         assert (found["verifier.retry_proportion"], found["verifier.token_limit_proportion"]) == (share, share)
 
 
-def test_an_episode_s_length_counts_rounds_with_a_message_in_the_first_channel(protocol) -> None:
+def test_an_episode_s_length_counts_rounds_with_a_message_in_the_first_channel(protocol: Protocol) -> None:
     assert episode_length(protocol, rollout(0, (0, 1, 1, "decided"))) == 2
 
 
-def test_memory_holds_one_row_for_each_datapoint_not_for_each_rollout(protocol) -> None:
+def test_memory_holds_one_row_for_each_datapoint_not_for_each_rollout(protocol: Protocol) -> None:
     metrics = Metrics(protocol)
     for index in range(3000):
         metrics.add(rollout(index, (index % 3, 1, 1, "decided")))

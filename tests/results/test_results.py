@@ -15,7 +15,7 @@ from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
 from runner.spec.load import load_spec
 from runner.training.plan import plan_of
-from tests.support.play import spec_file
+from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
 

@@ -12,10 +12,10 @@ from runner.rollouts.stop import Stop, Stopped
 def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
     stop = Stop()
     stop.check()
-    assert not stop.stopping
+    before = stop.stopping
     stop.stop()
     stop.stop()
-    assert stop.stopping
+    assert (before, stop.stopping) == (False, True)
     with pytest.raises(Stopped):
         stop.check()
 

@@ -12,16 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.play import (
-    derived_files,
-    journal_records,
-    only_run,
-    played,
-    spec_file,
-    table,
-)
 from tests.support.processes import ended, started, started_silent, until
-from tests.support.servers.chat_client import Loopback, serving
+from tests.support.runs import derived_files, journal_records, only_run, played, table
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
+from tests.support.specs import spec_file
 
 FAULTS = dict.fromkeys(
     ("rate_limit", "rate_limit_seconds", "server_error", "drop", "half_body", "malformed", "empty_choices",

@@ -14,13 +14,15 @@ import pytest
 
 from runner.errors import Interrupted
 from runner.results import leaderboard
+from runner.results.results import Results
 from runner.rollouts.stop import Stop
 from runner.runs.process import interruptible, sigterm_as_keyboard_interrupt, stopping_on_signals
 from runner.storage.locks import locked
 from runner.storage.queries import interruptible_queries
-from tests.support.play import environment, journal_records, only_run, played, spec_file
-from tests.support.processes import ended, started, until
+from tests.support.processes import ended, environment, python, started, until
+from tests.support.runs import journal_records, only_run, played
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 
 def test_after_games_a_signal_is_again_for_whom_it_was_before() -> None:
@@ -63,9 +65,7 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_in_a_query_is_ctrl_c() -> None:
     # In a process of its own, whose main thread is surely where the query is.
-    done = subprocess.run(
-        [sys.executable, "-c", QUERY], env=environment(), capture_output=True, text=True, timeout=20, check=False
-    )
+    done = python(QUERY, timeout=20)
     assert done.stdout == "as Ctrl-C\n", done.stderr
 
 
@@ -96,7 +96,7 @@ def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: 
     assert "Go on with: nip-run run spec.yaml --results here" in err
     resumed = played(path, results)
     assert resumed.was_finished
-    assert leaderboard.holds(results, resumed.folder.run_id)
+    assert Results(results).board.holds(resumed.folder.run_id)
 
 
 NOTEBOOK = """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,18 +11,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.support.play import (
-    derived_files,
-    environment,
-    journal_records,
-    nip_run,
-    nip_run_here,
-    only_run,
-    played,
-    spec_file,
-    table,
-)
+from tests.support.processes import nip_run, nip_run_here, python
+from tests.support.runs import derived_files, journal_records, only_run, played, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 COLUMNS = {
     "rollouts": "run_id rollout_id datapoint_id repeat seed y stance decision correct outcome rounds rewards",
@@ -53,9 +43,7 @@ def test_the_library_plays_a_spec_as_the_contract_spells_it(tmp_path: Path) -> N
         "assert run is runner.run\n"
         "print(run(load_spec('spec.yaml'), results='results').metrics['outcomes']['decided'])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
+    done = python(code, cwd=tmp_path)
     assert (done.stderr, done.returncode) == ("", 0)
     assert int(done.stdout) > 0
 
@@ -64,7 +52,7 @@ def test_a_run_can_be_played_in_a_notebook_where_a_loop_is_running_already(tmp_p
     path = spec_file(tmp_path, size=2)
 
     async def cell() -> int:
-        return int(played(path, tmp_path / "results").manifest.rollouts)
+        return played(path, tmp_path / "results").manifest.rollouts or 0
 
     assert asyncio.run(cell()) == 2
 

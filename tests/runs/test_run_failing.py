@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ProviderRefusal, RunError
-from tests.support.play import derived_files, journal_records, nip_run, nip_run_here, only_run, played, spec_file
-from tests.support.processes import ended, started, until
+from tests.support.processes import ended, nip_run, nip_run_here, started, until
+from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.play import derived_files, metric, played, spec_file, table
+from tests.support.runs import derived_files, metric, played, table
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import pytest
 
 from runner.errors import ProviderRefusal
 from runner.rollouts.engine import REFUSED_SECONDS
-from tests.support.play import journal_records, nip_run, only_run, played, spec_file
+from tests.support.processes import nip_run
+from tests.support.runs import journal_records, only_run, played
 from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 
 DEBATE = {
     "protocol": {"use": "debate", "max_message_rounds": 6}, "prompts": "prompts/code_validation/debate",

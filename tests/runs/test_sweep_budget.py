@@ -15,8 +15,10 @@ from runner.errors import UsageError
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.spec.load import load_specs
-from tests.support.play import command, environment, journal_records, nip_run, nip_run_here, spec_file
+from tests.support.processes import command, environment, nip_run, nip_run_here, started_silent
+from tests.support.runs import journal_records
 from tests.support.servers.batch_client import Provider, providing
+from tests.support.specs import spec_file
 
 IN, OUT = 100.0, 400.0
 PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60}}
@@ -39,10 +41,7 @@ def sweep(folder: Path, provider: Provider, seeds: int = 2, **changes: Any) -> l
 @contextmanager
 def playing(folder: Path, provider: Provider) -> Iterator[subprocess.Popen[bytes]]:
     """The sweep in a process that has come to the first calls of its first point."""
-    process = subprocess.Popen(
-        command("spec.yaml", "-q"), cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = started_silent("spec.yaml", "-q", cwd=folder)
     try:
         until(lambda: provider.stats()["chat"] > 0)
         yield process
@@ -72,13 +71,7 @@ def test_a_run_that_another_process_s_budget_counts_on_is_left_alone(tmp_path: P
 def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> None:
     with providing(latency=0.05) as provider:
         sweep(tmp_path, provider, budget={"usd": 1.0})
-        begun = [
-            subprocess.Popen(
-                command("spec.yaml", "-q"), cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )
-            for _ in range(3)
-        ]  # fmt: skip
+        begun = [started_silent("spec.yaml", "-q", cwd=tmp_path) for _ in range(3)]
         codes = [process.wait(60) for process in begun]
         assert provider.billed_usd(IN, OUT) <= 1.0
         assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
@@ -145,7 +138,7 @@ def test_a_run_id_that_can_be_none_is_refused_before_anything_is_written(tmp_pat
 
 def test_a_budget_counts_no_other_spec_s_run(tmp_path: Path) -> None:
     """The folder that `--run-id` names holds another game, with other agents."""
-    solo = {
+    solo: dict[str, Any] = {
         "protocol": {"use": "solo_verifier", "max_message_rounds": None}, "agents": {"prover": None},
         "prompts": "prompts/code_validation/solo_verifier",
     }  # fmt: skip

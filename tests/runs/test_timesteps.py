@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from runner.errors import RunError, UsageError
-from tests.support.play import played, spec_file, table
+from tests.support.runs import played, table
+from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec
 
 

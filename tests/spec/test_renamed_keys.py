@@ -15,7 +15,9 @@ from runner.rollouts.identity import MUTABLE_KEYS
 from runner.rollouts.plan import Plan
 from runner.spec.experiment import RENAMED_KEYS, experiment_schema
 from runner.spec.load import load_spec, load_specs
-from tests.support.play import nip_run, played, spec_file
+from tests.support.processes import nip_run
+from tests.support.runs import played
+from tests.support.specs import spec_file
 
 
 def known(schema: dict[str, Any], key: str) -> bool:
@@ -31,20 +33,20 @@ def known(schema: dict[str, Any], key: str) -> bool:
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
-def test_the_schema_knows_the_new_name_alone(old: str, new: str):
+def test_the_schema_knows_the_new_name_alone(old: str, new: str) -> None:
     assert known(experiment_schema(), new)
     assert not known(experiment_schema(), old)
     assert old.rpartition(".")[0] == new.rpartition(".")[0]
 
 
-def test_each_point_of_a_sweep_has_the_new_name(tmp_path: Path):
+def test_each_point_of_a_sweep_has_the_new_name(tmp_path: Path) -> None:
     specs = load_specs(spec_file(tmp_path, sweep={"rollouts.most_calls": [7, 8]}, rollouts={"concurrency": 2}))
     assert [dict(spec.point) for spec in specs] == [{"rollouts.max_calls": 7}, {"rollouts.max_calls": 8}]
     assert [spec.experiment.rollouts.max_calls for spec in specs] == [7, 8]
     assert {len(spec.renamed) for spec in specs} == {1}
 
 
-def test_a_saved_spec_of_the_version_before_is_the_same_run(tmp_path: Path):
+def test_a_saved_spec_of_the_version_before_is_the_same_run(tmp_path: Path) -> None:
     plan = Plan(load_spec(spec_file(tmp_path, rollouts={"max_calls": 9})))
     folder = RunFolder(tmp_path / "run")
     write_inputs(plan, folder)
@@ -56,7 +58,7 @@ def test_a_saved_spec_of_the_version_before_is_the_same_run(tmp_path: Path):
     assert [job.rollout_id for job in Plan(again).jobs()] == [job.rollout_id for job in plan.jobs()]
 
 
-def test_an_old_name_in_a_saved_spec_is_no_difference(tmp_path: Path):
+def test_an_old_name_in_a_saved_spec_is_no_difference(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     run = played(path, tmp_path / "results").folder
     run.spec.write_text(run.spec.read_text("utf-8").replace("max_calls", "most_calls"), "utf-8")
@@ -66,7 +68,7 @@ def test_an_old_name_in_a_saved_spec_is_no_difference(tmp_path: Path):
 
 
 @pytest.mark.parametrize("words", [("check",), ("run",), ("render",)])
-def test_a_command_tells_the_new_name_on_stderr_alone(tmp_path: Path, words: tuple[str, ...]):
+def test_a_command_tells_the_new_name_on_stderr_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
     spec_file(tmp_path, size=2, rollouts={"most_calls": 9})
     words = (*words, "spec.yaml", *(("verifier",) if words == ("render",) else ()), "--json")
     done = nip_run(*words, cwd=tmp_path)

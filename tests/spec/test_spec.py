@@ -57,13 +57,13 @@ def rollout_ids(spec: Spec) -> list[str]:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_spec_loads(path):
+def test_every_shipped_spec_loads(path: Path) -> None:
     for loaded in load_specs(path):
         assert loaded.dataset.datapoints
         assert loaded.experiment.fine_tune is not None
 
 
-def test_there_is_a_spec_for_every_protocol_and_for_two_servers():
+def test_there_is_a_spec_for_every_protocol_and_for_two_servers() -> None:
     loaded = {path.stem: load_specs(path)[0] for path in SHIPPED}
     protocols = {"nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier"}
     assert protocols | {"openai", "vllm", "quickstart"} <= loaded.keys()
@@ -74,13 +74,13 @@ def test_there_is_a_spec_for_every_protocol_and_for_two_servers():
     assert all(model.base_url for model in loaded["vllm"].experiment.models.values())
 
 
-def test_a_shipped_spec_is_found_by_name_from_anywhere(tmp_path, monkeypatch):
+def test_a_shipped_spec_is_found_by_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_spec("quickstart.yaml").experiment.name == "quickstart"
     assert load_spec("specs/quickstart.yaml").experiment.name == "quickstart"
 
 
-def test_a_spec_of_ones_own_extends_a_built_in_base(tmp_path):
+def test_a_spec_of_ones_own_extends_a_built_in_base(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "extends: base/offline.yaml\nname: mine\nprotocol: {use: solo_verifier}\n"
@@ -89,14 +89,14 @@ def test_a_spec_of_ones_own_extends_a_built_in_base(tmp_path):
     assert len(load_spec(path).dataset.datapoints) > 10
 
 
-def test_a_misspelt_spec_gets_the_nearest_one(tmp_path):
+def test_a_misspelt_spec_gets_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     assert problems(tmp_path / "spce.yaml") == [
         "spce.yaml:1:1: no such spec file, here or among the built-in ones; did you mean 'spec.yaml'?"
     ]
 
 
-def test_a_folder_is_no_spec(tmp_path):
+def test_a_folder_is_no_spec(tmp_path: Path) -> None:
     assert "no such spec file" in problems(tmp_path)[0]
 
 
@@ -156,7 +156,7 @@ def test_a_folder_is_no_spec(tmp_path):
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_a_mistake_in_a_spec_is_said_at_its_place(spec, old, new, messages):
+def test_a_mistake_in_a_spec_is_said_at_its_place(spec: Path, old: str, new: str, messages: list[str] | None) -> None:
     assert old in SPEC
     spec.write_text(SPEC.replace(old, new, 1))
     found = problems(spec)
@@ -164,13 +164,13 @@ def test_a_mistake_in_a_spec_is_said_at_its_place(spec, old, new, messages):
         assert found == messages
 
 
-def test_a_name_that_no_model_group_can_have_is_refused_where_it_stands(spec):
+def test_a_name_that_no_model_group_can_have_is_refused_where_it_stands(spec: Path) -> None:
     spec.write_text(SPEC.replace("m: {provider: dummy}", "m: {provider: dummy}\n  a b: {provider: dummy}"))
     (message,) = problems(spec)
     assert message.startswith("spec.yaml:7:3: models.a b: ")
 
 
-def test_a_prompt_folder_without_a_template_names_it(spec):
+def test_a_prompt_folder_without_a_template_names_it(spec: Path) -> None:
     (spec.parent / "mine").mkdir()
     shutil.copy(ROOT / "prompts/code_validation/nip/verifier.jinja", spec.parent / "mine/verifer.jinja")
     shutil.copy(ROOT / "prompts/code_validation/nip/prover.jinja", spec.parent / "mine")
@@ -181,7 +181,7 @@ def test_a_prompt_folder_without_a_template_names_it(spec):
     assert "no template 'mine/verifier.last_round.jinja'" in messages[1]
 
 
-def test_mistakes_in_all_sections_come_at_once(spec):
+def test_mistakes_in_all_sections_come_at_once(spec: Path) -> None:
     spec.write_text(
         "name: tiny\nseeed: 1\ndataset: {path: none.jsonl}\nprotocol: {use: debat}\nprompts: nowhere\n"
         "models: {m: {provider: openai}}\nagents: {prover: 3}\nrollouts: {per_datapoint: none}\n"
@@ -192,7 +192,7 @@ def test_mistakes_in_all_sections_come_at_once(spec):
     ]  # fmt: skip
 
 
-def test_a_mistake_in_a_template_is_said_with_those_of_the_spec(spec):
+def test_a_mistake_in_a_template_is_said_with_those_of_the_spec(spec: Path) -> None:
     (spec.parent / "mine").mkdir()
     for name in ("prover", "verifier", "verifier.last_round"):
         (spec.parent / "mine" / f"{name}.jinja").write_text("{{ label }}")
@@ -201,7 +201,7 @@ def test_a_mistake_in_a_template_is_said_with_those_of_the_spec(spec):
     assert sum("the label must not reach a prompt" in message for message in found) == 3
 
 
-def test_a_mistake_in_a_base_is_said_in_the_base(spec):
+def test_a_mistake_in_a_base_is_said_in_the_base(spec: Path) -> None:
     (spec.parent / "base.yaml").write_text("# common\nseed: minus one\n")
     spec.write_text("extends: base.yaml\n" + SPEC)
     (message,) = problems(spec)
@@ -209,7 +209,7 @@ def test_a_mistake_in_a_base_is_said_in_the_base(spec):
 
 
 @pytest.mark.parametrize("name", ["1.0", "2e0"])
-def test_a_whole_number_written_as_a_float_is_the_same_number(spec, name):
+def test_a_whole_number_written_as_a_float_is_the_same_number(spec: Path, name: str) -> None:
     loaded = load_spec(spec, [f"seed={name}", f"rollouts.per_datapoint={name}"])
     same = load_spec(spec, [f"seed={int(float(name))}", f"rollouts.per_datapoint={int(float(name))}"])
     assert rollout_ids(loaded) == rollout_ids(same)
@@ -218,31 +218,31 @@ def test_a_whole_number_written_as_a_float_is_the_same_number(spec, name):
 # Sweeps
 
 
-def test_a_sweep_is_the_product_with_the_first_key_slowest(spec):
+def test_a_sweep_is_the_product_with_the_first_key_slowest(spec: Path) -> None:
     spec.write_text(SPEC + "sweep: {protocol.max_message_rounds: [2, 4], seed: [5, 6, 7]}\n")
     points = [(s.protocol.max_message_rounds, s.experiment.seed) for s in load_specs(spec)]
     assert points == [(2, 5), (2, 6), (2, 7), (4, 5), (4, 6), (4, 7)]
 
 
-def test_each_point_of_a_sweep_is_a_run_of_its_own(spec):
+def test_each_point_of_a_sweep_is_a_run_of_its_own(spec: Path) -> None:
     spec.write_text(SPEC + "sweep: {seed: [0, 1, 2]}\n")
     specs = load_specs(spec)
     assert len({Plan(s).run_id for s in specs}) == 3
     assert all(not s.experiment.sweep for s in specs)
 
 
-def test_load_spec_refuses_a_sweep(spec):
+def test_load_spec_refuses_a_sweep(spec: Path) -> None:
     spec.write_text(SPEC + "sweep: {seed: [0, 1]}\n")
     with pytest.raises(SpecError, match="sweeps over 2 points; use load_specs"):
         load_spec(spec)
 
 
-def test_a_sweep_wins_over_an_override_of_the_same_key(spec):
+def test_a_sweep_wins_over_an_override_of_the_same_key(spec: Path) -> None:
     spec.write_text(SPEC + "sweep: {seed: [3, 4]}\n")
     assert [s.experiment.seed for s in load_specs(spec, ["seed=9", "rollouts.concurrency=2"])] == [3, 4]
 
 
-def test_a_mistake_in_a_swept_value_is_said_at_the_value(spec):
+def test_a_mistake_in_a_swept_value_is_said_at_the_value(spec: Path) -> None:
     spec.write_text(SPEC + "sweep:\n  seed: [0, x]\n  agents.prover.model:\n  - m\n  - n\n")
     assert problems(spec) == [
         "spec.yaml:11:13: seed: a whole number belongs here, not 'x'",
@@ -251,13 +251,13 @@ def test_a_mistake_in_a_swept_value_is_said_at_the_value(spec):
 
 
 @pytest.mark.parametrize("value", ["plain", "é", "😀 astral", 'quotes " and \\ and \n', "x: {y", "\\${name}", "1e3"])
-def test_any_text_can_be_swept(spec, value):
+def test_any_text_can_be_swept(spec: Path, value: str) -> None:
     spec.write_text(SPEC + f"sweep: {{description: [{json.dumps(value, ensure_ascii=False)}, other]}}\n")
     wanted = value.replace("\\${", "${")
     assert [s.experiment.description for s in load_specs(spec)] == [wanted, "other"]
 
 
-def test_a_swept_mapping_replaces_the_mapping(spec):
+def test_a_swept_mapping_replaces_the_mapping(spec: Path) -> None:
     spec.write_text(SPEC + "sweep: {rollouts: [{concurrency: 1}, {per_datapoint: 2}]}\n")
     one, two = load_specs(spec)
     assert (one.experiment.rollouts.concurrency, two.experiment.rollouts.per_datapoint) == (1, 2)
@@ -266,7 +266,7 @@ def test_a_swept_mapping_replaces_the_mapping(spec):
 # Paths
 
 
-def test_paths_are_relative_to_the_file_that_says_them(spec, monkeypatch):
+def test_paths_are_relative_to_the_file_that_says_them(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = spec.parent / "deep"
     (deep / "own").mkdir(parents=True)
     (deep / "data.jsonl").write_text(json.dumps({**ROWS[0], "id": "deep"}) + "\n")
@@ -285,7 +285,7 @@ def test_paths_are_relative_to_the_file_that_says_them(spec, monkeypatch):
     assert [point.id for point in load_spec(spec).dataset.datapoints] == ["a", "b"]
 
 
-def test_a_path_in_an_override_is_relative_to_the_working_folder(spec, monkeypatch):
+def test_a_path_in_an_override_is_relative_to_the_working_folder(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = spec.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "here.jsonl").write_text(json.dumps({**ROWS[0], "id": "here"}) + "\n")
@@ -293,7 +293,7 @@ def test_a_path_in_an_override_is_relative_to_the_working_folder(spec, monkeypat
     assert [p.id for p in load_spec(spec, ["dataset.path=here.jsonl"]).dataset.datapoints] == ["here"]
 
 
-def test_a_protocol_file_is_looked_up_beside_the_spec(spec):
+def test_a_protocol_file_is_looked_up_beside_the_spec(spec: Path) -> None:
     (spec.parent / "own.yaml").write_text("name: own\nextends: nip\nparameters: {max_message_rounds: 3}\n")
     loaded = load_spec(spec, [])
     spec.write_text(SPEC.replace("use: nip", "use: own.yaml"))
@@ -315,7 +315,7 @@ def test_a_protocol_file_is_looked_up_beside_the_spec(spec):
     ],
     ids=str,
 )
-def test_the_resolved_spec_is_a_valid_spec_with_the_same_rollouts(spec, overrides):
+def test_the_resolved_spec_is_a_valid_spec_with_the_same_rollouts(spec: Path, overrides: list[str]) -> None:
     escaped = [override.replace("${", "\\${") for override in overrides]
     first = load_spec(spec, escaped)
     folder = RunFolder(spec.parent / "run")
@@ -329,7 +329,7 @@ def test_the_resolved_spec_is_a_valid_spec_with_the_same_rollouts(spec, override
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_spec_survives_being_saved(path, tmp_path):
+def test_every_shipped_spec_survives_being_saved(path: Path, tmp_path: Path) -> None:
     first = load_spec(path)
     folder = RunFolder(tmp_path / "run")
     write_inputs(Plan(first), folder)
@@ -338,7 +338,7 @@ def test_every_shipped_spec_survives_being_saved(path, tmp_path):
     assert again.protocol.parameters == first.protocol.parameters
 
 
-def test_a_datapoints_text_of_any_kind_survives_being_saved(spec):
+def test_a_datapoints_text_of_any_kind_survives_being_saved(spec: Path) -> None:
     rows = [{**ROWS[0], "solution": "{{ 7*7 }} ${oc.env:HOME} 😀 \u2028", "when": "2024-01-01", "size": 1.5}]
     (spec.parent / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     first = load_spec(spec)
@@ -354,23 +354,23 @@ def test_a_datapoints_text_of_any_kind_survives_being_saved(spec):
     "override",
     ["seed=1", "protocol.max_message_rounds=4", "agents.prover.max_response_words=9", "models.m.temperature=0.5"],
 )
-def test_what_a_game_depends_on_changes_its_rollouts(spec, override):
+def test_what_a_game_depends_on_changes_its_rollouts(spec: Path, override: str) -> None:
     assert not set(rollout_ids(load_spec(spec))) & set(rollout_ids(load_spec(spec, [override])))
 
 
 @pytest.mark.parametrize(
     "override", ["description=other", "rollouts.concurrency=1", "retry.transient.attempts=2", "dataset.shuffle=true"]
 )
-def test_what_a_game_does_not_depend_on_leaves_its_rollouts(spec, override):
+def test_what_a_game_does_not_depend_on_leaves_its_rollouts(spec: Path, override: str) -> None:
     assert sorted(rollout_ids(load_spec(spec))) == sorted(rollout_ids(load_spec(spec, [override])))
 
 
-def test_a_longer_run_has_the_shorter_ones_rollouts_in_it(spec):
+def test_a_longer_run_has_the_shorter_ones_rollouts_in_it(spec: Path) -> None:
     short = rollout_ids(load_spec(spec, ["dataset.limit=1"]))
     assert set(short) < set(rollout_ids(load_spec(spec, ["rollouts.per_datapoint=2"])))
 
 
-def test_an_edited_prompt_is_another_rollout(spec):
+def test_an_edited_prompt_is_another_rollout(spec: Path) -> None:
     folder = spec.parent / "mine"
     shutil.copytree(ROOT / "prompts/code_validation/nip", folder)
     before = rollout_ids(load_spec(spec, [f"prompts={folder}"]))

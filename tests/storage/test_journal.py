@@ -6,8 +6,6 @@ import asyncio
 import errno
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from runner.storage.journal import (
     encode,
     read_journal,
 )
-from tests.support.play import environment
+from tests.support.processes import python
 
 
 def record(index: int) -> dict[str, Any]:
@@ -268,9 +266,7 @@ def test_a_journal_in_use_is_refused_in_another_process(tmp_path: Path) -> None:
     code = f"from pathlib import Path; from runner.storage.journal import Journal; Journal(Path({str(path)!r}))"
 
     journal = Journal(path)
-    refused = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False
-    )
+    refused = python(code)
     asyncio.run(journal.close())
     assert refused.returncode == 1
     assert "in use by another process" in refused.stderr

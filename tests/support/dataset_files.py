@@ -21,14 +21,16 @@ def jsonl(*rows: dict[str, Any]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def load(folder: Path, content: str | bytes | None = None, name: str = "d.jsonl", seed: int = 0, **settings) -> Dataset:
+def load(
+    folder: Path, content: str | bytes | None = None, name: str = "d.jsonl", seed: int = 0, **settings: Any
+) -> Dataset:
     path = folder / name
     if content is not None:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     return load_dataset(DatasetSettings(path=name, **settings), path, seed, Place)
 
 
-def refusal(folder: Path, content: str | bytes | None = None, name: str = "d.jsonl", **settings) -> str:
+def refusal(folder: Path, content: str | bytes | None = None, name: str = "d.jsonl", **settings: Any) -> str:
     """What is wrong; the place is the key's name here."""
     with pytest.raises(SpecError) as caught:
         load(folder, content, name, **settings)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from runner.documents.layered import Layered
 from runner.documents.layers import load_layers
 from runner.documents.overrides import Override
+from tests.support.processes import python
 
 
 def beside(name: str, folder: Path) -> Path | None:
@@ -40,8 +39,6 @@ def loaded_within(seconds: float, path: Path) -> str:
         "path = Path(sys.argv[1]); found = load_layers(path, path.name, (), find)\n"
         "print(*found.problems, sep='\\n')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=seconds, check=False
-    )
+    done = python(code, path, timeout=seconds)
     assert done.returncode == 0, done.stderr[-500:]
     return done.stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from runner.protocols.game import Played, Reply, Turn, play
@@ -61,17 +61,18 @@ def finished(
 ) -> Played:
     """A whole game in which each speaker says what `says` has it say."""
     game = play(protocol, seed=seed, label=label, prover_stance=prover_stance)
-    replies: Mapping[str, Reply] | None = None
-    while True:
-        try:
-            turn = game.send(replies)  # type: ignore[arg-type] - None starts it
-        except StopIteration as end:
-            return end.value
-        replies = {}
-        for name in turn.speakers:
-            text = says(turn, name)
-            parsed = parse_answer(protocol, name, turn.round, text, STRICT)
-            replies[name] = Reply(text, parsed.messages, parsed.decision)
+    try:
+        turn = next(game)
+        while True:
+            replies = {}
+            for name in turn.speakers:
+                text = says(turn, name)
+                parsed = parse_answer(protocol, name, turn.round, text, STRICT)
+                replies[name] = Reply(text, parsed.messages, parsed.decision)
+            turn = game.send(replies)
+    except StopIteration as end:
+        played: Played = end.value
+        return played
 
 
 def undecided(protocol: Protocol) -> Callable[[Turn, str], str]:

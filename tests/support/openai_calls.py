@@ -11,7 +11,9 @@ from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
-from tests.support.servers.chat_client import Loopback
+from tests.support.servers import frame
+from tests.support.servers.client import Loopback
+from tests.support.servers.frame import Answer, Server
 
 CHAT: Sequence[ChatMessage] = (
     {"role": "system", "content": "You are the verifier. Decision: accept or Decision: reject."},
@@ -38,17 +40,13 @@ def ask(chosen: ModelSettings, chat: Sequence[ChatMessage] = CHAT) -> Completion
     return asyncio.run(once())
 
 
-async def _as_asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A bare server that answers with the status and the body that the request's last message holds."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-l"))
-    wanted = json.loads(json.loads(await reader.readexactly(length))["messages"][-1]["content"])
-    data = wanted["body"] if isinstance(wanted["body"], str) else json.dumps(wanted["body"])
-    extra = "".join(f"{name}: {value}\r\n" for name, value in wanted.get("headers", {}).items())
-    length_out = f"content-length: {len(data.encode())}\r\n{extra}connection: close\r\n"
-    writer.write(f"HTTP/1.1 {wanted['status']} X\r\n{length_out}\r\n{data}".encode())
-    await writer.drain()
-    writer.close()
+class _AsAsked(Server):
+    """Answers with the status, the body and the headers that the request's last message holds."""
+
+    async def complete(self, request: frame.Request) -> Answer:
+        wanted = json.loads(request.json()["messages"][-1]["content"])
+        data = wanted["body"] if isinstance(wanted["body"], str) else json.dumps(wanted["body"])
+        return Answer(wanted["status"], data.encode(), wanted["headers"])
 
 
 def answered(status: int, body: Any, headers: dict[str, str] | None = None) -> Completion:
@@ -56,7 +54,7 @@ def answered(status: int, body: Any, headers: dict[str, str] | None = None) -> C
     wanted = json.dumps({"status": status, "body": body, "headers": headers or {}})
 
     async def once() -> Completion:
-        listening = await asyncio.start_server(_as_asked, "127.0.0.1", 0)
+        listening = await asyncio.start_server(_AsAsked(frame.Options()).connected, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         model = OpenAiModel(settings(base_url=f"http://127.0.0.1:{port}/v1"), "small", 1)
         try:

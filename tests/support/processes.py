@@ -1,15 +1,62 @@
-"""The command line in a process that runs on, for tests that watch it, signal it and wait for its end."""
+"""The command line, and Python, in processes of their own: run to the end, or watched, signalled and waited for."""
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from tests.support.play import command, environment
+from runner.cli.main import main
+from tests.support import guard
+from tests.support.servers.client import Loopback
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """An environment with nothing of the person's own: no key, no proxy, no colour settings; and with the guard."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    return {**kept, **guard.variables(), **variables}
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "runner", *map(str, words)]
+
+
+def nip_run(*words: str | Path, cwd: Path, timeout: float = 60.0, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        command(*words), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout,
+        check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def nip_run_here(*words: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in this process: for tests that ask what it does and says, and no process of its own.
+
+    A process takes a second of CPU to import what a run needs, which was most of what such a test cost.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    settings = patch.dict(os.environ, environment(**variables), clear=True)
+    with settings, chdir(cwd), redirect_stdout(out), redirect_stderr(err):
+        code = main([str(word) for word in words])
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def python(
+    code: str, *arguments: str | Path, cwd: Path | None = None, timeout: float = 60.0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], cwd=cwd, env=environment(**variables), capture_output=True,
+        text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -18,6 +65,11 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "what the test waits for did not happen"
         time.sleep(0.01)
+
+
+def until_asked(server: Loopback, kind: str, count: int, process: subprocess.Popen[Any]) -> None:
+    """Wait for so many of what the server counts, or for the end of the process that asks."""
+    until(lambda: server.stats()[kind] >= count or process.poll() is not None)
 
 
 def started(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:

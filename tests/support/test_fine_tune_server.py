@@ -13,9 +13,10 @@ from runner.models.settings import ModelSettings
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState
 from runner.training.backends.connect import backend_for
-from tests.support.play import metric, played, spec_file
+from tests.support.runs import metric, played
 from tests.support.servers.fine_tune import trainings
 from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
+from tests.support.specs import spec_file
 
 
 def trained(server: FineTuner, folder: Path, base_model: str, *, examples: int = 12, key: str = "run/1/m") -> str:
@@ -69,9 +70,9 @@ def test_a_model_can_be_asked_when_its_job_has_succeeded_and_not_before(tmp_path
     body: dict[str, Any] = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}
     with fine_tuning() as server:
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            server._get("/v1/chat/completions", json.dumps({**body, "model": "ft:tiny:tiny:1x000000"}).encode())
+            server.ask("/v1/chat/completions", {**body, "model": "ft:tiny:tiny:1x000000"})
         name = trained(server, tmp_path, "tiny")
-        answer = server._get("/v1/chat/completions", json.dumps({**body, "model": name}).encode())
-        listed = server._get("/v1/models")
+        answer = server.ask("/v1/chat/completions", {**body, "model": name})
+        listed = server.ask("/v1/models")
     assert answer["model"] == name
     assert [model["id"] for model in listed["data"]] == ["tiny", "small", name]

@@ -14,7 +14,7 @@ from runner.results.folder import RunFolder
 from runner.runs.run import RunResult
 from runner.spec.load import load_spec
 from runner.storage.journal import read_journal
-from tests.support.play import merged
+from tests.support.specs import merged
 
 TRAIN, TEST = 12, 6
 
@@ -64,7 +64,7 @@ def at_provider(base_url: str, **changes: Any) -> dict[str, Any]:
     """What has the small spec played and trained by a server."""
     model = {"provider": "openai", "model": "tiny", "base_url": base_url, "timeout": 10.0}
     trainer = {"backend": "openai", "poll_seconds": 0.02}
-    base = {
+    base: dict[str, Any] = {
         "models": {"p": model, "v": {**model, "model": "small"}},
         "training": {
             "trainers": {"p": trainer, "v": trainer},

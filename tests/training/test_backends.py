@@ -27,7 +27,7 @@ def job_in(folder: Path, **changes: Any) -> FineTuneJob:
     return replace(job, **changes)
 
 
-def status_of(job: FineTuneJob, backend: str, chosen: str | None = None) -> JobStatus:
+def status_of(job: FineTuneJob, backend: Any, chosen: str | None = None) -> JobStatus:
     found = backend_for("m", TrainerSettings(backend=backend), ModelSettings(model="tiny"), chosen)
     return found.poll(job, found.submit(job, [], unexpected))
 

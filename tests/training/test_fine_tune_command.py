@@ -23,7 +23,7 @@ from runner.training.backends.base import Backend, FineTuneJob, JobState, JobSta
 from runner.training.backends.command import startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.model_name import MAX_LENGTH
-from tests.support.subprocess_server import ROOT
+from tests.support.processes import environment
 
 GOOD = "pathlib.Path(model_file).write_text('  org/better\\n')"
 WAITS = f"""
@@ -266,7 +266,7 @@ time.sleep(60)
 def holder(folder: Path, command: tuple[str, ...]) -> subprocess.Popen[str]:
     """A process that begins the job and waits."""
     return subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder), *command], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-c", HOLDER, str(folder), *command], cwd=folder, env=environment(),
         stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 

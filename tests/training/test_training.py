@@ -16,7 +16,7 @@ from runner.results.results import Results
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress
-from tests.support.play import nip_run_here
+from tests.support.processes import nip_run_here
 from tests.support.training import TEST, TRAIN, datasets_of, stages_of, trained, training_spec
 
 OUTCOMES = "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"

@@ -14,9 +14,11 @@ import pytest
 from runner.errors import RunError, UsageError, Waiting
 from runner.hashing import file_hash
 from runner.results.results import Results
+from runner.runs.run import RunOptions
 from runner.spec.load import load_spec
+from runner.training.plan import TrainingPlan
 from runner.training.run import train
-from tests.support.play import nip_run_here
+from tests.support.processes import nip_run_here
 from tests.support.training import TRAIN, trained, training_spec
 
 
@@ -81,7 +83,7 @@ def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None
         waits.append(seconds)
         time.sleep(seconds)
 
-    train(load_spec(path), tmp_path / "results", sleep=sleep)
+    train(TrainingPlan(load_spec(path)), Results(tmp_path / "results"), "waits", RunOptions(), sleep=sleep)
     assert set(waits) == {0.05}
 
 

@@ -11,7 +11,7 @@ import pytest
 from runner.errors import SpecError
 from runner.spec.checks.trees import tree_calls
 from runner.spec.load import load_spec
-from tests.support.play import nip_run_here
+from tests.support.processes import nip_run_here
 from tests.support.training import TEST, TRAIN, at_provider, malt, training_spec
 
 NOWHERE = "http://127.0.0.1:9/v1"

@@ -15,7 +15,7 @@ from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
-from tests.support.play import nip_run_here
+from tests.support.processes import nip_run_here
 from tests.support.training import at_provider, malt, trained, training_spec
 
 NOWHERE = "http://127.0.0.1:9/v1"

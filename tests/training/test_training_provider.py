@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from runner.results.folder import RunFolder
-from tests.support.play import nip_run, nip_run_here
-from tests.support.processes import started_silent
+from tests.support.processes import nip_run, nip_run_here, started_silent
 from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
 from tests.support.training import at_provider, datasets_of, malt, training_spec
 

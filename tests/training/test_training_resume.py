@@ -16,7 +16,7 @@ from runner.hashing import file_hash
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.results.results import Results
-from tests.support.play import nip_run, nip_run_here
+from tests.support.processes import nip_run, nip_run_here
 from tests.support.training import datasets_of, malt, stages_of, trained, training_spec
 
 

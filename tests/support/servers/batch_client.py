@@ -1,13 +1,11 @@
-"""Starts the provider that keeps accounts in a process of its own."""
+"""Starts the provider that keeps accounts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.support.servers.chat_client import Loopback
-from tests.support.subprocess_server import server_process
+from tests.support.servers.client import Loopback, running
 
 
 class Provider(Loopback):
@@ -19,8 +17,6 @@ class Provider(Loopback):
         return float(billed["prompt_tokens"] * dollars_in + billed["completion_tokens"] * dollars_out) / 1e6
 
 
-@contextmanager
-def providing(**options: Any) -> Iterator[Provider]:
+def providing(**options: Any) -> AbstractContextManager[Provider]:
     """A provider with these options (see `tests.support.servers.batch.Options`) for as long as the block runs."""
-    with server_process("tests.support.servers.batch", options) as (port, pid):
-        yield Provider(port, pid)
+    return running(Provider, "batch", **options)

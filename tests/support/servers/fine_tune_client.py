@@ -1,41 +1,32 @@
-"""Starts the provider that fine-tunes in a process of its own."""
+"""Starts the provider that fine-tunes."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.support.servers.batch_client import Provider
-from tests.support.subprocess_server import server_process
+from tests.support.servers.client import running
 
 
 class FineTuner(Provider):
-    """A running provider that fine-tunes."""
+    """A running provider that fine-tunes; `recorded()` has all requests but chat."""
 
     def jobs(self) -> list[dict[str, Any]]:
         """The jobs as they were created, each with the `body` it was asked for by and its file's `sha256`."""
-        found: list[dict[str, Any]] = self._get("/jobs")
+        found: list[dict[str, Any]] = self.ask("/jobs")
         return found
 
     def files(self) -> list[dict[str, Any]]:
         """What was uploaded."""
-        found: list[dict[str, Any]] = self._get("/files")
-        return found
-
-    def log(self) -> list[dict[str, Any]]:
-        """All requests but chat: method, target, headers."""
-        found: list[dict[str, Any]] = self._get("/log")
+        found: list[dict[str, Any]] = self.ask("/files")
         return found
 
     def set_job(self, name: str, **fields: Any) -> None:
         """Take a job into one's own hands: its `status`, `error` or `model`."""
-        self._get("/set", json.dumps({"id": name, **fields}).encode())
+        self.ask("/set", {"id": name, **fields})
 
 
-@contextmanager
-def fine_tuning(**options: Any) -> Iterator[FineTuner]:
+def fine_tuning(**options: Any) -> AbstractContextManager[FineTuner]:
     """A provider with these options (see `tests.support.servers.fine_tune.Options`) for as long as the block runs."""
-    with server_process("tests.support.servers.fine_tune", options) as (port, pid):
-        yield FineTuner(port, pid)
+    return running(FineTuner, "fine_tune", **options)

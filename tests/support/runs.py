@@ -1,0 +1,56 @@
+"""Specs run in this process, and what a run leaves on disk, read by other means than the program's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from runner.api import run
+from runner.runs.run import RunResult
+from runner.spec.load import load_spec
+
+DERIVED = ("rollouts.parquet", "messages.parquet", "metrics.json")
+"""Files of a run that follow from its answers alone; `completions.parquet` holds latencies too."""
+
+
+def played(spec: Path, results: Path, *overrides: str, **options: Any) -> RunResult:
+    """Play a spec in this process."""
+    return run(load_spec(spec, overrides), results, **options)
+
+
+def metric(result: RunResult, name: str, agent: str | None = None) -> dict[str, Any]:
+    """One row of a run's metrics."""
+    return next(row for row in result.metrics["metrics"] if (row["agent"], row["metric"]) == (agent, name))
+
+
+def only_run(results: Path) -> Path:
+    """The one run of a results folder."""
+    (path,) = (results / "runs").iterdir()
+    return path
+
+
+def derived_files(run: Path) -> dict[str, str]:
+    """The hashes of the files of a run that must not depend on how it was played."""
+    paths = [run / name for name in DERIVED] + sorted(p for p in (run / "fine_tune").rglob("*") if p.is_file())
+    return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def table(run: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of one of a run's Parquet files."""
+    connection = duckdb.connect(":memory:")
+    try:
+        found = connection.execute(f"SELECT * FROM read_parquet('{run / (name + '.parquet')}')")
+        columns = [item[0] for item in found.description]
+        return [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
+    finally:
+        connection.close()
+
+
+def journal_records(run: Path) -> list[dict[str, Any]]:
+    """Every whole record of a run's journal, read by another reader than the program's."""
+    lines = (run / "journal.jsonl").read_bytes().split(b"\n")
+    return [json.loads(line[9:]) for line in lines[:-1]]

@@ -1,0 +1,88 @@
+"""What a model says: a chat completion in OpenAI's format, a function of the request's bytes and the seed."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Any
+
+HEADER = re.compile(r"^(.{1,60}:) <your question>", re.MULTILINE)
+MUST_DECIDE = ("you must decide in this answer", "This is the last round")
+ACCEPT, REJECT = "Decision: accept", "Decision: reject"
+
+WORDS = (
+    "the loop bound", "the empty input", "equal keys", "the last branch", "the first index", "a negative number",
+    "the initial value", "the early return", "the sort order", "the largest input",
+)  # fmt: skip
+CLAIMS = ("it holds", "it is off by one", "the order is kept", "the state is carried over", "nothing is lost")
+
+
+@dataclass
+class Style:
+    """What shapes an answer."""
+
+    seed: int = 0
+    usage: bool = True
+    cached_tokens: int = 0
+    decide: float = 0.3
+    """How often a verifier that may go on decides."""
+    text: str | None = None
+    """The same text for every answer."""
+    finish_reason: str = "stop"
+    model: str | None = None
+    """The model that answers say they come from; None: the one that was asked for."""
+
+
+def completion(style: Style, asked: dict[str, Any], digest: str, kind: str | None) -> dict[str, Any]:
+    messages, count = asked["messages"], asked.get("n") or 1
+    choices, length = [], 0
+    for index in range(count):
+        text: str | None = style.text if style.text is not None else _text(style, messages, f"{digest}/{index}")
+        finish, refusal = style.finish_reason, None
+        if kind == "null_content":
+            text = None
+        elif kind == "bad_decision":
+            text = "I have checked it.\n\nDecision: undecided"
+        elif kind == "length":
+            finish = "length"
+        elif kind == "content_filter":
+            text, finish = "", "content_filter"
+        elif kind == "refusal":
+            text, refusal = None, "I cannot help with that."
+        length += len(text or "") // 4 + 1
+        message = {"role": "assistant", "content": text, "refusal": refusal}
+        choices.append({"index": index, "message": message, "logprobs": None, "finish_reason": finish})
+    reply = {
+        "id": "chatcmpl-" + digest[:24],
+        "object": "chat.completion",
+        "created": 1_790_000_000,
+        "model": style.model or asked["model"],
+        "choices": [] if kind == "empty_choices" else choices,
+        "system_fingerprint": "fp_loopback",
+    }
+    if style.usage:
+        prompt = sum(len(message["content"]) // 4 + 4 for message in messages)
+        reply["usage"] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": length,
+            "total_tokens": prompt + length,
+            "prompt_tokens_details": {"cached_tokens": min(style.cached_tokens, prompt)},
+        }
+    return reply
+
+
+def _text(style: Style, messages: list[dict[str, Any]], key: str) -> str:
+    """What the role asks for: a verdict, a question for each header, or an argument."""
+    system = messages[0]["content"]
+    rng = random.Random(f"{style.seed}/{key}")
+    said = f"Look at {rng.choice(WORDS)} ({rng.randrange(10_000)}): {rng.choice(CLAIMS)}."
+    if ACCEPT not in system or REJECT not in system:
+        return said
+    must = MUST_DECIDE[0] in system or MUST_DECIDE[1] in messages[-1]["content"]
+    if must or rng.random() < style.decide:
+        return f"{said}\n\n{rng.choice((ACCEPT, REJECT))}"
+    headers = HEADER.findall(system)
+    if not headers:
+        return f"What about {rng.choice(WORDS)} ({rng.randrange(10_000)})?"
+    return "\n\n".join(f"{header} what about {rng.choice(WORDS)}?" for header in headers)

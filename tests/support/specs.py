@@ -1,0 +1,63 @@
+"""Small specs beside their datasets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def dataset_file(folder: Path, size: int = 12) -> Path:
+    """A dataset of `size` datapoints, half of them right."""
+    path = folder / "data.jsonl"
+    rows = [
+        {
+            "id": f"p{index}",
+            "label": index % 2,
+            "question": f"Write f(x) that returns x + {index}.",
+            "solution": f"def f(x):\n    return x + {index if index % 2 else index + 1}\n",
+        }
+        for index in range(size)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def spec_file(folder: Path, base_url: str | None = None, *, size: int = 12, **changes: Any) -> Path:
+    """A spec in `folder`: nip on a small dataset, every seat on the server, or on `dummy` where there is none.
+
+    `changes` are merged into it, key by key; None takes a key away.
+    """
+    dataset_file(folder, size)
+    model: dict[str, Any] = {"provider": "dummy"}
+    if base_url is not None:
+        model = {"provider": "openai", "model": "tiny", "base_url": base_url, "timeout": 5.0}
+    spec: dict[str, Any] = {
+        "name": "tiny",
+        "seed": 7,
+        "benchmark": "tiny/v1",
+        "dataset": {"path": "data.jsonl"},
+        "protocol": {"use": "nip", "max_message_rounds": 6},
+        "prompts": "prompts/code_validation/nip",
+        "models": {"m": model},
+        "agents": {"prover": {"model": "m"}, "verifier": {"model": "m"}},
+        "retry": {"transient": {"first_wait": 0.01, "max_wait": 0.05, "attempts": 8}},
+        "rollouts": {"concurrency": 8},
+        "fine_tune": {"formats": ["openai", "trl"], "min_examples": 1},
+    }
+    path = folder / "spec.yaml"
+    path.write_text(json.dumps(merged(spec, changes)), "utf-8")
+    return path
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for name, value in changes.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, Mapping) and isinstance(result.get(name), Mapping):
+            result[name] = merged(result[name], value)
+        else:
+            result[name] = value
+    return result

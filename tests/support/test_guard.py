@@ -1,0 +1,128 @@
+"""No test can spend money, reach another machine, or write outside a temporary folder; nor can what it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.guard import Refused
+from tests.support.paths import ROOT
+from tests.support.processes import environment, nip_run, python
+from tests.support.specs import spec_file
+
+AWAY = "192.0.2.1"
+"""An address of no machine: RFC 5737."""
+
+
+def datagram() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"x", (AWAY, 9))
+
+
+def listening() -> None:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda: socket.create_connection((AWAY, 80)),
+        lambda: socket.socket().connect((AWAY, 80)),
+        lambda: asyncio.run(asyncio.open_connection(AWAY, 80)),
+        lambda: socket.getaddrinfo("example.com", 80),
+        lambda: socket.gethostbyname("example.com"),
+        datagram,
+        listening,
+    ],
+    ids=["connection", "socket", "stream", "lookup", "old lookup", "datagram", "listening to all"],
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_test_reaches_no_other_machine(attempt: Callable[[], object]) -> None:
+    with pytest.raises(Refused, match=r"127\.0\.0\.1 alone"):
+        attempt()
+
+
+def test_the_machine_itself_is_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname()).close()
+        socket.create_connection(("localhost", server.getsockname()[1])).close()
+
+
+CONNECTS = f"import socket; socket.create_connection(({AWAY!r}, 80))"
+
+
+def test_a_process_that_a_test_starts_reaches_no_other_machine() -> None:
+    inherited = subprocess.run([sys.executable, "-c", CONNECTS], capture_output=True, text=True, check=False)
+    for done in (inherited, python(CONNECTS)):
+        assert done.returncode == 1
+        assert f"do not look up '{AWAY}'" in done.stderr
+
+
+def test_a_run_that_asks_another_machine_ends_at_once(tmp_path: Path) -> None:
+    spec_file(tmp_path, f"http://{AWAY}/v1", retry={"transient": {"first_wait": 30.0}})
+    done = nip_run("spec.yaml", "-q", cwd=tmp_path, timeout=25)
+    assert done.returncode != 0
+    assert "127.0.0.1 alone" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda: (ROOT / "results" / "left").write_text("x"),
+        (ROOT / "results" / "left").mkdir,
+        lambda: (ROOT / "results" / "gone").rename(ROOT / "results" / "left"),
+        lambda: shutil.copytree(ROOT / "specs", ROOT / "results" / "specs"),
+        (ROOT / "results" / "gone").unlink,
+        lambda: sqlite3.connect(ROOT / "results" / "cache.sqlite"),
+        lambda: os.close(os.open(ROOT / "results" / "left", os.O_CREAT | os.O_WRONLY)),
+        lambda: Path("~/left").expanduser().write_text("x"),
+        lambda: Path("results/left").write_text("x"),
+    ],
+    ids=["file", "folder", "renaming", "copy", "removing", "database", "descriptor", "home", "relative"],
+)
+def test_a_test_writes_in_no_folder_but_a_temporary_one(
+    attempt: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(Refused, match="temporary folders alone"):
+        attempt()
+    assert not {path.name for path in (ROOT / "results").iterdir()} & {"left", "specs", "cache.sqlite"}
+
+
+def test_a_run_that_a_test_starts_in_the_repository_leaves_nothing_there() -> None:
+    before = sorted((ROOT / "results").rglob("*"))
+    done = nip_run("specs/quickstart.yaml", "-q", cwd=ROOT)
+    assert done.returncode != 0
+    assert "temporary folders alone" in done.stderr
+    assert sorted((ROOT / "results").rglob("*")) == before
+
+
+SECRETS = """\
+import os
+
+def test_there_are_none():
+    assert not [name for name in os.environ if name.upper().endswith(("_API_KEY", "_PROXY"))]
+"""
+
+
+def test_keys_and_proxies_of_the_shell_are_taken_away(tmp_path: Path) -> None:
+    (tmp_path / "test_secrets.py").write_text(SECRETS)
+    exported = {"OPENAI_API_KEY": "sk-mine", "https_proxy": "http://127.0.0.1:9", "ALL_PROXY": "http://127.0.0.1:9"}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+
+    def outcome(*more: str) -> int:
+        return subprocess.run(
+            [*words, *more], cwd=tmp_path, env=environment(**exported), stdout=subprocess.DEVNULL, check=False
+        ).returncode
+
+    assert (outcome(), outcome("-p", "tests.conftest")) == (1, 0)
