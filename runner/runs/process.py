@@ -1,4 +1,4 @@
-"""What surrounds a run while it is played: its log, signals, and how often garbage is looked for."""
+"""The process of a run while it is played: its log, signals, garbage collection, open files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -75,22 +75,30 @@ def stopping_on_signals(stop: Stop) -> Iterator[None]:
             stop.stop()
             late.append(loop.call_later(GRACE_SECONDS, cancel))
 
+    with _handling_signals(loop, interrupt), on_interrupt(interrupt):
+        try:
+            yield
+        finally:
+            for handle in late:
+                handle.cancel()
+
+
+@contextmanager
+def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> Iterator[None]:
+    """Have the loop call `act` at each SIGINT and SIGTERM, where it is in the main thread."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
-            loop.add_signal_handler(number, interrupt)
+            loop.add_signal_handler(number, act)
     except (ValueError, RuntimeError):
-        pass  # not the main thread, as in a notebook: whoever waits there passes interrupts on
+        pass  # not the main thread, as in a notebook: the main thread passes interrupts on
     try:
-        with on_interrupt(interrupt):
-            yield
+        yield
     finally:
-        for handle in late:
-            handle.cancel()
         for number in numbers:
             with suppress(ValueError, RuntimeError):
-                # The loop puts the system's default in its place, not what whoever plays the games had set.
+                # The loop puts the system's default in its place, not the handler from before the games.
                 if loop.remove_signal_handler(number):
                     signal.signal(number, before[number])
 
@@ -104,7 +112,7 @@ def sigterm_as_keyboard_interrupt() -> Iterator[None]:
 
     try:
         before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: signals are somebody else's there
+    except ValueError:  # not the main thread: signals are handled there
         yield
         return
     try:

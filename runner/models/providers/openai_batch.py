@@ -183,38 +183,19 @@ class BatchModel:
         task.add_done_callback(self._polling.discard)
 
     async def _poll(self, sent: _Sent) -> None:
-        """Look at a batch until it ends, then hand out its lines; a failing look is tried again."""
+        """Wait for a batch to end, then hand out its lines."""
         try:
-            while True:
-                try:
-                    batch = await self._client.batches.retrieve(sent.batch_id)
-                except CLIENT_ERRORS as error:
-                    ours = map_client_error(error, self._settings, self._group)
-                    if not isinstance(ours, TransientError):
-                        raise ours from error
-                    log.info("%s: cannot look at batch %s: %s", self._group, sent.batch_id, ours)
-                else:
-                    if getattr(batch, "status", None) in TERMINAL_STATUSES:
-                        sent.results = await self._results(batch)
-                        break
-                await asyncio.sleep(self._settings.batch_poll)
-        except Exception as error:  # noqa: BLE001 - a look that fails in any way must not leave games waiting
+            batch = await self._ended(sent.batch_id)
+            sent.results = await self._results(batch)
+        except Exception as error:  # noqa: BLE001 - a poll that fails in any way must not leave games waiting
             sent.results = {}
             if sent.from_earlier_process:
-                self._send_anew(sent)  # the provider knows no more of it
+                self._send_again(sent)  # the provider knows no more of it
             else:
                 self._fail(sent.waiting.values(), error)
             return
-        if batch.status == "failed" and not sent.results and sent.from_earlier_process:
-            self._send_anew(sent)  # whatever was wrong with it, this process may have mended
-            return
         if batch.status == "failed" and not sent.results:
-            why = (
-                "; ".join(str(item.message) for item in (batch.errors.data if batch.errors else None) or ())
-                or "no reason given"
-            )
-            refusal = ProviderRefusal(f"{self._group}: the provider refused batch {sent.batch_id}: {why}")
-            self._fail(sent.waiting.values(), refusal)
+            self._batch_refused(sent, batch)
             return
         for name, waiting in sent.waiting.items():
             result = sent.results.get(name)
@@ -224,7 +205,32 @@ class BatchModel:
             else:
                 self._hand_out(waiting, result)
 
-    def _send_anew(self, sent: _Sent) -> None:
+    async def _ended(self, batch_id: str) -> Any:
+        """The batch once it has ended; a poll that fails is tried again."""
+        while True:
+            try:
+                batch = await self._client.batches.retrieve(batch_id)
+            except CLIENT_ERRORS as error:
+                ours = map_client_error(error, self._settings, self._group)
+                if not isinstance(ours, TransientError):
+                    raise ours from error
+                log.info("%s: cannot look at batch %s: %s", self._group, batch_id, ours)
+            else:
+                if getattr(batch, "status", None) in TERMINAL_STATUSES:
+                    return batch
+            await asyncio.sleep(self._settings.batch_poll)
+
+    def _batch_refused(self, sent: _Sent, batch: Any) -> None:
+        """Send a refused batch of an earlier process again; one of this process stops the run."""
+        if sent.from_earlier_process:
+            self._send_again(sent)  # whatever was wrong with it, this process may have mended
+            return
+        messages = (str(item.message) for item in (batch.errors.data if batch.errors else None) or ())
+        why = "; ".join(messages) or "no reason given"
+        refusal = ProviderRefusal(f"{self._group}: the provider refused batch {sent.batch_id}: {why}")
+        self._fail(sent.waiting.values(), refusal)
+
+    def _send_again(self, sent: _Sent) -> None:
         self._pending.update(sent.waiting)
         sent.waiting = {}
         self._start_gathering()
