@@ -1,4 +1,4 @@
-"""An agent of a protocol, played by a model: what it may see into chat messages, its model's answer into a reply."""
+"""An agent of a protocol: what it may see into chat messages, its model's answer into a reply."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ class Agent:
         )
 
     def prompt(self, observation: Observation) -> list[ChatMessage]:
-        """The chat messages that its model gets at this position."""
+        """The chat messages that its model gets at this observation."""
         return self._chat(observation, observation.round)
 
     def _chat(self, observation: Observation, system_round: int) -> list[ChatMessage]:
-        """The chat at a position, with the system message of a round."""
+        """The chat at an observation, with the system message of a round."""
         prompts = self.settings.prompts
         columns, stance = observation.columns, observation.prover_stance
         last_round = None
@@ -141,7 +141,7 @@ class Agent:
     ) -> Reply:
         """Ask until an answer can be used, by the spec's retry policy for answers.
 
-        `messages` is this position's prompt, where the caller has it already.
+        `messages` is this observation's prompt, where the caller has it already.
 
         Raises:
             GenerationError: the last answer allowed was bad, of a kind that has no substitute.
@@ -193,7 +193,7 @@ class Agent:
         """One finished game as a supervised example; None where the agent said nothing.
 
         Raises:
-            ValueError: the label is to replace the guess, and this is no verifier, or there is no label.
+            ValueError: the label is to replace the guess, and this is not a verifier, or there is no label.
         """
         verdict = None
         if replace_verifier_guess_with_true_label:

@@ -153,7 +153,7 @@ def rounds_from_arrays(
     """One game's histories (round channel), (round channel), (round agent) into rounds.
 
     Raises:
-        ValueError: a message whose sender is nobody.
+        ValueError: a message without a sender.
     """
     rounds = []
     for texts, senders, raws in zip(message_history, message_agent_id, raw_message_history, strict=True):

@@ -158,7 +158,7 @@ class OpenAiWholeAgent(Agent):
             await connection.close()
 
     def _connected(self) -> Connection:
-        """A connection of this event loop's own, unless somebody has given us one."""
+        """The connection that was given, or else one of this event loop's own."""
         from runner.models.connect import Connection, connect
 
         if self.settings.complete is not None:

@@ -61,7 +61,7 @@ def connect(
     events: CallEvents = NO_EVENTS,
     sleep: Sleep = asyncio.sleep,
 ) -> Connection:
-    """Connect every group; `providers` are groups that somebody has connected already.
+    """Connect every group but those that `providers` holds, which are connected already.
 
     Raises:
         ProviderRefusal: a group's key is missing.

@@ -1,4 +1,4 @@
-"""What becomes of the calls of a run, told by the layers to whoever keeps account of them."""
+"""What becomes of the calls of a run, told by the layers around the providers."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ class CallEvents:
 
 
 NO_EVENTS = CallEvents()
-"""For calls that nobody keeps account of."""
+"""For calls without an account."""

@@ -22,7 +22,7 @@ def _listed() -> dict[str, Price]:
 
 
 def price_of(settings: ModelSettings) -> Price | None:
-    """The price of a group's calls; None where nobody knows it. The list holds for OpenAI's own server only."""
+    """The price of a group's calls; None where it is unknown. The list holds for OpenAI's own server only."""
     if settings.price is not None:
         return settings.price
     if not settings.traits.metered:

@@ -61,7 +61,7 @@ class ModelSettings:
         example="gpt-4o-mini-2024-07-18",
     )
     lineage: tuple[FineTuneStep, ...] = option(
-        "How it came to be, the oldest first; training runs write this down.",
+        "Fine-tuning lineage, oldest first; written by training runs.",
         default=(),
         example=[
             {

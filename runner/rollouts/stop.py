@@ -50,5 +50,5 @@ class Stop:
         raise Stopped
 
     def wakes(self, event: asyncio.Event) -> None:
-        """Set this event, too, when the run is stopped: whoever waits for it then checks."""
+        """Set this event, too, when the run is stopped, so that those who wait for it check again."""
         self._woken.append(event)

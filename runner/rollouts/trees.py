@@ -2,7 +2,7 @@
 
 Every step is answered several times, and every answer is gone on from. A branch is a rollout like any other: its
 `repeat` is its place among all branches that the tree could have. A node is the place after an answer; it is known by
-its path, the number of the answer taken in each round so far. A round in which nobody speaks has one answer, 0.
+its path, the number of the answer taken in each round so far. A silent round has one answer, 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run has done so far: for whoever watches it, for its manifest, for its notes."""
+"""The counts of a run: its progress while it is played, the figures of its manifest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.rollouts.rollout import Outcome, Rollout
 
 @dataclass
 class Progress:
-    """What a run has done so far, for whoever watches it."""
+    """What a run has done so far, as `watch` is shown it."""
 
     rollouts: int = 0
     jobs: int = 0

@@ -1,4 +1,4 @@
-"""The journal of a run: every completion that was paid for, on disk before anything is derived from it.
+"""The journal of a run, a write-ahead log: every completion that was paid for, on disk before anything derived from it.
 
 One record a line: `crc32hex SP canonical-JSON LF`, each with a sequence number. A line is whole or absent: a torn
 last line is cut off on opening, a bad line with good ones after it is damage and stops. Records that were appended
@@ -6,8 +6,8 @@ together count together: all but the last say `more`, and a group whose last is 
 locked while it is open. After a failed write the journal takes no more, because nobody knows what the disk holds. The
 first record says the file's format (see `formats`); one of 0.1.0 says none.
 
-Records that arrive while one write is under way, or shortly after it, go out together in the next, so that a
-thousand games share one fsync.
+Writes are group commits: records that arrive while one write is under way, or shortly after it, go out together in
+the next, so that a thousand games share one fsync.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def within_budget(complete: Complete, budget: Budget, costs: CallCosts) -> Compl
         cost = most
         try:
             completion = await complete(request)
-            # Where the server counts no tokens, what we guess is no bound.
+            # Where the server counts no tokens, our estimate is not a bound.
             cost = most if completion.usage.estimated else costs.actual(request.group, completion)
         except CallError as error:
             cost = cost_of_failure(most, error)

@@ -52,7 +52,7 @@ class Cache:
         """Open or create.
 
         Raises:
-            RunError: it cannot be opened, or is no cache.
+            RunError: it cannot be opened, or is not a cache.
             NewerFormatError: a newer nip-run made it; nothing is changed.
         """
         self._path, self._run_id = path, run_id

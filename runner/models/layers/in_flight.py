@@ -71,7 +71,7 @@ class InFlight:
         """The provider has refused a call, of which there is no record. One that had no slot is no matter."""
         at = self._taken.pop(sample, None)
         if at is not None:
-            with suppress(OSError):  # what is counted too much costs nobody money
+            with suppress(OSError):  # counted as spent, and at no cost
                 self._write(at, bytes(_SLOT.size))
             self._free.append(at)
 

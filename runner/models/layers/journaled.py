@@ -70,9 +70,9 @@ class JournaledCompleter:
         """The answer of a model, on disk; or the end of the call, on disk, and then raised."""
         try:
             if request.group in self._sharing and request.siblings:
-                completion = await self._shared(request, asked)
+                completion = await self._ask_with_siblings(request, asked)
             else:
-                completion = await self._alone(request, asked)
+                completion = await self._ask_one(request, asked)
         except CallError as error:
             await self._journal.append(EndedRecord.of(request.sample, asked, error).to_json())
             self._events.settled(request.sample)
@@ -98,7 +98,7 @@ class JournaledCompleter:
             return None  # this process may have more luck
         raise record.as_error()
 
-    async def _shared(self, request: Request, asked: Asked) -> Completion:
+    async def _ask_with_siblings(self, request: Request, asked: Asked) -> Completion:
         """One call for this sample and all its siblings that have no answer yet."""
         family = sorted((request.sample, *request.siblings))
         async with self._asking.setdefault(family[0], asyncio.Lock()):
@@ -113,24 +113,24 @@ class JournaledCompleter:
             wanted.sort(key=lambda sample: sample != request.sample)
             try:
                 if len(wanted) == 1 or request.group not in self._sharing:
-                    return await self._alone(request, asked)
-                return await self._together(request, asked, wanted[:MAX_N])
+                    return await self._ask_one(request, asked)
+                return await self._ask_many(request, asked, wanted[:MAX_N])
             finally:
                 self._written.add(request.sample)  # also where it has none: no sibling asks for it any more
 
-    async def _together(self, request: Request, asked: Asked, wanted: Sequence[SampleKey]) -> Completion:
+    async def _ask_many(self, request: Request, asked: Asked, wanted: Sequence[SampleKey]) -> Completion:
         """One call for all these samples, or for the first alone where that is refused or would cost too much."""
-        together = replace(request, n=len(wanted), siblings=tuple(wanted[1:]))
+        many = replace(request, n=len(wanted), siblings=tuple(wanted[1:]))
         try:
-            completion = await self._complete(together)
+            completion = await self._complete(many)
         except SeveralRefusedError as error:
             self._sharing -= {request.group}
             await self._events.failed(request, 1, error, 0.0)
-            return await self._alone(request, asked)
+            return await self._ask_one(request, asked)
         except BudgetExhausted:
-            return await self._alone(request, asked)
+            return await self._ask_one(request, asked)
         parts = list(zip(wanted, split(completion), strict=False))
-        records = (self._record(together, asked, sample, part) for sample, part in parts)
+        records = (self._record(many, asked, sample, part) for sample, part in parts)
         # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
         await self._journal.append(*(record.to_json() for record in records))
         for sample, part in parts:
@@ -140,7 +140,7 @@ class JournaledCompleter:
             self._ready[sample] = part
         return self._ready.pop(request.sample)
 
-    async def _alone(self, request: Request, asked: Asked) -> Completion:
+    async def _ask_one(self, request: Request, asked: Asked) -> Completion:
         """One call for this sample."""
         completion = await self._complete(request)
         await self._journal.append(self._record(request, asked, request.sample, completion).to_json())
@@ -148,7 +148,7 @@ class JournaledCompleter:
         return completion
 
     def _record(self, request: Request, asked: Asked, sample: SampleKey, completion: Completion) -> CallRecord:
-        """A sample's answer as its record, charged with the most that the call may have cost if nobody counted."""
+        """A sample's answer as its record, charged with the call's worst case where the server did not count."""
         uncounted = completion.usage.estimated and not completion.from_cache
         return CallRecord(sample, asked, completion, self._worst_case(request) if uncounted else None)
 

@@ -1,4 +1,4 @@
-"""How much may be in flight: one gate for a run, one adaptive limit and two rate buckets for each model group.
+"""Concurrency control: one fair semaphore a run; an AIMD limit with slow start, and two leaky buckets, a model group.
 
 A group's limit starts at a quarter of the concurrency and doubles with each round trip until the server refuses a
 quarter of the calls; from then on it grows by one a round trip. A 429 shrinks it by a fifth, at most once in a
@@ -25,9 +25,9 @@ START_SHARE = 4
 SHRINK = 0.8
 BACKOFF_COOLDOWN_SECONDS = 15.0
 EWMA_WEIGHT = 1 / 32
-"""What a call weighs in the share of those that a server has refused of late."""
+"""EWMA weight of one call in the recent rate of 429s."""
 OVERLOADED = 0.25
-"""The share of 429s from which on a server does not keep up."""
+"""The recent rate of 429s from which on a server does not keep up."""
 MINUTE = 60.0
 
 log = logging.getLogger("nip_run.limits")
@@ -58,7 +58,7 @@ class FairSemaphore:
             raise
 
     def leave(self) -> None:
-        """Give the place to whoever waits in the next group."""
+        """Give the place to the first who waits in the next group."""
         while self._waiting:
             group = next(iter(self._waiting))
             queue = self._waiting.pop(group)
@@ -100,7 +100,7 @@ class LeakyBucket:
 
 
 class GroupLimit:
-    """The adaptive limit and the rates of one model group."""
+    """The AIMD limit and the rates of one model group: additive increase, multiplicative decrease at a 429."""
 
     def __init__(
         self,
@@ -232,9 +232,9 @@ class GroupLimit:
 
 
 def within_limits(
-    complete: Complete, gate: FairSemaphore, limits: Mapping[str, GroupLimit], tokens: Callable[[Request], int]
+    complete: Complete, semaphore: FairSemaphore, limits: Mapping[str, GroupLimit], tokens: Callable[[Request], int]
 ) -> Complete:
-    """`complete` that waits for the group's limit and rates, then for the run's gate."""
+    """`complete` that waits for the group's limit and rates, then for the run's semaphore."""
 
     async def limited(request: Request) -> Completion:
         limit = limits.get(request.group)
@@ -242,11 +242,11 @@ def within_limits(
             return await complete(request)
         allowed = await limit.enter(lambda: tokens(request))
         try:
-            await gate.enter(request.group)
+            await semaphore.enter(request.group)
             try:
                 completion = await complete(request)
             finally:
-                gate.leave()
+                semaphore.leave()
         except BaseException as error:
             limit.failed(error)
             raise

@@ -25,7 +25,7 @@ def with_retries(
 ) -> Complete:
     """`complete` with transient failures asked again; `timed` says for which calls the total time is bounded.
 
-    The total time runs from the first failure: waiting for a place or for a rate is nobody's failure. Jitter draws
+    The total time runs from the first failure: waiting for a place or for a rate is no failure. Jitter draws
     from a generator of its own: waiting is the one thing that may differ between equal runs.
     """
     jitter = rng or random.Random()

@@ -1,7 +1,7 @@
 """The one module that knows OpenAI's client: requests onto the wire, answers and errors back.
 
 The client is the official one: it holds the key, the base URL and the headers, and it raises its own errors. Its
-retries are off, because the spec's policy is the only one. Two things are left out that nobody here reads and
+retries are off, because the spec's policy is the only one. Two things are left out that have no use here and
 that cost more than all the rest: the walk over every message that converts typed parameters, and the building of
 response models. The body is serialised once and the answer is read from its bytes. The transport is the
 client's aiohttp one, whose pool does not slow down with the number of connections.
@@ -73,7 +73,7 @@ def make_sync_client(settings: ModelSettings, group: str) -> openai.OpenAI:
 
 
 def _keep_from_other_servers(client: openai.AsyncOpenAI | openai.OpenAI, settings: ModelSettings) -> None:
-    """What the environment holds for OpenAI (organization, project, headers) is no other server's business."""
+    """What the environment holds for OpenAI (organization, project, headers) is not for any other server."""
     if settings.base_url is not None:
         client.organization = client.project = None
         client._custom_headers = {}  # noqa: SLF001 - filled from OPENAI_CUSTOM_HEADERS, with no public way to refuse
@@ -83,7 +83,7 @@ class _LeanHttp(openai.DefaultAioHttpClient):
     """The client's aiohttp transport without httpx's work around it that our one kind of request has no use for.
 
     The client gives whole headers and an absolute address; merging both with defaults, and flows for redirects and
-    authentication, are left out. Uploads of files and whatever else is no plain body go the long way.
+    authentication, are left out. Uploads of files, and all other bodies that are not plain bytes, go the long way.
     """
 
     _addresses: ClassVar[dict[str, httpx2.URL]] = {}
@@ -167,7 +167,7 @@ class OpenAiModel:
         await self._client.close()
 
     def _options(self) -> Any:
-        """What the client would make anew for each call: deep copies of its defaults, and a random key.
+        """What the client would make again for each call: deep copies of its defaults, and a random key.
 
         `security` is what its own `chat.completions.create` gives. The key that tells calls apart is in no header.
         """
@@ -194,7 +194,7 @@ class OpenAiModel:
         n = request.n if request.n > 1 else None
         body = request_body(self._settings, request.messages, n)
         try:
-            # The client's own timeout starts anew with each byte; a call as a whole has one end.
+            # The client's own timeout starts again with each byte; a call as a whole has one end.
             async with asyncio.timeout(self._settings.timeout):
                 response = await self._client.post(
                     self._address, content=body, cast_to=httpx2.Response, options=self._options()

@@ -63,7 +63,7 @@ def read_completion(
     """The body of an answer with status 200 as a completion.
 
     Raises:
-        TransientError: it is no completion.
+        TransientError: it is not a completion.
         NipRunError: it is an error all the same, classified as one.
     """
     group = request.group
@@ -95,7 +95,7 @@ def read_completion(
 
 
 def _other(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an answer that nobody here reads, for the journal; none of them where they are no fit for it."""
+    """The other fields of an answer, for the journal; none of them where they do not fit into it."""
     other = {name: value for name, value in data.items() if name not in ("choices", "model", "usage", "object")}
     try:
         return other if len(orjson.dumps(other)) <= MAX_OTHER_BYTES else {}
