@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from runner.agents.agent import Agent, AgentRuntime, Observation
-from runner.aio import run_sync
+from runner.aio import cancel_all, run_sync
 from runner.documents.fields import from_plain, to_plain
 from runner.models.base import Complete
 from runner.models.settings import FineTuneStep
@@ -152,9 +152,7 @@ class OpenAiWholeAgent(Agent):
         try:
             return list(await asyncio.gather(*tasks))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
             await connection.close()
 
     def _connected(self) -> Connection:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from runner.agents.agent import Agent
+from runner.aio import cancel_all
 from runner.errors import (
     BudgetExhausted,
     ContentFilterError,
@@ -117,9 +118,7 @@ class Engine:
             await self._let_come_in(tasks)
             raise
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
 
     async def _let_come_in(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         """Ask nothing new, and wait a moment for what is in flight: it may be answered, and billed."""
@@ -159,9 +158,7 @@ class Engine:
             raise
         finally:
             game.close()
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            await cancel_all(others)
         for task in others:
             rollouts.extend(task.result())
         if unfinished is not None:
@@ -243,9 +240,7 @@ class Engine:
             await self._let_come_in(tasks)
             raise
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
         return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
 
 

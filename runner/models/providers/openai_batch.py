@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import orjson
 
+from runner.aio import cancel_all
 from runner.errors import NipRunError, ProviderRefusal, TransientError
 from runner.hashing import tagged_hash
 from runner.models.base import Completion, Request
@@ -308,8 +309,5 @@ class BatchModel:
 
     async def close(self) -> None:
         """Stop waiting; the batches go on at the provider, and the next process finds them."""
-        tasks = [*self._polling, *(task for task in (self._gathering, self._found) if task is not None)]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([*self._polling, *(task for task in (self._gathering, self._found) if task is not None)])
         await self._client.close()
