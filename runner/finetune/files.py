@@ -202,8 +202,8 @@ class FineTuneFiles:
     def _add_game(self, rollout: Rollout) -> None:
         reason = self._unusable(rollout)
         formats = [format_ for format_ in self._formats if format_.method != "dpo"]
-        for name, seat in self._agents.items():
-            found = {} if reason else self._examples(seat, rollout)
+        for name, agent in self._agents.items():
+            found = {} if reason else self._examples(agent, rollout)
             for format_ in formats:
                 if not found.get(format_.method):
                     why = reason or "the agent said nothing"
@@ -211,22 +211,22 @@ class FineTuneFiles:
                 for example, source in found.get(format_.method, ()):
                     self._files.add(name, format_, example, source)
 
-    def _examples(self, seat: Agent, rollout: Rollout) -> dict[str, list[tuple[Example, Source]]]:
+    def _examples(self, agent: Agent, rollout: Rollout) -> dict[str, list[tuple[Example, Source]]]:
         """What one agent's part of a game gives each method that some format asks for."""
         settings, run_id = self._settings, self._run_id
         methods = {format_.method for format_ in self._formats}
         found: dict[str, list[tuple[Example, Source]]] = {}
         if "rl" in methods:
-            turns = rl_turns(seat, rollout, run_id)
-            found["rl"] = [(turn, source_of(seat, rollout, run_id, turn.round)) for turn in turns]
+            turns = rl_turns(agent, rollout, run_id)
+            found["rl"] = [(turn, source_of(agent, rollout, run_id, turn.round)) for turn in turns]
         if "sft" in methods:
             chat = supervised(
-                seat,
+                agent,
                 rollout,
                 ensure_last_message_is_assistant=settings.ensure_last_message_is_assistant,
                 replace_verifier_guess_with_true_label=settings.replace_verifier_guess_with_true_label,
             )
-            found["sft"] = [] if chat is None else [(chat, source_of(seat, rollout, run_id))]
+            found["sft"] = [] if chat is None else [(chat, source_of(agent, rollout, run_id))]
         return found
 
     def _unusable(self, rollout: Rollout) -> str | None:

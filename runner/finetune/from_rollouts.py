@@ -12,7 +12,7 @@ from runner.rollouts.rollout import Rollout
 
 
 def supervised(
-    seat: Agent,
+    agent: Agent,
     rollout: Rollout,
     *,
     ensure_last_message_is_assistant: bool = True,
@@ -20,9 +20,9 @@ def supervised(
 ) -> Supervised | None:
     """The agent's whole chat; None where it said nothing. A prover has no guess, so nothing of it is replaced."""
     point = rollout.job.datapoint
-    replaces = replace_verifier_guess_with_true_label and seat.is_verifier
-    messages = seat.fine_tune_example(
-        rollout.job.observation(min(len(rollout.rounds), seat.max_message_rounds - 1), rollout.rounds),
+    replaces = replace_verifier_guess_with_true_label and agent.is_verifier
+    messages = agent.fine_tune_example(
+        rollout.job.observation(min(len(rollout.rounds), agent.max_message_rounds - 1), rollout.rounds),
         point.label,
         ensure_last_message_is_assistant=ensure_last_message_is_assistant,
         replace_verifier_guess_with_true_label=replaces,
@@ -30,17 +30,17 @@ def supervised(
     if messages is None:
         return None
     own = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    turns = _turns(seat, rollout.rounds)
-    unlearnable = {index for index, round_ in zip(own, turns, strict=True) if not trainable(seat, rollout, round_)}
+    turns = _turns(agent, rollout.rounds)
+    unlearnable = {index for index, round_ in zip(own, turns, strict=True) if not trainable(agent, rollout, round_)}
     return Supervised(messages, frozenset(unlearnable - {own[-1]} if replaces else unlearnable))
 
 
-def rl_turns(seat: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
+def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     """Each turn of the agent, with exactly the chat that its model was asked with."""
-    name, job, experiment = seat.agent_name, rollout.job, seat.hyper_params
-    for round_ in _turns(seat, rollout.rounds):
+    name, job, experiment = agent.agent_name, rollout.job, agent.hyper_params
+    for round_ in _turns(agent, rollout.rounds):
         yield RlTurn(
-            prompt=seat.prompt(job.observation(round_, rollout.rounds[:round_])),
+            prompt=agent.prompt(job.observation(round_, rollout.rounds[:round_])),
             response=rollout.rounds[round_].raw[name],
             reward=rollout.rewards[name],
             ground_truth=job.datapoint.label,
@@ -50,30 +50,30 @@ def rl_turns(seat: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
             agent=name,
             round=round_,
             data_source=experiment.benchmark or experiment.name,
-            ability=seat.agent_spec.role,
+            ability=agent.agent_spec.role,
         )
 
 
-def source_of(seat: Agent, rollout: Rollout, run_id: str, round_: int | None = None) -> Source:
+def source_of(agent: Agent, rollout: Rollout, run_id: str, round_: int | None = None) -> Source:
     """Where an example of this agent comes from; without a round, its last turn."""
-    turns = _turns(seat, rollout.rounds)
+    turns = _turns(agent, rollout.rounds)
     last = turns[-1] if turns else 0
-    name, job = seat.agent_name, rollout.job
+    name, job = agent.agent_name, rollout.job
     at = last if round_ is None else round_
     return Source(run_id, job.rollout_id, name, at, rollout.rewards[name], job.datapoint.id)
 
 
-def trainable(seat: Agent, rollout: Rollout, round_: int) -> bool:
+def trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:
     """Whether a turn is whole and can be parsed: the game went on with an empty message where it could not."""
     played = rollout.rounds[round_]
-    if played.token_limits.get(seat.agent_name):
+    if played.token_limits.get(agent.agent_name):
         return False
     try:
-        seat.parse(played.raw[seat.agent_name], round_)
+        agent.parse(played.raw[agent.agent_name], round_)
     except InvalidResponseError:
         return False
     return True
 
 
-def _turns(seat: Agent, rounds: Sequence[Round]) -> list[int]:
-    return [index for index, played in enumerate(rounds) if seat.agent_name in played.raw]
+def _turns(agent: Agent, rounds: Sequence[Round]) -> list[int]:
+    return [index for index, played in enumerate(rounds) if agent.agent_name in played.raw]
