@@ -33,27 +33,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import ClassVar, Self
 
-
-class ExitCode(IntEnum):
-    """How a command ended, each with what `--help` says of it."""
-
-    meaning: str
-
-    def __new__(cls, value: int, meaning: str) -> Self:
-        code = int.__new__(cls, value)
-        code._value_ = value
-        code.meaning = meaning
-        return code
-
-    DONE = 0, "done"
-    FAILED = 1, "the run failed"
-    USAGE = 2, "bad usage or an invalid spec"
-    BUDGET = 3, "budget exhausted"
-    REFUSED = 4, "the provider refuses to serve us"
-    INTERRUPTED = 130, "interrupted"
+from runner.exit_codes import ExitCode
 
 
 class NipRunError(Exception):

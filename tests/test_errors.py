@@ -11,7 +11,6 @@ import pytest
 from runner import agents, errors
 from runner.cli.main import main
 from runner.errors import (
-    ExitCode,
     GenerationError,
     InvalidDecisionError,
     NipRunError,
@@ -19,6 +18,7 @@ from runner.errors import (
     Problem,
     SpecError,
 )
+from runner.exit_codes import ExitCode
 
 Drawn = tuple[str, str | None, ExitCode]
 """A class, the one above it, its exit code."""

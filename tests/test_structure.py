@@ -23,8 +23,9 @@ FILES = {
 }
 
 ORDER = (
-    "version", "errors", "text", "hashing", "aio", "builtin", "storage", "documents", "protocols", "prompts",
-    "datasets", "models", "spec", "agents", "rollouts", "results", "finetune", "runs", "training", "api", "cli",
+    "version", "exit_codes", "errors", "text", "hashing", "aio", "builtin", "storage", "documents", "protocols",
+    "prompts", "datasets", "models", "spec", "agents", "rollouts", "results", "finetune", "runs", "training", "api",
+    "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
@@ -199,7 +200,9 @@ def test_only_results_know_where_a_run_stands_in_them() -> None:
 # What is loaded
 
 
-HEAVY = ("numpy", "duckdb", "openai", "omegaconf", "jinja2", "rich", "scipy", "jsonschema", "aiohttp")
+HEAVY = (
+    "dataclasses", "numpy", "duckdb", "openai", "omegaconf", "jinja2", "rich", "scipy", "jsonschema", "aiohttp",
+)  # fmt: skip
 
 
 def _loaded(code: str) -> set[str]:

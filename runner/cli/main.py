@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.registry import COMMANDS, RENAMED_COMMANDS
-from runner.errors import ExitCode, Interrupted, NipRunError, SpecError
+from runner.exit_codes import ExitCode
 from runner.version import __version__
 
 EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
@@ -101,8 +101,10 @@ def _executed(name: str, parsed: argparse.Namespace) -> int:
         return COMMANDS[name].execute(parsed)
 
 
-def _interrupted(name: str, arguments: Sequence[str]) -> Interrupted:
+def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
     """What a Ctrl-C comes to that no run has taken for its own: before its games, or after them."""
+    from runner.errors import Interrupted
+
     if name != "run":
         return Interrupted("interrupted")
     error = Interrupted("interrupted; what was paid for is kept")
@@ -111,6 +113,7 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Interrupted:
 
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:
+    from runner.errors import NipRunError, SpecError
     from runner.text import escape_controls
 
     if parsed.verbose > 1:

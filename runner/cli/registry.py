@@ -8,22 +8,23 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 
-@dataclass(frozen=True)
 class Command:
-    """One command."""
+    """One command: `arguments` declares what it takes, and `execute` in `module` does it.
 
-    summary: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    """Declares what it takes."""
-    module: str
-    """Its `execute` takes the parsed arguments and returns the exit code."""
+    No dataclass: importing `dataclasses` takes as long as all the rest of help.
+    """
+
+    def __init__(self, summary: str, arguments: Callable[[argparse.ArgumentParser], None], module: str) -> None:
+        self.summary = summary
+        self.arguments = arguments
+        self.module = module
 
     def execute(self, args: argparse.Namespace) -> int:
+        """Run it; returns the exit code."""
         code: int = importlib.import_module(self.module).execute(args)
         return code
 
