@@ -14,9 +14,9 @@ from runner.prompts.templates import VARIABLES
 from runner.results.leaderboard import _TABLES
 from runner.results.tables import COLUMNS
 from runner.spec.experiment import experiment_schema
+from tests.support.paths import ROOT
 from tests.support.processes import python
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from runner.cli.registry import COMMANDS
+from tests.support.paths import ROOT
 from tests.support.processes import python
 
-ROOT = Path(__file__).resolve().parents[1]
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "runner").rglob("*.py"))

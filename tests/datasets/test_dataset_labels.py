@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import json_lines
+
 DATA = Path(__file__).resolve().parents[2] / "specs" / "data"
 TIMEOUT = 20
 
@@ -35,12 +37,8 @@ print(json.dumps(results))
 """Each test meets a fresh solution; a solution that is no Python, or that fails to load, fails here loudly."""
 
 
-def _lines(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines()]
-
-
-ROWS = _lines("code_validation.jsonl")
-TESTS = {row["problem"]: row["tests"] for row in _lines("code_validation.tests.jsonl")}
+ROWS = json_lines(DATA / "code_validation.jsonl")
+TESTS = {row["problem"]: row["tests"] for row in json_lines(DATA / "code_validation.tests.jsonl")}
 PROBLEMS = sorted({row["problem"] for row in ROWS})
 
 

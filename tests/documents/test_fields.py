@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -18,9 +17,9 @@ from runner.errors import Place
 from runner.protocols.load import protocol_editor_schema, protocol_schema
 from runner.protocols.table import Parameters
 from runner.spec.experiment import Experiment, editor_schema, experiment_schema
+from tests.support.paths import ROOT
 from tests.support.processes import nip_run
 
-ROOT = Path(__file__).resolve().parents[2]
 CHECKED = {"experiment": experiment_schema(), "protocol": protocol_schema()}
 ALL = {**CHECKED, "experiment for editors": editor_schema(), "protocol for editors": protocol_editor_schema()}
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from runner.finetune.chats import alternating
@@ -18,6 +17,7 @@ from runner.finetune.formats import FORMATS
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.load import load_spec
+from tests.support.files import json_lines, parquet_rows
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving
@@ -29,16 +29,6 @@ DEBATE: dict[str, Any] = {
     "agents": {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
 }
 UNDECIDED = "I have checked it.\n\nDecision: undecided"
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    found = duckdb.execute(f"SELECT * FROM read_parquet('{path}')")
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 def turns(example: dict[str, Any]) -> list[dict[str, Any]]:
@@ -53,14 +43,14 @@ def test_an_answer_that_could_not_be_parsed_is_not_learnt(tmp_path: Path) -> Non
     with serving(faults={"bad_decision": 0.3}, decide=0.2) as server:
         run = played(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results").folder.path
     agents = run / "fine_tune" / "agents"
-    own = [turn for example in lines(agents / "verifier.sft.jsonl") for turn in turns(example)]
+    own = [turn for example in json_lines(agents / "verifier.sft.jsonl") for turn in turns(example)]
     assert {turn["content"] == UNDECIDED for turn in own} == {True, False}
     assert all(turn.get("weight") == (0 if turn["content"] == UNDECIDED else None) for turn in own)
-    cut = [turn for example in lines(agents / "verifier.sft.trl.jsonl") for turn in turns(example)]
+    cut = [turn for example in json_lines(agents / "verifier.sft.trl.jsonl") for turn in turns(example)]
     assert cut
     assert all(set(turn) == {"role", "content"} and turn["content"] != UNDECIDED for turn in cut)
     # A prover may say what it likes: no verdict is read from it.
-    provers = [turn for example in lines(agents / "prover.sft.jsonl") for turn in turns(example)]
+    provers = [turn for example in json_lines(agents / "prover.sft.jsonl") for turn in turns(example)]
     assert not any("weight" in turn for turn in provers)
 
 
@@ -69,7 +59,7 @@ def test_an_answer_cut_at_the_token_limit_is_not_learnt(tmp_path: Path) -> None:
         run = played(spec_file(tmp_path, server.base_url), tmp_path / "results").folder.path
     cut = {c["raw_message"] for c in table(run, "completions") if c["finish_reason"] == "length"}
     for agent in ("verifier", "prover"):
-        found = [turn for e in lines(run / "fine_tune" / "agents" / f"{agent}.sft.jsonl") for turn in turns(e)]
+        found = [turn for e in json_lines(run / "fine_tune" / "agents" / f"{agent}.sft.jsonl") for turn in turns(e)]
         assert any("weight" in turn for turn in found)
         assert all((turn.get("weight") == 0) == (turn["content"] in cut) for turn in found)
 
@@ -81,7 +71,7 @@ def test_a_label_in_the_place_of_a_bad_answer_may_be_learnt(tmp_path: Path) -> N
     }
     with serving(kind=None, text=UNDECIDED) as server:
         run = played(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results").folder.path
-    examples = lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
+    examples = json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
     assert examples
     for example in examples:
         *before, last = turns(example)
@@ -96,7 +86,7 @@ def test_roles_alternate_in_a_debate_for_trl(tmp_path: Path) -> None:
     run = played(spec_file(tmp_path, **DEBATE), tmp_path / "results").folder.path
     both = 0
     for path in (run / "fine_tune").rglob("*.sft.trl.jsonl"):
-        for example in lines(path):
+        for example in json_lines(path):
             chat = example["messages"]
             roles = [message["role"] for message in chat]
             assert roles[0] == "user" or roles[:2] == ["system", "user"]
@@ -120,7 +110,7 @@ def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: 
     rollouts = {rollout.job.rollout_id: rollout for rollout in rederiver.rollouts()}
     rederiver.close()
     for agent in ("verifier", "prover"):
-        found = rows(folder.fine_tune / "agents" / f"{agent}.rl.parquet")
+        found = parquet_rows(folder.fine_tune / "agents" / f"{agent}.rl.parquet")
         said = sum(agent in played_.raw for rollout in rollouts.values() for played_ in rollout.rounds)
         assert len(found) == said > 0
         assert [row["extra_info"]["index"] for row in found] == list(range(len(found)))
@@ -155,8 +145,8 @@ def test_every_line_of_a_run_s_files_is_traced_to_its_rollout(tmp_path: Path, sh
     assert len(report) == 3 * 3 * (2 if share else 1)
     for row in report:
         data = folder.fine_tune / row["file"]
-        trace = lines(folder.fine_tune / row["trace"])
-        size = len(rows(data)) if data.suffix == ".parquet" else len(lines(data))
+        trace = json_lines(folder.fine_tune / row["trace"])
+        size = len(parquet_rows(data)) if data.suffix == ".parquet" else len(json_lines(data))
         assert [line["line"] for line in trace] == list(range(1, size + 1))
         assert size == row["examples"]
         for line in trace:
@@ -180,12 +170,12 @@ def test_a_datapoint_is_in_one_split_with_all_its_repeats(tmp_path: Path) -> Non
     for kind in ("sft", "rl"):
         suffix = "jsonl" if kind == "sft" else "parquet"
         train, validation = (
-            {line["datapoint_id"] for line in lines(fine_tune / f"m.{kind}.{part}{suffix}.trace.jsonl")}
+            {line["datapoint_id"] for line in json_lines(fine_tune / f"m.{kind}.{part}{suffix}.trace.jsonl")}
             for part in ("", "validation.")
         )
         assert validation == expected
         assert train == {f"p{i}" for i in range(20)} - expected
-    assert {row["extra_info"]["split"] for row in rows(fine_tune / "m.rl.validation.parquet")} == {"validation"}
+    assert {row["extra_info"]["split"] for row in parquet_rows(fine_tune / "m.rl.validation.parquet")} == {"validation"}
     both = [(fine_tune / f"m.sft.{part}jsonl").read_text().splitlines() for part in ("", "validation.")]
     assert not set(both[0]) & set(both[1])
 
@@ -278,6 +268,6 @@ def test_preferences_go_to_their_agent_s_and_group_s_files(tmp_path: Path, consu
     assert {row["file"]: row["examples"] for row in files.close()} == {
         f"{owner}{format_.suffix}": size for owner, size in (("m", 6), ("agents/prover", 3), ("agents/verifier", 3))
     }
-    traced = lines(tmp_path / "out" / f"m{format_.suffix}.trace.jsonl")
+    traced = json_lines(tmp_path / "out" / f"m{format_.suffix}.trace.jsonl")
     assert Counter(line["agent"] for line in traced) == {"prover": 3, "verifier": 3}
     assert all(line["other"]["rejected_rollout_id"] == line["rollout_id"] + "x" for line in traced)

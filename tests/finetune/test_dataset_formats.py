@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from runner.errors import RunError
@@ -17,6 +16,7 @@ from runner.finetune.dedup import DedupIndex, ScopedDedup
 from runner.finetune.example_file import ExampleFile, trace_of
 from runner.finetune.examples import Example, Preference, RlTurn, Source, Supervised
 from runner.finetune.formats import FORMATS, Format
+from tests.support.files import json_lines, parquet_rows
 
 SFT = [FORMATS["openai", "sft"], FORMATS["trl", "sft"]]
 DPO = [FORMATS["openai", "dpo"], FORMATS["trl", "dpo"]]
@@ -40,10 +40,6 @@ def example_with(format_: Format, text: str) -> Example:
     if format_.method == "dpo":
         return Preference(prompt, "a", "b")
     return RlTurn(prompt, "a", 1.0, 1, "p1")
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def ids(format_: object) -> str:
@@ -236,8 +232,7 @@ def test_verl_s_row_has_verl_s_columns(tmp_path: Path) -> None:
     file = ExampleFile(tmp_path / "m.rl.parquet", FORMATS["verl", "rl"])
     assert file.add(turn, SOURCE) is None
     assert file.close()["written"]
-    found = duckdb.execute(f"SELECT * FROM read_parquet('{tmp_path / 'm.rl.parquet'}')")
-    (row,) = [dict(zip([c[0] for c in found.description], r, strict=True)) for r in found.fetchall()]
+    (row,) = parquet_rows(tmp_path / "m.rl.parquet")
     assert row == {
         "data_source": "board/v1",
         "prompt": [CHAT[0], said("user", "Expert: It is right.")],
@@ -274,7 +269,7 @@ def test_every_line_is_traced(tmp_path: Path, format_: Format) -> None:
         left_out = file.add(example_with(format_, "" if bad else f"argument {index}"), source)
         assert left_out == ("empty content" if bad else None)
     row = file.close()
-    assert lines(trace_of(target)) == [
+    assert json_lines(trace_of(target)) == [
         {
             "line": number, "run_id": "run-1", "rollout_id": "a1", "agent": "verifier", "round": round_,
             "reward": 0.5, "datapoint_id": "p1", "other": {"rejected_rollout_id": f"b{round_}"},

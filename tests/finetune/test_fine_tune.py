@@ -10,6 +10,7 @@ import pytest
 
 from runner.finetune.examples import Supervised
 from runner.finetune.formats import FORMATS
+from tests.support.files import json_lines
 from tests.support.processes import nip_run_here
 from tests.support.runs import derived_files, only_run, played, table
 from tests.support.servers.chat_client import serving
@@ -20,10 +21,6 @@ SOLO: dict[str, Any] = {
     "prompts": "prompts/code_validation/solo_verifier",
     "agents": {"prover": None},
 }
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def datasets(folder: Path) -> set[Path]:
@@ -47,14 +44,16 @@ def test_there_is_a_file_for_each_agent_and_each_model_group_in_each_format(tmp_
         for name in ("m", "other", "agents/verifier", "agents/prover")
         for suffix in ("", ".trl")
     }
-    assert lines(run / "fine_tune" / "m.sft.jsonl") == lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
+    assert json_lines(run / "fine_tune" / "m.sft.jsonl") == json_lines(
+        run / "fine_tune" / "agents" / "verifier.sft.jsonl"
+    )
     assert {name: row["written"] for name, row in report(run).items()} == dict.fromkeys(found, True)
 
 
 def test_a_group_of_several_agents_has_all_their_examples(tmp_path: Path) -> None:
     fine_tune = played(spec_file(tmp_path), tmp_path / "results").folder.path / "fine_tune"
-    both = lines(fine_tune / "m.sft.jsonl")
-    apart = [lines(fine_tune / "agents" / f"{name}.sft.jsonl") for name in ("prover", "verifier")]
+    both = json_lines(fine_tune / "m.sft.jsonl")
+    apart = [json_lines(fine_tune / "agents" / f"{name}.sft.jsonl") for name in ("prover", "verifier")]
     assert len(both) == sum(map(len, apart))
     assert all(example in both for example in apart[0] + apart[1])
 
@@ -69,7 +68,7 @@ def test_openai_s_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None
     with serving() as server:
         run = played(spec_file(tmp_path, server.base_url), tmp_path / "results").folder.path
     said = {row["raw_message"] for row in table(run, "completions") if row["agent"] == "verifier"}
-    examples = lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
+    examples = json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
     assert len(examples) == 12
     for example in examples:
         assert list(example) == ["messages"]
@@ -83,7 +82,7 @@ def test_openai_s_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None
 
 def test_trl_s_format_has_no_names_and_says_the_sender_in_the_text(tmp_path: Path) -> None:
     fine_tune = played(spec_file(tmp_path), tmp_path / "results").folder.path / "fine_tune" / "agents"
-    ours, theirs = lines(fine_tune / "verifier.sft.jsonl"), lines(fine_tune / "verifier.sft.trl.jsonl")
+    ours, theirs = json_lines(fine_tune / "verifier.sft.jsonl"), json_lines(fine_tune / "verifier.sft.trl.jsonl")
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
         for message, plain in zip(one["messages"], other["messages"], strict=True):
@@ -96,9 +95,9 @@ def test_the_label_replaces_a_verifier_s_guess_and_no_prover_s_message(tmp_path:
     changes: dict[str, Any] = {"fine_tune": {"replace_verifier_guess_with_true_label": True, "formats": ["openai"]}}
     run = played(spec_file(tmp_path, **changes), tmp_path / "results").folder.path
     labels = [row["y"] for row in table(run, "rollouts")]
-    last = [e["messages"][-1]["content"] for e in lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")]
+    last = [e["messages"][-1]["content"] for e in json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")]
     assert last == [f"Decision: {'accept' if label else 'reject'}" for label in labels]
-    provers = lines(run / "fine_tune" / "agents" / "prover.sft.jsonl")
+    provers = json_lines(run / "fine_tune" / "agents" / "prover.sft.jsonl")
     assert not any("Decision:" in e["messages"][-1]["content"] for e in provers)
 
 
@@ -127,7 +126,7 @@ def test_only_right_verdicts_where_the_spec_says_so(tmp_path: Path) -> None:
     row = report(run)["agents/verifier.sft.jsonl"]
     assert 0 < right < 12
     assert (row["examples"], row["left_out"]) == (right, {"wrong verdict": 12 - right})
-    assert len(lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")) == right
+    assert len(json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")) == right
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import nip_run_here
+from tests.support.processes import nip_run_here, until
 from tests.support.runs import only_run, played
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.specs import spec_file
 
 PATIENT = {"transient": {"attempts": 30, "first_wait": 0.05, "max_wait": 0.2}}
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.01)
 
 
 def relents(provider: Provider, after: int) -> threading.Thread:

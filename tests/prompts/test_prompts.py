@@ -20,9 +20,9 @@ from runner.prompts.templates import (
 )
 from runner.protocols.load import builtin_names, load_protocol
 from runner.protocols.protocol import Protocol
+from tests.support.paths import ROOT
 from tests.support.processes import python
 
-ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "prompts" / "code_validation"
 SOLO = load_protocol("solo_verifier")
 COLUMNS = {"question": "What is it?", "solution": "def f():\n    return 1\n", "size": 5}

@@ -11,8 +11,7 @@ from runner.prompts.chat import chat_messages
 from runner.protocols.game import Turn, episode_rewards
 from runner.protocols.load import load_protocol, unplayable
 from tests.support.games import DUEL, SEVENTH, finished, protocol_of, who_speaks
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
 
 
 def here(key: str) -> Place:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,13 @@ from runner.errors import UsageError
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.spec.load import load_specs
-from tests.support.processes import command, environment, nip_run, nip_run_here, started_silent
+from tests.support.processes import command, environment, nip_run, nip_run_here, started_silent, until
 from tests.support.runs import journal_records
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.specs import spec_file
 
 IN, OUT = 100.0, 400.0
 PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60}}
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.01)
 
 
 def sweep(folder: Path, provider: Provider, seeds: int = 2, **changes: Any) -> list[str]:

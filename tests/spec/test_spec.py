@@ -13,8 +13,8 @@ from runner.results.folder import RunFolder
 from runner.results.inputs import resolved_spec, write_inputs
 from runner.rollouts.plan import Plan
 from runner.spec.load import Spec, load_spec, load_specs
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "specs").glob("*.yaml"))
 
 SPEC = """\

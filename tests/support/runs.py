@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from runner.api import run
 from runner.runs.run import RunResult
 from runner.spec.load import load_spec
+from tests.support.files import parquet_rows
 
 DERIVED = ("rollouts.parquet", "messages.parquet", "metrics.json")
 """Files of a run that follow from its answers alone; `completions.parquet` holds latencies too."""
@@ -41,13 +40,7 @@ def derived_files(run: Path) -> dict[str, str]:
 
 def table(run: Path, name: str) -> list[dict[str, Any]]:
     """The rows of one of a run's Parquet files."""
-    connection = duckdb.connect(":memory:")
-    try:
-        found = connection.execute(f"SELECT * FROM read_parquet('{run / (name + '.parquet')}')")
-        columns = [item[0] for item in found.description]
-        return [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
-    finally:
-        connection.close()
+    return parquet_rows(run / f"{name}.parquet")
 
 
 def journal_records(run: Path) -> list[dict[str, Any]]:

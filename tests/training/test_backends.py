@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +16,12 @@ from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState, JobStatus
 from runner.training.backends.connect import BACKENDS, backend_for
 from runner.training.backends.model_name import MAX_LENGTH, name_problem
-
-
-def job_in(folder: Path, **changes: Any) -> FineTuneJob:
-    dataset = folder / "m.sft.jsonl"
-    dataset.write_text('{"messages": []}\n')
-    job = FineTuneJob("run/1/m", "m", "sft", "tiny", dataset, "ab" * 32, folder / "job", 7, "my run")
-    return replace(job, **changes)
+from tests.support.fine_tuning import job_in, unexpected
 
 
 def status_of(job: FineTuneJob, backend: Any, chosen: str | None = None) -> JobStatus:
     found = backend_for("m", TrainerSettings(backend=backend), ModelSettings(model="tiny"), chosen)
     return found.poll(job, found.submit(job, [], unexpected))
-
-
-def unexpected(record: Mapping[str, Any]) -> None:
-    raise AssertionError(record)
 
 
 def test_every_backend_of_the_schema_has_its_class_and_its_traits() -> None:

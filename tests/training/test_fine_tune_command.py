@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from runner.training.backends.base import Backend, FineTuneJob, JobState, JobSta
 from runner.training.backends.command import startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.model_name import MAX_LENGTH
-from tests.support.processes import environment
+from tests.support.fine_tuning import unexpected
+from tests.support.processes import environment, until
 
 GOOD = "pathlib.Path(model_file).write_text('  org/better\\n')"
 WAITS = f"""
@@ -61,13 +62,6 @@ def ended(backend: Backend, job: FineTuneJob, handle: Mapping[str, Any]) -> JobS
 def trained(folder: Path, command: tuple[str, ...]) -> JobStatus:
     backend, job = backend_of(command), job_in(folder)
     return ended(backend, job, backend.submit(job, [], lambda record: None))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -168,10 +162,6 @@ def test_a_program_that_is_not_there_is_an_error_before_anything_is_noted(tmp_pa
     backend = backend_of(("no-such-trainer", "{dataset}", "{model_file}"))
     with pytest.raises(RunError, match="no-such-trainer"):
         backend.submit(job_in(tmp_path), [], unexpected)
-
-
-def unexpected(record: Mapping[str, Any]) -> None:
-    raise AssertionError(record)
 
 
 def test_a_program_that_the_system_cannot_run_has_failed(tmp_path: Path) -> None:
