@@ -231,7 +231,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_the_table_of_fine_tune_backends_loads_no_client() -> None:
-    assert _loaded("from runner.training.backends.connect import BACKENDS; assert BACKENDS") == set()
+    assert _loaded("from runner.training.backends.connect import BACKENDS; assert BACKENDS") <= {"dataclasses"}
 
 
 def test_printing_a_schema_asks_no_dataset_and_no_model() -> None:
