@@ -9,7 +9,7 @@ from runner.models.base import Completion, Request, SampleKey
 from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.events import CallEvents
 from runner.models.layers.cache import Cache
-from runner.models.layers.in_flight import InFlight
+from runner.models.layers.lost_calls import InFlight
 from runner.models.records import FailureRecord
 from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.rollout import Call

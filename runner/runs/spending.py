@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.models.costs import CallCosts
-from runner.models.layers.in_flight import AbandonedCalls
+from runner.models.layers.lost_calls import AbandonedCalls
 from runner.models.records import CallRecord, FailureRecord, LostRecord, read_records
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally

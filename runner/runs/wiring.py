@@ -21,8 +21,8 @@ from runner.models.events import CallEvents
 from runner.models.journal_index import JournalIndex
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
-from runner.models.layers.in_flight import InFlight
 from runner.models.layers.journaled import JournaledCompleter
+from runner.models.layers.lost_calls import InFlight
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
 from runner.models.records import FIRST, BatchRecord, FailureRecord, read_records
 from runner.models.settings import ModelSettings

@@ -14,7 +14,7 @@ import pytest
 
 from runner.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
 from runner.models.base import Choice, Completion, SampleKey
-from runner.models.layers.in_flight import AbandonedCalls, InFlight
+from runner.models.layers.lost_calls import AbandonedCalls, InFlight
 from runner.models.records import Asked, CallRecord, EndedRecord, FailureRecord, LostRecord, read_records
 from runner.models.tally import Tally
 from runner.results.folder import RunFolder
