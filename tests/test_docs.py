@@ -16,6 +16,7 @@ from runner.results.tables import COLUMNS
 from runner.spec.experiment import experiment_schema
 from tests.support.paths import ROOT
 from tests.support.processes import python
+from tests.test_structure import ORDER
 
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -120,3 +121,18 @@ def test_the_changelog_knows_the_version() -> None:
     from runner.version import __version__
 
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+
+def test_the_map_names_files_that_are_there() -> None:
+    rows = re.findall(r"^\| Where .*\? \| (.*) \|$", CONTRIBUTING, re.MULTILINE)
+    assert len(rows) == 20
+    for path in re.findall(r"`([\w/.]+)`", " ".join(rows)):
+        assert (ROOT / "runner" / path).exists(), path
+
+
+def test_the_order_that_contributors_read_is_the_one_that_is_tested() -> None:
+    quoted = " ".join(re.findall(r"^> (.*)$", CONTRIBUTING, re.MULTILINE))
+    assert tuple(name.strip() for name in quoted.split("<")) == ORDER
