@@ -85,7 +85,7 @@ def test_a_fatal_answer_to_the_first_call_ends_the_run_at_once(tmp_path: Path, k
         spec_file(tmp_path, server.base_url, size=60, rollouts={"concurrency": concurrency})
         process = started("spec.yaml", "-q", cwd=tmp_path)
         until(lambda: server.requests > 0 or process.poll() is not None)
-        code, _, said = ended(process, 2)
+        code, _, said = ended(process, 10)
         assert server.requests <= concurrency
     assert code == 4, said
     assert "Traceback" not in said
@@ -127,7 +127,7 @@ def _seconds_from_the_first(server: Loopback, kind: str, folder: Path) -> int:
     process = started_silent("spec.yaml", "-q", cwd=folder)
     try:
         until(lambda: server.stats()["kinds"].get(kind, 0) > 0)
-        return process.wait(2)
+        return process.wait(10)
     finally:
         process.kill()
         process.wait()

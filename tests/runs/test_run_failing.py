@@ -31,7 +31,7 @@ def test_a_provider_that_refuses_ends_the_run_with_4_at_once(tmp_path: Path, kin
         until(lambda: server.stats()["kinds"].get(kind, 0) > 0 or process.poll() is not None)
         begun = time.monotonic()
         code, out, err = ended(process)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 10
         stats = server.stats()
     assert (code, out) == (4, ""), err
     assert advice in err
