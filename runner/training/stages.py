@@ -116,6 +116,10 @@ class Begun(StageRecord):
     format: int = 0
     """The version of the log's format; 0.1.0 wrote none."""
 
+    def to_plain(self) -> dict[str, Any]:
+        plain = super().to_plain()
+        return plain if self.format else {name: value for name, value in plain.items() if name != "format"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Played(PartRecord):

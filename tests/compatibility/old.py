@@ -26,6 +26,9 @@ MADE = json.loads((FIXTURES / "made.json").read_text("utf-8"))
 RUNS = MADE["runs"]
 """The id of each run, by the name of its spec."""
 
+RENAMED = ": 'rollouts.most_calls' is now 'rollouts.max_calls'"
+"""How the note on a key ends that has another name since."""
+
 TABLES = ("rollouts", "messages", "completions")
 
 
@@ -140,3 +143,10 @@ def holds(new: Any, old: Any) -> bool:
     if isinstance(old, list):
         return isinstance(new, list) and len(new) == len(old) and all(map(holds, new, old))
     return bool(new == old)
+
+
+def with_new_names(spec: Path) -> str:
+    """A saved spec of 0.1.0 with the keys that were renamed since by their new names."""
+    text = spec.read_text("utf-8")
+    assert text.count("  most_calls: ") == 1
+    return text.replace("  most_calls: ", "  max_calls: ")

@@ -113,7 +113,7 @@ REFUSED = {
     "replay": (newer_journal, ("run", "specs/killed.yaml", "--replay", RUNS["killed"], "--run-id", RUNS["killed"])),
     "show a training run": (newer_stages, ("show", RUNS["learning"])),
     "train on": (newer_stages, ("run", "specs/learning.yaml", "--set-model", "p=first")),
-    "why-miss": (newer_cache, ("why-miss", RUNS["served"])),
+    "explain misses": (newer_cache, ("explain-misses", RUNS["served"])),
     "leaderboard": (newer_board, ("leaderboard",)),
     "sql": (newer_board, ("sql", "SELECT run_id FROM runs")),
     "rebuild": (newer_board, ("leaderboard", "--rebuild")),
@@ -127,7 +127,7 @@ def test_what_is_newer_is_refused_and_nothing_is_changed(folder: Path, name: str
     before = contents(folder)
     refused = called(*words, cwd=folder)
     assert refused.code == 1
-    assert refused.err.startswith(str(path.relative_to(folder)) if name != "why-miss" else "results/runs/served")
+    assert refused.err.startswith(str(path.relative_to(folder)) if name != "explain misses" else "results/runs/served")
     assert (
         f"{path.name} was written by a newer nip-run (its format is 2, this one knows up to 1); upgrade" in refused.err
     )

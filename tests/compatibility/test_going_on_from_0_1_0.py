@@ -22,6 +22,7 @@ from tests.compatibility.old import (
     read_json,
     rows,
     run_folder,
+    with_new_names,
 )
 from tests.fixtures.v0_1_0.make import KILLED_FAULTS, PORT
 from tests.support.servers.chat_client import serving
@@ -108,7 +109,7 @@ def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> N
         words = ("models.m.temperature=0.5", "models.m.share_prompts=false", where)
         (result,) = called("run", "specs/served.yaml", "--json", *words, cwd=folder).json
         assert server.requests > 0
-    explained = called("why-miss", result["run_id"], "--json", cwd=folder).json["explained"]
+    explained = called("explain-misses", result["run_id"], "--json", cwd=folder).json["explained"]
     first = {row["field"]: row["nearest"] for row in explained[0]["differences"]}
     assert first == {"base_url": f"http://127.0.0.1:{PORT}/v1", "temperature": 1.0}
 
@@ -171,7 +172,7 @@ def same_as_there(run: Path, there: Path, addresses: dict[str, str]) -> None:
     for table, clock in (("rollouts", ()), ("completions", ("latency_ms",))):
         columns, here = rows(run / f"{table}.parquet", *clock)
         assert (columns, [tuple(map(told, row)) for row in here]) == rows(there / f"{table}.parquet", *clock)
-    assert told((run / "spec.yaml").read_text("utf-8")) == (there / "spec.yaml").read_text("utf-8")
+    assert told((run / "spec.yaml").read_text("utf-8")) == with_new_names(there / "spec.yaml")
     for record, other in zip(journal(run), journal(there), strict=True):
         ours = {name: told(value) for name, value in record.items()}
         names = KILLED_DIFFER["journal.jsonl"]
@@ -199,8 +200,12 @@ def test_a_training_run_goes_on_with_identical_files(folder: Path) -> None:
         if name not in begun:
             assert answers(run) == answers(there)
             differ.discard("journal.jsonl")
-        assert {Path(path).name for path in differ} <= TRAINING_DIFFERS, differ
-        assert holds(read_json(run / "manifest.json"), without(read_json(there / "manifest.json"), CLOCK))
+        spec = there / "spec.yaml"
+        assert (run / "spec.yaml").read_text("utf-8") in (spec.read_text("utf-8"), with_new_names(spec))
+        assert {Path(path).name for path in differ} - {"spec.yaml"} <= TRAINING_DIFFERS, differ
+        assert holds(
+            read_json(run / "manifest.json"), without(read_json(there / "manifest.json"), CLOCK | {"spec_sha256"})
+        )
 
 
 def answers(run: Path) -> list[dict[str, Any]]:

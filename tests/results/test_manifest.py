@@ -128,8 +128,8 @@ def test_a_run_that_goes_on_keeps_what_began_it(tmp_path: Path) -> None:
 
 def test_runs_of_both_kinds_write_their_facts_in_the_order_of_old(tmp_path: Path) -> None:
     games = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
-    assert list(json.loads(games.manifest_path.read_text())) == list(DONE)
+    assert list(json.loads(games.manifest_path.read_text())) == ["format", *DONE]
     training = trained(training_spec(tmp_path / "t", training={"iterations": 1}), tmp_path / "results").folder
-    assert list(json.loads(training.manifest_path.read_text())) == list(TRAINING)
+    assert list(json.loads(training.manifest_path.read_text())) == ["format", *TRAINING]
     part = RunFolder(training.path.with_name(f"{training.run_id}-i0"))
-    assert list(json.loads(part.manifest_path.read_text())) == [*DONE, "training"]
+    assert list(json.loads(part.manifest_path.read_text())) == ["format", *DONE, "training"]

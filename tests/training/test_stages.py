@@ -25,6 +25,7 @@ MODEL = (
 OUTCOME = '{"dataset_sha256":"4f8d","examples":4,"job":null,"model":"first","outcome":"trained"}'
 LINES = {
     "begun": '{"iteration":-1,"stage":"begun","token":"205fcc75966fe138"}',
+    "begun since": '{"format":1,"iteration":-1,"stage":"begun","token":"205fcc75966fe138"}',
     "played": '{"iteration":0,"run_id":"learning-i0","stage":"played"}',
     "tested": '{"iteration":0,"run_id":"learning-t0","stage":"tested"}',
     "datasets": f'{{"groups":{{"p":{REPORT}}},"iteration":0,"stage":"datasets"}}',
