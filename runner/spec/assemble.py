@@ -128,7 +128,8 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
     if problems:
         raise SpecError(problems)
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
-    replays = dict(_replays(layered))
+    replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
+    replays = {group: replay_folder(layered, group) for group in replayed_groups}
     replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
     return replace(spec, test=test, cache=cache, replays=replays, replayed=replayed, renamed=tuple(layered.renamed))
 
@@ -185,9 +186,3 @@ def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | Non
     if folder is None or not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {name!r} beside the spec, nor among the built-in ones")])
     return None if protocol is None else load_prompts(folder, protocol, dataset.columns if dataset else None, place)
-
-
-def _replays(layered: Layered) -> Iterator[tuple[str, Path]]:
-    for group, settings in layered.data["models"].items():
-        if settings.get("provider") == "replay":
-            yield group, replay_folder(layered, group)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from runner.documents.fields import changed
 from runner.errors import PlaceOf, Problem
+from runner.models.settings import ModelSettings
 from runner.spec.backends import HYPERPARAMETERS, TRAITS
 from runner.spec.checks.command import command_problems
 from runner.spec.experiment import Experiment
@@ -32,7 +33,7 @@ def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
         key = f"training.trainers.{group}"
         if group in experiment.models:
             yield from _group_problems(experiment, users[group], group, key, at)
-            yield from _server_problems(trainer, experiment.models[group].provider, key, at)
+            yield from _server_problems(trainer, experiment.models[group], key, at)
             yield from _min_examples_problems(training, trainer, at)
             yield from _required_problems(trainer, key, at)
             yield from _unread_problems(trainer, training.method, key, at)
@@ -65,15 +66,15 @@ def _group_problems(
     """A trainer of a model group that cannot be trained, or is not to be."""
     if all(experiment.agents[name].freeze for name in agents):
         yield Problem(at(key), key, "no trained agent uses this model group; leave the trainer out")
-    if experiment.models[group].provider == "replay":
+    if experiment.models[group].traits.needs_run:
         yield Problem(at(key), key, "a group that replays a run cannot be trained")
 
 
-def _server_problems(trainer: TrainerSettings, provider: str, key: str, at: PlaceOf) -> Iterator[Problem]:
+def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str, at: PlaceOf) -> Iterator[Problem]:
     """A backend whose models the group's server does not make, or does not know."""
-    if trainer.traits.trains_at_server and provider != "openai":
-        yield Problem(at(key), f"{key}.backend", f"the group's provider is {provider}; it has no fine-tuning")
-    if trainer.traits.names_only and provider == "openai":
+    if trainer.traits.trains_at_server and not model.traits.trains:
+        yield Problem(at(key), f"{key}.backend", f"the group's provider is {model.provider}; it has no fine-tuning")
+    if trainer.traits.names_only and model.traits.remote:
         yield Problem(
             at(key),
             f"{key}.backend",
