@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -43,6 +42,8 @@ def without_secrets(environ: MutableMapping[str, str]) -> None:
 
 def variables() -> dict[str, str]:
     """What has a Python process guard itself, and find the repository."""
+    import tempfile  # not for the processes that are guarded: it is not light
+
     folders = _State.folders or (tempfile.gettempdir(),)
     return {"PYTHONPATH": os.pathsep.join((STARTUP, REPOSITORY)), FOLDERS: os.pathsep.join(folders)}
 
