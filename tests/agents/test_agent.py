@@ -94,7 +94,7 @@ def test_it_knows_which_channels_it_sees(tmp_path: Path) -> None:
     assert agent_of(spec).num_visible_message_channels == 2
 
 
-def test_its_keys_are_the_contract_s(tmp_path: Path) -> None:
+def test_its_keys_are_the_contracts(tmp_path: Path) -> None:
     agent = agent_of(spec_of(tmp_path))
     assert set(agent.out_keys) == {"message", "raw_message", "prompt", "decision", "retry_count", "token_limit"}
     assert {
@@ -121,7 +121,9 @@ def test_its_errors_have_the_names_and_the_tree_of_the_contract() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("on_server", [False, True])
-def test_forward_gives_every_key_in_the_batch_s_shape(tmp_path: Path, shape: tuple[int, ...], on_server: bool) -> None:
+def test_forward_gives_every_key_in_the_shape_of_the_batch(
+    tmp_path: Path, shape: tuple[int, ...], on_server: bool
+) -> None:
     with serving(decide=0.0) as server:
         spec = spec_of(tmp_path, server.base_url if on_server else None)
         agent = agent_of(spec)
@@ -192,7 +194,7 @@ def test_several_channels_have_a_message_each(tmp_path: Path) -> None:
         assert second.startswith("Question for Expert_2:")
 
 
-def test_retries_and_token_limits_are_reported_for_the_channels_it_speaks_in(tmp_path: Path) -> None:
+def test_retries_and_token_limits_are_reported_where_it_speaks(tmp_path: Path) -> None:
     with serving(kind="bad_decision") as server:
         spec = spec_of(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 3}})
         out = agent_of(spec).forward(situation(spec, ()), None)

@@ -315,7 +315,7 @@ def test_what_was_said_is_still_shown_and_kept_whole_in_the_records(hostile: Pat
     assert any(HOSTILE in row["raw_message"] for row in table(only_run(hostile / "results"), "completions"))
 
 
-def test_rich_s_markup_in_a_model_s_words_is_text(hostile: Path) -> None:
+def test_markup_of_rich_in_the_words_of_a_model_is_text(hostile: Path) -> None:
     done = called("sql", "SELECT '[bold]x[/bold] [link=http://x]y[/link]' AS said", cwd=hostile)
     assert "[bold]x[/bold] [link=http://x]y[/link]" in done.stdout
 

@@ -136,7 +136,7 @@ def test_a_stance_is_the_parity_of_the_solutions_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["d.jsonl", "d.json", "d.csv", "d.parquet"])
-def test_a_folder_s_name_is_no_column_of_the_files_in_it(tmp_path: Path, name: str) -> None:
+def test_the_name_of_a_folder_is_no_column_of_the_files_in_it(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "label=1" / "lr=2"
     folder.mkdir(parents=True)
     content = {"d.jsonl": jsonl(A, B), "d.json": json.dumps([A, B]), "d.csv": "id,label,text\na,0,first\nb,1,second\n"}

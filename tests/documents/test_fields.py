@@ -65,7 +65,7 @@ def test_every_example_and_default_is_accepted_by_its_own_key(
         assert not [error.message for error in validator.iter_errors(value)], value
 
 
-def test_an_editor_sees_an_example_with_content_where_the_default_is_empty() -> None:
+def test_an_editor_sees_a_full_example_where_the_default_is_empty() -> None:
     for title, document in CHECKED.items():
         for owner, name, node, _ in keys_of(document):
             assert node["examples"] != [None], f"{title} {owner}.{name}"

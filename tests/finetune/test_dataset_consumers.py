@@ -140,7 +140,7 @@ def test_datasets_loads_what_expert_iteration_selected_with_every_repeat(
         assert any(trace["other"].get("guess_replaced") for trace in traces) == path.name.startswith("v")
 
 
-def test_datasets_loads_verl_s_parquet(tmp_path: Path, folder: RunFolder) -> None:
+def test_datasets_loads_the_parquet_for_verl(tmp_path: Path, folder: RunFolder) -> None:
     for name in ("m.rl.parquet", "m.rl.validation.parquet"):
         data = loaded("parquet", folder.fine_tune / name, tmp_path)
         assert data.column_names == ["data_source", "prompt", "ability", "reward_model", "reward", "extra_info"]
@@ -152,7 +152,7 @@ def test_datasets_loads_verl_s_parquet(tmp_path: Path, folder: RunFolder) -> Non
 # TRL
 
 
-def test_trl_takes_supervised_files_with_a_template_that_demands_alternation(
+def test_trl_takes_supervised_files_where_roles_must_alternate(
     tmp_path: Path, folder: RunFolder, tokenizer: Any, trl: Any
 ) -> None:
     for name in ("m.sft.trl.jsonl", "m.sft.trl.validation.jsonl"):

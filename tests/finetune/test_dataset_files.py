@@ -137,7 +137,7 @@ def test_failed_games_have_no_rows_for_rl(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
-def test_every_line_of_a_run_s_files_is_traced_to_its_rollout(tmp_path: Path, share: float) -> None:
+def test_every_line_of_a_file_is_traced_to_its_rollout(tmp_path: Path, share: float) -> None:
     settings = {"formats": ["openai", "trl", "verl"], "validation_share": share}
     folder = played(spec_file(tmp_path, fine_tune=settings), tmp_path / "results").folder
     rollouts = {row["rollout_id"]: row for row in table(folder.path, "rollouts")}
@@ -228,7 +228,7 @@ def test_any_finished_run_gives_the_same_bytes_in_any_process(tmp_path: Path, fo
     assert set(found[0]) == names | {name + ".trace.jsonl" for name in names}
 
 
-def test_an_export_for_verl_equals_the_run_s_own(tmp_path: Path) -> None:
+def test_an_export_for_verl_equals_the_file_of_the_run(tmp_path: Path) -> None:
     run = played(spec_file(tmp_path, fine_tune={"formats": ["verl"]}), tmp_path / "results").folder
     done = nip_run_here("export", "tiny", "--format", "verl", "--method", "rl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -256,7 +256,7 @@ def test_an_export_that_cannot_be_is_bad_usage(tmp_path: Path, words: tuple[str,
 
 
 @pytest.mark.parametrize("consumer", ["openai", "trl"])
-def test_preferences_go_to_their_agent_s_and_group_s_files(tmp_path: Path, consumer: str) -> None:
+def test_preferences_go_to_the_files_of_their_agent_and_group(tmp_path: Path, consumer: str) -> None:
     format_ = FORMATS[consumer, "dpo"]
     seats = Plan(load_spec(spec_file(tmp_path, size=2))).agents()
     files = DatasetFiles(tmp_path / "out", [format_], seats)

@@ -73,7 +73,7 @@ def test_texts_that_no_trainer_takes_are_refused(format_: Format, text: str, pro
 
 @pytest.mark.parametrize("token", ["[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>", "</s>", "<<SYS>>"])
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
-def test_tokens_of_chat_templates_are_refused_where_a_chat_template_is_used(format_: Format, token: str) -> None:
+def test_tokens_of_chat_templates_are_refused_where_one_is_used(format_: Format, token: str) -> None:
     problem = format_.problem(example_with(format_, f"so {token} he said"))
     assert problem == (None if format_.name == "openai" else f"special token {token}")
 
@@ -145,20 +145,20 @@ def test_two_opponents_in_a_row_are_one_message_with_their_names() -> None:
     ]
 
 
-def test_a_system_message_in_the_middle_is_the_user_s() -> None:
+def test_a_system_message_in_the_middle_becomes_a_user_message() -> None:
     chat = [*CHAT, said("system", "Last round."), said("user", "Because.", "Expert"), said("assistant", "Yes.")]
     assert alternating(chat)[3:] == [said("user", "Last round.\n\nExpert: Because."), said("assistant", "Yes.")]
     after = [*CHAT, said("user", "Because.", "Expert"), said("system", "Last round.")]
     assert alternating(after)[3:] == [said("user", "Expert: Because.\n\nLast round.")]
 
 
-def test_a_system_message_that_is_answered_at_once_is_the_user_s() -> None:
+def test_a_system_message_answered_at_once_becomes_a_user_message() -> None:
     assert alternating([CHAT[0]]) == [said("user", "You judge.")]
     assert alternating([CHAT[0], said("assistant", "Why?")]) == [said("user", "You judge."), said("assistant", "Why?")]
     assert alternating([said("developer", "Judge."), *CHAT[1:]])[0] == said("system", "Judge.")
 
 
-def test_an_agent_s_own_turns_in_a_row_are_one() -> None:
+def test_turns_of_one_agent_in_a_row_are_one() -> None:
     assert alternating([*CHAT, said("assistant", "Hm?")])[-1] == said("assistant", "Why?\n\nHm?")
 
 
@@ -192,7 +192,7 @@ def test_equal_answers_are_no_preference(format_: Format) -> None:
     assert format_.problem(Preference([], "a", "b")) == "no prompt"
 
 
-def test_openai_s_preference_has_one_assistant_message_in_each_output() -> None:
+def test_openai_preferences_have_one_assistant_message_in_each_output() -> None:
     assert FORMATS["openai", "dpo"].line(Preference(PROMPT, "good", "bad")) == {
         "input": {"messages": PROMPT, "tools": [], "parallel_tool_calls": True},
         "preferred_output": [said("assistant", "good")],
@@ -200,7 +200,7 @@ def test_openai_s_preference_has_one_assistant_message_in_each_output() -> None:
     }
 
 
-def test_trl_s_preference_is_conversational_with_names_in_the_text() -> None:
+def test_trl_preferences_are_conversational_with_names_in_the_text() -> None:
     assert FORMATS["trl", "dpo"].line(Preference(PROMPT, "good", "bad")) == {
         "prompt": [CHAT[0], said("user", "Expert: It is right.")],
         "chosen": [said("assistant", "good")],
@@ -227,7 +227,7 @@ def test_a_turn_has_a_reward_and_a_label_and_any_response(changes: dict[str, Any
     assert FORMATS["verl", "rl"].problem(turn) == problem
 
 
-def test_verl_s_row_has_verl_s_columns(tmp_path: Path) -> None:
+def test_a_row_for_verl_has_the_columns_of_verl(tmp_path: Path) -> None:
     turn = RlTurn(PROMPT, "Why?", 0.25, 1, "p1", "run-1", "a1", "verifier", 3, "board/v1", "verifier", index=4)
     file = ExampleFile(tmp_path / "m.rl.parquet", FORMATS["verl", "rl"])
     assert file.add(turn, SOURCE) is None

@@ -33,7 +33,7 @@ def report(run: Path) -> dict[str, dict[str, Any]]:
     return {row["file"]: row for row in json.loads((run / "fine_tune" / "report.json").read_text())}
 
 
-def test_there_is_a_file_for_each_agent_and_each_model_group_in_each_format(tmp_path: Path) -> None:
+def test_each_agent_and_each_model_group_has_a_file_in_each_format(tmp_path: Path) -> None:
     path = spec_file(
         tmp_path, models={"other": {"provider": "dummy"}}, agents={"prover": {"model": "other"}},
     )  # fmt: skip
@@ -64,7 +64,7 @@ def test_only_the_agents_that_the_spec_names_have_files(tmp_path: Path) -> None:
     assert {p.name for p in datasets(fine_tune)} == {"m.sft.jsonl", "verifier.sft.jsonl"}
 
 
-def test_openai_s_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None:
+def test_the_openai_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None:
     with serving() as server:
         run = played(spec_file(tmp_path, server.base_url), tmp_path / "results").folder.path
     said = {row["raw_message"] for row in table(run, "completions") if row["agent"] == "verifier"}
@@ -80,7 +80,7 @@ def test_openai_s_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None
         assert all(set(m) <= {"role", "name", "content"} for m in messages)
 
 
-def test_trl_s_format_has_no_names_and_says_the_sender_in_the_text(tmp_path: Path) -> None:
+def test_the_trl_format_has_no_names_and_says_the_sender_in_the_text(tmp_path: Path) -> None:
     fine_tune = played(spec_file(tmp_path), tmp_path / "results").folder.path / "fine_tune" / "agents"
     ours, theirs = json_lines(fine_tune / "verifier.sft.jsonl"), json_lines(fine_tune / "verifier.sft.trl.jsonl")
     assert len(ours) == len(theirs)
@@ -91,7 +91,7 @@ def test_trl_s_format_has_no_names_and_says_the_sender_in_the_text(tmp_path: Pat
             assert plain["content"] == sender + message["content"]
 
 
-def test_the_label_replaces_a_verifier_s_guess_and_no_prover_s_message(tmp_path: Path) -> None:
+def test_the_label_replaces_guesses_and_no_message_of_a_prover(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"fine_tune": {"replace_verifier_guess_with_true_label": True, "formats": ["openai"]}}
     run = played(spec_file(tmp_path, **changes), tmp_path / "results").folder.path
     labels = [row["y"] for row in table(run, "rollouts")]
@@ -188,7 +188,7 @@ def test_no_fine_tune_section_means_no_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format_", ["openai", "trl"])
-def test_an_export_equals_the_run_s_own_files_and_asks_nothing(tmp_path: Path, format_: str) -> None:
+def test_an_export_equals_the_files_of_the_run_and_asks_nothing(tmp_path: Path, format_: str) -> None:
     with serving(faults={"bad_decision": 0.2, "null_content": 0.05}) as server:
         spec_file(tmp_path, server.base_url, fine_tune={"formats": [format_]})
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
@@ -209,7 +209,7 @@ def test_an_export_equals_the_run_s_own_files_and_asks_nothing(tmp_path: Path, f
     }
 
 
-def test_an_export_can_be_another_choice_than_the_run_s_own(tmp_path: Path) -> None:
+def test_an_export_can_be_another_choice_than_that_of_the_run(tmp_path: Path) -> None:
     played(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
     done = nip_run_here(
         "export", "tiny", "--format", "openai", "--agent", "verifier", "--only-correct", "--true-labels", cwd=tmp_path

@@ -83,9 +83,7 @@ def test_lines_that_failed_are_asked_again_in_another_batch(tmp_path: Path, live
 
 
 @pytest.mark.parametrize("unlisted", [False, True])
-def test_lines_that_expired_are_asked_again_and_those_that_did_not_are_kept(
-    tmp_path: Path, live: Path, unlisted: bool
-) -> None:
+def test_lines_that_expired_are_asked_again_and_the_others_are_kept(tmp_path: Path, live: Path, unlisted: bool) -> None:
     with providing(expired_lines=0.3, unlisted=unlisted) as provider:
         result = played(batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
@@ -94,14 +92,14 @@ def test_lines_that_expired_are_asked_again_and_those_that_did_not_are_kept(
     assert stats["billed"]["answers"] == len(calls(live))
 
 
-def test_the_hours_that_a_batch_takes_do_not_count_against_the_time_for_retries(tmp_path: Path, live: Path) -> None:
+def test_the_hours_of_a_batch_do_not_count_as_time_for_retries(tmp_path: Path, live: Path) -> None:
     with providing(expired_lines=0.3, delay=0.3) as provider:
         path = batch_spec(tmp_path, provider, retry={"transient": {"total_seconds": 0.2}})
         result = played(path, tmp_path / "results")
     assert derived_files(result.folder.path) == derived_files(live)
 
 
-def test_a_batch_that_fails_validation_stops_the_run_with_the_provider_s_word(tmp_path: Path) -> None:
+def test_a_batch_that_fails_validation_stops_the_run_with_the_reason(tmp_path: Path) -> None:
     with providing(invalid_batches=100) as provider:
         batch_spec(tmp_path, provider)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
@@ -277,7 +275,7 @@ def test_what_will_be_sent_is_noted_before_it_is_and_the_id_after(tmp_path: Path
     assert notes[0].lines == notes[1].lines == tuple(wanted)
 
 
-def test_each_call_gets_its_own_line_s_answer_in_whatever_order(tmp_path: Path) -> None:
+def test_each_call_gets_the_answer_of_its_own_line_in_whatever_order(tmp_path: Path) -> None:
     with providing() as provider:
         straight, _ = asked(provider, 40)
         provider.change(shuffle=True)
@@ -308,7 +306,7 @@ def test_an_intent_that_was_never_sent_is_sent_anew(tmp_path: Path) -> None:
     assert len(notes) == 2
 
 
-def test_a_call_that_comes_after_its_earlier_batch_was_found_lost_is_answered(tmp_path: Path) -> None:
+def test_a_call_after_its_earlier_batch_was_found_lost_is_answered(tmp_path: Path) -> None:
     """A later step asks for a line of a batch that has been looked for in vain by then."""
     with providing() as provider:
         lost = BatchRecord("m", "i", tuple(names(provider, 3)[2:]), "batch_gone")
@@ -328,7 +326,7 @@ def test_a_call_that_comes_after_its_earlier_batch_was_found_lost_is_answered(tm
         assert isinstance(asyncio.run(go()), Completion)
 
 
-def test_another_group_s_batches_are_left_alone(tmp_path: Path) -> None:
+def test_batches_of_another_group_are_left_alone(tmp_path: Path) -> None:
     with providing() as provider:
         other = BatchRecord("other", "i", tuple(names(provider, 3)), "batch_9")
         found, _ = asked(provider, 3, earlier=[other])
@@ -336,7 +334,7 @@ def test_another_group_s_batches_are_left_alone(tmp_path: Path) -> None:
     assert all(isinstance(completion, Completion) for completion in found)
 
 
-def test_a_line_without_an_answer_is_a_transient_failure_of_that_call_alone(tmp_path: Path) -> None:
+def test_a_line_without_an_answer_is_a_transient_failure_of_its_call(tmp_path: Path) -> None:
     with providing(failing_lines=0.4, failing_status=500) as provider:
         found, _ = asked(provider, 30)
     failed = [error for error in found if isinstance(error, BaseException)]
@@ -344,7 +342,7 @@ def test_a_line_without_an_answer_is_a_transient_failure_of_that_call_alone(tmp_
     assert {type(error) for error in failed} == {TransientError}
 
 
-def test_the_batch_s_metadata_names_the_intent(tmp_path: Path) -> None:
+def test_the_metadata_of_a_batch_names_the_intent(tmp_path: Path) -> None:
     with providing() as provider:
         _, notes = asked(provider, 2)
         import urllib.request

@@ -42,7 +42,7 @@ def stopped_while_gathering(folder: Path, provider: Provider, size: int) -> int:
         process.wait()
 
 
-def test_ctrl_c_while_calls_gather_sends_no_batch_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_while_calls_gather_sends_no_batch_and_the_run_goes_on(tmp_path: Path) -> None:
     size = 6
     (tmp_path / "live").mkdir()
     with providing() as provider:

@@ -38,7 +38,7 @@ def budget_of(**most: float) -> Any:
 
 
 @pytest.mark.parametrize("concurrency", [1, 16])
-def test_a_run_never_spends_more_than_its_budget_faults_and_retries_included(tmp_path: Path, concurrency: int) -> None:
+def test_a_run_never_exceeds_its_budget_faults_and_retries_included(tmp_path: Path, concurrency: int) -> None:
     """By the provider's own account, which bills for answers that never arrived too."""
     with providing(faults=FAULTS, latency=0.005) as provider:
         spec_file(tmp_path, provider.base_url, size=40, rollouts={"concurrency": concurrency}, **budget_of(usd=1.0))
@@ -107,7 +107,7 @@ def test_a_completions_budget_counts_every_call(tmp_path: Path) -> None:
         assert provider.stats()["chat"] == 20
 
 
-def test_what_the_server_did_not_count_stays_at_its_worst_case_for_the_next_process(tmp_path: Path) -> None:
+def test_what_the_server_did_not_count_stays_at_its_worst_case(tmp_path: Path) -> None:
     priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}  # a call may cost 100
     with serving(usage=False) as server:
         spec_file(tmp_path, server.base_url, size=20, models=priced, budget={"usd": 500})
@@ -242,19 +242,19 @@ def worst_case(request: Request, settings: ModelSettings = SETTINGS) -> Tally:
     return CallCosts({"m": settings}).worst_case(request)
 
 
-def test_what_is_billed_as_prompt_besides_the_messages_is_in_the_worst_case() -> None:
+def test_what_is_billed_besides_the_messages_is_in_the_worst_case() -> None:
     tools = {"tools": [{"type": "function", "function": {"name": "look", "description": "x" * 1000}}]}
     assert worst_case(REQUEST, replace(SETTINGS, extra_body=tools)).tokens >= worst_case(REQUEST).tokens + 1000
 
 
-def test_the_worst_case_is_at_least_a_token_for_each_byte_and_every_answer_in_full() -> None:
+def test_the_worst_case_is_a_token_for_each_byte_and_every_answer_in_full() -> None:
     assert worst_case(REQUEST).tokens >= len("Ünïcode".encode()) + 50
     many = Request("m", REQUEST.messages, REQUEST.sample, n=4)
     assert worst_case(many).tokens - worst_case(REQUEST).tokens == 150
     assert worst_case(REQUEST).completions == 1
 
 
-def test_listed_prices_hold_for_openai_s_own_server_alone() -> None:
+def test_listed_prices_hold_for_the_server_of_openai_alone() -> None:
     assert price_of(ModelSettings(model="gpt-4o-mini-2024-07-18")) == price_of(ModelSettings(model="gpt-4o-mini"))
     assert price_of(ModelSettings(model="gpt-4o-mini", base_url="http://127.0.0.1:9/v1")) is None
     assert price_of(ModelSettings(model="unheard-of")) is None

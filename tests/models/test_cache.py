@@ -59,7 +59,7 @@ def test_answers_from_the_cache_cost_nothing(tmp_path: Path, server: Loopback) -
     assert played(path, tmp_path / "second").manifest.cost_usd == 0
 
 
-def test_another_protocol_s_run_shares_the_requests_that_are_the_same(tmp_path: Path, server: Loopback) -> None:
+def test_a_run_of_another_protocol_shares_the_requests_that_are_the_same(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     played(path, tmp_path / "results")
     asked = server.requests

@@ -99,9 +99,7 @@ def test_a_limit_keeps_to_the_rate_of_its_group() -> None:
 
 
 @pytest.mark.parametrize(("group", "asked"), [("live", 2), ("batch", 2), ("offline", 1)])
-def test_failures_of_transport_are_asked_again_where_there_is_a_network_and_nowhere_else(
-    group: str, asked: int
-) -> None:
+def test_failures_of_transport_are_asked_again_only_over_a_network(group: str, asked: int) -> None:
     provider = Flaky()
     complete = connect({group: GROUPS[group]}, POLICY, providers={group: provider}).complete
     if asked == 1:
@@ -112,7 +110,7 @@ def test_failures_of_transport_are_asked_again_where_there_is_a_network_and_nowh
     assert provider.asked == asked
 
 
-def test_each_attempt_of_a_call_is_counted_by_the_budget_and_asked_for_beforehand() -> None:
+def test_each_attempt_of_a_call_is_counted_and_allowed_by_the_budget() -> None:
     budget, before = Budget(BudgetSettings(completions=10)), []
 
     class Beforehand(CallEvents):

@@ -42,7 +42,7 @@ async def rounds_under_load(limit: GroupLimit, count: int, *, together: bool) ->
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_it_doubles_with_each_round_trip_that_was_full_up_to_the_concurrency(together: bool) -> None:
+def test_it_doubles_with_each_full_round_trip_up_to_the_concurrency(together: bool) -> None:
     """Also where the answers of a round trip come in one moment, as from a server of constant latency."""
     counts = asyncio.run(rounds_under_load(limit_of(100), 4, together=together))
     assert counts[0] == 25
@@ -101,7 +101,7 @@ def after(limit: GroupLimit, share: float, calls: int) -> float:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.1])
-def test_a_server_that_refuses_a_call_now_and_then_is_not_asked_for_less_and_less(share: float) -> None:
+def test_single_refusals_do_not_lower_the_limit_again_and_again(share: float) -> None:
     time = Time()
     limit = limit_of(64, time)
     assert after(limit, share, 300) == 64
@@ -110,7 +110,7 @@ def test_a_server_that_refuses_a_call_now_and_then_is_not_asked_for_less_and_les
         assert after(limit, share, 100) >= 64 * SHRINK
 
 
-def test_a_server_that_refuses_every_third_call_is_asked_for_less_in_each_cool_down() -> None:
+def test_every_third_call_refused_lowers_the_limit_in_each_cooldown() -> None:
     time = Time()
     limit = limit_of(64, time)
     found = [after(limit, 1 / 3, 100)]
@@ -192,7 +192,7 @@ def test_a_429_holds_the_whole_group_back_for_as_long_as_the_server_asks() -> No
     assert again == 0
 
 
-def test_what_it_did_is_in_the_run_s_log(tmp_path: Path) -> None:
+def test_what_it_did_is_in_the_log_of_the_run(tmp_path: Path) -> None:
     with serving(faults={"rate_limit": 0.3}, max_faults=1, latency=0.01) as server:
         result = played(spec_file(tmp_path, server.base_url, rollouts={"concurrency": 12}), tmp_path / "results")
     text = result.folder.log.read_text()
@@ -202,7 +202,7 @@ def test_what_it_did_is_in_the_run_s_log(tmp_path: Path) -> None:
 # Over a real server
 
 
-def test_a_server_that_refuses_more_than_a_few_at_once_is_learnt_and_answers_all(tmp_path: Path) -> None:
+def test_a_server_that_takes_few_calls_at_once_is_learnt_and_answers_all(tmp_path: Path) -> None:
     with providing(most_at_once=5, latency=0.01) as provider:
         path = spec_file(
             tmp_path, provider.base_url, size=24, rollouts={"concurrency": 24},

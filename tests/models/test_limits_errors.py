@@ -53,9 +53,7 @@ def test_the_rate_is_learnt_though_no_call_is_ever_answered(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize("kind", ["requests", "tokens"])
-def test_a_429_that_says_when_its_rate_is_free_again_holds_the_whole_group_back_until_then(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_429_that_names_its_reset_holds_the_whole_group_until_then(tmp_path: Path, kind: str) -> None:
     empty = {f"x-ratelimit-remaining-{kind}": "0", f"x-ratelimit-reset-{kind}": "1500ms"}
     with providing(most_at_once=0, headers=empty) as provider:
         path = spec_file(tmp_path, provider.base_url, size=24, retry=PATIENT, rollouts={"concurrency": 24})

@@ -25,7 +25,7 @@ def within(limit: GroupLimit, gate: FairSemaphore, ask: Callable[[Request], Awai
 
 
 @pytest.mark.parametrize(("most", "gate_size"), [(3, 64), (64, 3), (16, 16)])
-def test_never_more_in_flight_than_the_limit_whatever_fails_or_is_given_up(most: int, gate_size: int) -> None:
+def test_no_more_are_in_flight_than_the_limit_whatever_fails(most: int, gate_size: int) -> None:
     async def go() -> None:
         rng, time = random.Random(5), Time()
         limit, gate = limit_of(most, time), FairSemaphore(gate_size)
@@ -63,7 +63,7 @@ def test_never_more_in_flight_than_the_limit_whatever_fails_or_is_given_up(most:
     asyncio.run(go())
 
 
-def test_a_call_that_is_given_up_while_it_waits_takes_nobody_s_place() -> None:
+def test_a_call_given_up_while_it_waits_takes_no_place() -> None:
     async def go() -> None:
         limit = limit_of(1)
         await limit.enter()
@@ -80,7 +80,7 @@ def test_a_call_that_is_given_up_while_it_waits_takes_nobody_s_place() -> None:
     asyncio.run(go())
 
 
-def test_a_call_that_is_given_up_during_the_server_s_wait_gives_its_place_back() -> None:
+def test_a_call_given_up_while_the_server_has_it_wait_frees_its_place() -> None:
     async def go() -> None:
         limit = GroupLimit("m", 1)
         await limit.enter()

@@ -35,7 +35,7 @@ def test_a_bucket_lets_a_burst_pass_and_then_its_rate() -> None:
     assert spent(bucket, time, [1] * 600) == pytest.approx(60, abs=0.5)
 
 
-def test_a_bucket_never_lets_more_pass_in_a_minute_than_its_rate_and_a_burst() -> None:
+def test_a_bucket_passes_no_more_in_a_minute_than_its_rate_and_a_burst() -> None:
     rng, time = random.Random(4), Time()
     bucket = LeakyBucket(1000.0, time.clock)
     used: list[tuple[float, float]] = []
@@ -48,7 +48,7 @@ def test_a_bucket_never_lets_more_pass_in_a_minute_than_its_rate_and_a_burst() -
         assert sum(amount for when, amount in used if at <= when < at + 60) <= 1000 * 1.1 + 80
 
 
-def test_what_is_more_than_a_burst_passes_alone_and_is_paid_off_afterwards() -> None:
+def test_more_than_a_burst_passes_alone_and_is_paid_off_afterwards() -> None:
     time = Time()
     bucket = LeakyBucket(60.0, time.clock)
     assert bucket.wait_for(30) == 0
@@ -78,7 +78,7 @@ def test_requests_and_tokens_are_each_held_to_their_rate() -> None:
     assert asyncio.run(go(120, 100, requests_per_minute=60, tokens_per_minute=12_000)) == pytest.approx(114, abs=1)
 
 
-def test_calls_that_waited_for_a_place_when_a_rate_was_learnt_are_held_to_it() -> None:
+def test_calls_that_waited_when_a_rate_was_learnt_are_held_to_it() -> None:
     async def go() -> float:
         time = Time()
         limit = limit_of(1, time)

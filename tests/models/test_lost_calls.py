@@ -61,7 +61,7 @@ def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_never_spends_more_than_its_budget(tmp_path: Path) -> None:
+def test_a_run_killed_again_and_again_never_exceeds_its_budget(tmp_path: Path) -> None:
     """By the account of the provider, which bills what it got, though nobody lived to read the answer."""
     with providing(latency=0.4) as provider:
         spec_file(
@@ -78,7 +78,7 @@ def test_a_run_that_is_killed_again_and_again_never_spends_more_than_its_budget(
     assert len(of_kind(tmp_path, "lost")) == 3
 
 
-def test_a_budget_that_is_set_later_knows_of_calls_that_were_in_flight_at_a_kill(tmp_path: Path) -> None:
+def test_a_budget_set_later_knows_of_calls_in_flight_at_a_kill(tmp_path: Path) -> None:
     with providing(latency=1.0) as provider:
         path = spec_file(tmp_path, provider.base_url, size=20, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
@@ -89,7 +89,7 @@ def test_a_budget_that_is_set_later_knows_of_calls_that_were_in_flight_at_a_kill
         assert provider.stats()["chat"] == 20
 
 
-def test_exactly_the_calls_in_flight_are_counted_once_and_the_user_is_told(tmp_path: Path) -> None:
+def test_exactly_the_calls_in_flight_are_counted_once_and_said(tmp_path: Path) -> None:
     with providing(latency=1.0) as provider:
         spec_file(tmp_path, provider.base_url, models=PRICED, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
@@ -110,7 +110,7 @@ def test_exactly_the_calls_in_flight_are_counted_once_and_the_user_is_told(tmp_p
         assert spent(tmp_path).completions == provider.stats()["chat"]
 
 
-def test_who_runs_out_of_budget_by_calls_in_flight_at_a_kill_is_told_of_them(tmp_path: Path) -> None:
+def test_a_budget_used_up_by_calls_in_flight_at_a_kill_says_so(tmp_path: Path) -> None:
     with providing(latency=1.0) as provider:
         spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
@@ -302,16 +302,14 @@ def test_what_is_in_flight_can_be_read_at_every_moment(tmp_path: Path, in_flight
     assert (tmp_path / "in_flight").stat().st_size < 3_000  # free slots are used again
 
 
-def test_a_call_whose_answer_is_in_the_journal_is_not_counted_though_its_slot_is_taken(
-    tmp_path: Path, in_flight: InFlight
-) -> None:
+def test_a_call_answered_in_the_journal_is_not_counted_by_its_slot(tmp_path: Path, in_flight: InFlight) -> None:
     for index in range(3):
         in_flight.sent(sample(index), MOST, 0)
     in_flight.settled(sample(0))  # and not sample 2: as after a kill between its record and this
     assert left_after(tmp_path, [answer(0), answer(2)]).most == MOST
 
 
-def test_an_earlier_attempt_s_record_does_not_settle_the_attempt_in_flight(tmp_path: Path, in_flight: InFlight) -> None:
+def test_the_record_of_an_earlier_attempt_settles_no_attempt_in_flight(tmp_path: Path, in_flight: InFlight) -> None:
     failed = FailureRecord(sample(0), 1, "cut", 0.1)
     in_flight.sent(sample(0), MOST, 1)
     assert left_after(tmp_path, [failed]).most == MOST
@@ -340,9 +338,7 @@ def test_a_call_that_ended_its_game_is_settled_by_that_record(
     assert left_after(tmp_path, [EndedRecord.of(sample(0), ASKED, error)]).most == Tally()
 
 
-def test_a_kill_between_the_record_of_what_was_lost_and_the_removal_of_the_file_counts_it_once(
-    tmp_path: Path, in_flight: InFlight
-) -> None:
+def test_a_kill_between_record_and_removal_counts_what_was_lost_once(tmp_path: Path, in_flight: InFlight) -> None:
     """The journal may be shorter than it was when the calls were sent: what was on its way to it is lost too."""
     for index in range(3):
         in_flight.sent(sample(index), MOST, 7)

@@ -12,7 +12,7 @@ from tests.support.openai_calls import answered, ask, settings
 from tests.support.servers.chat_client import serving
 
 
-def test_usage_is_the_server_s_with_the_cached_tokens() -> None:
+def test_usage_is_what_the_server_says_with_the_cached_tokens() -> None:
     with serving(cached_tokens=5) as server:
         usage = ask(settings(server)).usage
     assert (usage.cached_tokens, usage.estimated) == (5, False)
@@ -34,7 +34,7 @@ def test_every_choice_of_n_is_kept() -> None:
     assert len({choice.text for choice in completion.choices}) > 1
 
 
-def test_the_model_that_the_server_names_is_kept_and_so_are_unknown_fields() -> None:
+def test_the_model_that_the_server_names_and_unknown_fields_are_kept() -> None:
     with serving(model="tiny-2026-01-01") as server:
         completion = ask(settings(server))
     assert completion.model == "tiny-2026-01-01"

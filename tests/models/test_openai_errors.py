@@ -113,7 +113,7 @@ def test_an_error_in_another_form_is_classified_by_its_status(
     assert type(raised.value) is expected
 
 
-def test_vllm_s_error_without_an_envelope_is_read() -> None:
+def test_an_error_of_vllm_without_an_envelope_is_read() -> None:
     said = {"object": "error", "message": "This model's maximum context length is 8 tokens.", "code": 400}
     with pytest.raises(ContextExceededError):
         answered(400, said)
@@ -227,7 +227,7 @@ def test_every_exception_that_the_client_exports_is_mapped() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_wait_is_the_server_s_wish_in_seconds(headers: dict[str, str], seconds: float | None) -> None:
+def test_the_wait_is_what_the_server_wishes_in_seconds(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(httpx2.Headers(headers), now=10.0) == (None if seconds is None else pytest.approx(seconds))
 
 

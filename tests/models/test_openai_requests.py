@@ -35,7 +35,7 @@ def body(server: Loopback, **more: Any) -> dict[str, Any]:
     return found
 
 
-def test_only_the_model_and_the_messages_are_sent_where_the_spec_sets_nothing(server: Loopback) -> None:
+def test_where_the_spec_sets_nothing_only_model_and_messages_are_sent(server: Loopback) -> None:
     assert body(server) == {"model": "tiny", "messages": list(CHAT)}
 
 
@@ -89,7 +89,7 @@ def test_the_key_comes_from_the_variable_that_the_spec_names(server: Loopback, m
     assert sent(server, settings(server, api_key_env="SOME_KEY"))["headers"]["authorization"] == "Bearer sk-some"
 
 
-def test_openai_s_key_is_never_sent_to_another_server(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_openai_key_is_never_sent_to_another_server(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY", "OPENAI_WEBHOOK_SECRET"):
         monkeypatch.setenv(name, "sk-secret")
     recorded = sent(server, settings(server))
@@ -114,7 +114,7 @@ def test_a_missing_key_is_refused_by_the_name_of_its_variable(monkeypatch: pytes
         ask(settings(base_url="http://127.0.0.1:9/v1", api_key_env="SOME_KEY"))
 
 
-def test_openai_itself_needs_openai_s_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_itself_needs_the_openai_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ProviderRefusal, match="OPENAI_API_KEY"):
         ask(settings())

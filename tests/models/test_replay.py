@@ -84,9 +84,7 @@ def test_a_run_with_games_that_ended_badly_can_be_replayed(tmp_path: Path, kind:
     same_bytes(first.folder.path, again.folder.path)
 
 
-def test_a_replay_from_the_command_line_is_a_run_of_its_own_that_costs_nothing(
-    tmp_path: Path, server: Loopback
-) -> None:
+def test_a_replay_from_the_command_line_is_a_run_that_costs_nothing(tmp_path: Path, server: Loopback) -> None:
     price = {"m": {"price": {"input": 1.0, "output": 2.0}}}
     first = played(spec_file(tmp_path, server.base_url, models=price), tmp_path / "results")
     asked = server.requests

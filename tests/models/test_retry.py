@@ -97,7 +97,7 @@ def test_total_time_is_bounded_calls_and_waits_together() -> None:
 
 
 @pytest.mark.parametrize("wait", [0.25, 7.0, 120.0])
-def test_the_server_s_wait_is_honoured_above_the_own_cap(wait: float) -> None:
+def test_the_wait_that_a_server_asks_for_is_honoured_above_the_own_cap(wait: float) -> None:
     played_ = Played([*failures(1, retry_after=wait), None], max_wait=1.0)
     played_.ask()
     assert played_.waits == [wait]
@@ -166,7 +166,7 @@ def test_a_great_many_attempts_do_not_overflow() -> None:
         ({"x-ratelimit-remaining-tokens": "5", "x-ratelimit-reset-tokens": "6s"}, None),
     ],
 )  # fmt: skip
-def test_the_server_s_wait_is_read_from_its_headers_or_not_at_all(
+def test_the_wait_of_a_server_is_read_from_its_headers_or_not_at_all(
     headers: dict[str, str], seconds: float | None
 ) -> None:
     assert retry_after(headers, now=10.0) == seconds
@@ -184,7 +184,7 @@ def test_a_run_waits_as_long_as_the_server_says_and_records_it(tmp_path: Path) -
     assert result.metrics["outcomes"]["decided"] == 4
 
 
-def test_a_server_that_asks_for_an_hour_does_not_hold_a_run_beyond_its_total_time(tmp_path: Path) -> None:
+def test_a_server_that_asks_for_an_hour_does_not_outlast_the_total_time(tmp_path: Path) -> None:
     """Also the calls that wait behind the first are given up: none of them could be made in time."""
     import time
 

@@ -103,7 +103,7 @@ def test_a_server_that_refuses_n_is_asked_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "ns"), [(None, {3}), (True, {3}), (False, {1})])
-def test_the_answers_to_one_step_of_a_tree_are_one_call_unless_that_is_switched_off(
+def test_answers_to_one_step_of_a_tree_are_one_call_unless_switched_off(
     tmp_path: Path, share: bool | None, ns: set[int]
 ) -> None:
     trees = {"num_responses_per_timestep": 3, "per_datapoint": 1}
@@ -122,7 +122,7 @@ def test_calls_that_were_refused_for_n_count_in_the_budget(tmp_path: Path) -> No
         assert provider.stats()["chat"] <= 10
 
 
-def test_where_all_answers_together_do_not_fit_the_budget_one_is_asked_for(tmp_path: Path) -> None:
+def test_where_the_budget_does_not_hold_all_answers_one_is_asked_for(tmp_path: Path) -> None:
     priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}
     with providing() as provider:
         path = shared(tmp_path, provider, models=priced)
@@ -162,7 +162,7 @@ def test_a_sample_that_was_refused_is_not_asked_for_again_by_its_siblings(tmp_pa
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_a_server_that_gives_fewer_answers_than_asked_is_asked_for_the_rest(tmp_path: Path, most: int) -> None:
+def test_a_server_that_gives_too_few_answers_is_asked_for_the_rest(tmp_path: Path, most: int) -> None:
     """No sample is asked for twice, none is doubled in the journal."""
     with providing(most_n=most) as provider:
         result = played(shared(tmp_path, provider), tmp_path / "results")

@@ -262,7 +262,7 @@ def test_a_column_of_the_dataset_is_a_variable(tmp_path: Path) -> None:
     assert rendered(tmp_path, "{{ size }}") == "5"
 
 
-def test_a_column_that_has_the_name_of_a_documented_variable_is_refused_where_it_is_used(tmp_path: Path) -> None:
+def test_a_column_named_like_a_variable_is_refused_where_it_is_used(tmp_path: Path) -> None:
     columns = {**COLUMNS, "agent": "mallory"}
     assert rendered(tmp_path, "{{ question }}", columns) == "What is it?"
     with pytest.raises(SpecError, match="agent: both a column of the dataset and a variable of the runner"):

@@ -39,7 +39,7 @@ def test_a_round_with_a_verdict_sends_no_message() -> None:
     assert played.rounds[0].raw == {"verifier": "Well. DECISION: ACCEPT"}
 
 
-def test_a_verdict_that_comes_too_early_is_ignored_and_earns_the_no_guess_reward() -> None:
+def test_a_verdict_too_early_is_ignored_and_earns_the_no_guess_reward() -> None:
     protocol = load_protocol("nip", {"min_message_rounds": 3, "verifier_no_guess_reward": 0.125})
     played = finished(protocol, lambda turn, name: "Decision: accept" if name == "verifier" else "x")
     assert played.decided
@@ -70,7 +70,7 @@ def test_shared_rewards_are_the_verifiers() -> None:
 
 
 @pytest.mark.parametrize("name", builtin_names())
-def test_an_undecided_game_ends_in_the_last_round_in_which_somebody_speaks(name: str) -> None:
+def test_an_undecided_game_ends_in_the_last_round_with_a_speaker(name: str) -> None:
     protocol = load_protocol(name)
     played = finished(protocol, undecided(protocol))
     assert played.terminated
@@ -111,9 +111,7 @@ def test_every_channel_needs_its_header() -> None:
         ("I ask: why?", Decision.NONE),
     ],
 )
-def test_the_lenient_format_forgives_marks_and_spacing_but_not_two_verdicts(
-    text: str, decision: Decision | None
-) -> None:
+def test_the_lenient_format_forgives_marks_and_not_two_verdicts(text: str, decision: Decision | None) -> None:
     protocol = load_protocol("nip")
     if decision is None:
         with pytest.raises(InvalidDecisionError):

@@ -104,7 +104,7 @@ def _agent(protocol: Protocol, name: str, attempts: int) -> OpenAiWholeAgent:
     return OpenAiWholeAgent(experiment, AgentRuntime(prompts), name, protocol)
 
 
-def test_an_empty_message_fills_only_the_channels_in_which_the_agent_speaks(tmp_path: Path) -> None:
+def test_an_empty_message_fills_only_the_channels_of_the_speaker(tmp_path: Path) -> None:
     protocol = protocol_of(tmp_path, DUEL)
     calls = []
 
@@ -165,9 +165,7 @@ def test_a_parameter_that_the_protocol_fixes_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize(("name", "parameters"), ALLOWED)
-def test_the_number_of_questions_is_the_number_of_rounds_in_which_the_verifier_speaks(
-    name: str, parameters: dict[str, object]
-) -> None:
+def test_there_are_as_many_questions_as_rounds_of_the_verifier(name: str, parameters: dict[str, object]) -> None:
     protocol = load_protocol(name, parameters)
     speaks = ["verifier" in protocol.can_be_active(i) for i in range(protocol.max_message_rounds)]
     assert protocol.max_verifier_questions == sum(speaks)
@@ -176,7 +174,7 @@ def test_the_number_of_questions_is_the_number_of_rounds_in_which_the_verifier_s
 
 
 @pytest.mark.parametrize("name", builtin_names())
-def test_a_finished_game_has_one_entry_a_round_and_the_last_is_not_missing(name: str) -> None:
+def test_a_finished_game_has_one_entry_a_round_with_the_last(name: str) -> None:
     protocol = load_protocol(name)
     played = finished(protocol, undecided(protocol), seed=1)
     speakers = who_speaks(protocol, protocol.max_message_rounds, seed=1)

@@ -87,7 +87,7 @@ def test_statistics_of_trees_are_the_originals(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("fine_tune_dpo", faulty=True), ids=lambda case: f"fine_tune_dpo-{case['case']}")
-def test_where_the_original_is_at_fault_a_node_is_worth_the_mean_of_its_branches(case: dict[str, Any]) -> None:
+def test_against_the_original_a_node_is_worth_the_mean_of_its_branches(case: dict[str, Any]) -> None:
     protocol = protocol_of(case["config"])
     branches, _, shape = scripted_tree(case)
     root = build_tree(branches, shape)

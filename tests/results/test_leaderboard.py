@@ -104,7 +104,7 @@ def test_an_unfinished_run_has_a_row_that_says_so_and_no_numbers(results: Path) 
         assert Results(results).board.query(f"SELECT count(*) FROM {name} WHERE run_id = ?", [run_id])[1] == [(0,)]
 
 
-def test_a_run_that_the_provider_refused_is_on_the_board_as_failed_when_it_is_made_again(tmp_path: Path) -> None:
+def test_a_refused_run_is_failed_on_a_board_that_is_made_again(tmp_path: Path) -> None:
     with serving(kind="unauthorized", after=3) as server:
         path = spec_file(tmp_path, server.base_url, size=4)
         with pytest.raises(ProviderRefusal):
@@ -133,7 +133,7 @@ def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) ->
     assert len(rows(results)["rollouts"]) == 12
 
 
-def test_a_board_that_stays_locked_is_named_with_the_command_that_appends_later(results: Path) -> None:
+def test_a_board_that_stays_locked_is_named_with_the_later_command(results: Path) -> None:
     with locked(results / LOCK, "the test"):
         begun = time.monotonic()
         with pytest.raises(LeaderboardError, match=r"in use by process \d+ .* for 0\.3 s.*leaderboard --rebuild"):
@@ -268,7 +268,7 @@ def test_a_question_changes_nothing_that_lasts(results: Path, sql: str) -> None:
     assert Results(results).board.query("SELECT count(*) FROM runs")[1] == [(3,)]
 
 
-def test_names_of_the_caller_s_program_are_no_tables(results: Path) -> None:
+def test_names_in_the_program_of_the_caller_are_no_tables(results: Path) -> None:
     """DuckDB can read Python variables by name; a question of ours cannot."""
     frame_of_the_caller = [1, 2, 3]
     with pytest.raises((LeaderboardError, UsageError)):
@@ -276,13 +276,13 @@ def test_names_of_the_caller_s_program_are_no_tables(results: Path) -> None:
     assert frame_of_the_caller
 
 
-def test_a_folder_s_name_is_no_sql(tmp_path: Path, three: Path) -> None:
+def test_the_name_of_a_folder_is_no_sql(tmp_path: Path, three: Path) -> None:
     results = shutil.copytree(three, tmp_path / "it's; DROP TABLE runs --")
     assert len(Results(results).board.rebuild()) == 3
     assert Results(results).board.query("SELECT count(*) FROM messages")[1][0][0] > 0
 
 
-def test_a_folder_s_name_is_no_column(tmp_path: Path) -> None:
+def test_the_name_of_a_folder_is_no_column(tmp_path: Path) -> None:
     """DuckDB takes `key=value` in a path for a column of the files below it."""
     (tmp_path / "lr=1").mkdir()
     spec_file(tmp_path / "lr=1", size=4)
@@ -297,7 +297,7 @@ def test_a_folder_s_name_is_no_column(tmp_path: Path) -> None:
     assert len(Results(results).board.query("SELECT * FROM rollouts")[1]) == 4
 
 
-def test_a_finished_run_whose_rows_are_missing_gets_them_when_it_is_run_again(tmp_path: Path) -> None:
+def test_a_finished_run_without_rows_gets_them_when_it_is_run_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4)
     played(path, tmp_path / "results")
     (tmp_path / "results" / FILE).unlink()  # as after a kill between the last record and the append

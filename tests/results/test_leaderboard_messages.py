@@ -44,7 +44,7 @@ def said(results: Path, action: str) -> str:
     return done.stdout
 
 
-def test_an_append_that_finds_no_room_names_the_command_that_appends_later_once(results: Path) -> None:
+def test_an_append_without_room_names_the_later_command_once(results: Path) -> None:
     message = said(results, "append")
     assert "cannot write" in message
     assert message.count(REBUILD) == 1

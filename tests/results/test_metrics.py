@@ -99,7 +99,7 @@ def test_means_and_clustered_errors_are_those_of_statsmodels(protocol: Protocol,
 
 
 @pytest.mark.parametrize(("right", "total"), [(1, 400), (37, 400), (200, 400), (399, 400)])
-def test_with_one_rollout_a_datapoint_a_proportion_has_nearly_wilson_s_interval(right: int, total: int) -> None:
+def test_one_rollout_a_datapoint_gives_nearly_the_wilson_interval(right: int, total: int) -> None:
     """Nearly: ours uses the clustered error and Student's t, which vanish as the number of datapoints grows."""
     p = right / total
     stderr = math.sqrt(p * (1 - p) / (total - 1))
@@ -139,7 +139,7 @@ def test_nothing_played_gives_no_numbers(protocol: Protocol) -> None:
     assert metrics.summary()["outcomes"] == dict.fromkeys(Outcome, 0)
 
 
-def test_failures_of_transport_are_counted_as_outcomes_and_in_nothing_else(protocol: Protocol) -> None:
+def test_failures_of_transport_are_outcomes_and_count_in_nothing_else(protocol: Protocol) -> None:
     rows = random_rows(3, 10, 4)
     lost: list[Row] = [(point, point % 2, 2, "transport_failed") for point in range(10)]
     with_lost, counted = estimated(protocol, [*rows, *lost])
@@ -176,7 +176,7 @@ def test_agents_have_their_retries_and_their_token_limits(protocol: Protocol) ->
     assert found[None, "rounds_played"].value == 3.0
 
 
-def test_rounds_that_an_undecided_game_did_not_reach_count_as_zeros_in_the_originals_shares() -> None:
+def test_rounds_that_were_not_reached_are_zeros_in_the_originals_shares() -> None:
     solo = load_protocol("solo_verifier")
     rounds = (Round({"verifier": "?"}, (), 2, {"verifier": -1.0}, {"verifier": 1}, {"verifier": True}),)
     job = Job(0, "r0", Datapoint("p0", 1, {}), 0, 0)
@@ -187,7 +187,7 @@ def test_rounds_that_an_undecided_game_did_not_reach_count_as_zeros_in_the_origi
         assert (found["verifier.retry_proportion"], found["verifier.token_limit_proportion"]) == (share, share)
 
 
-def test_an_episode_s_length_counts_rounds_with_a_message_in_the_first_channel(protocol: Protocol) -> None:
+def test_an_episode_is_as_long_as_rounds_with_a_first_channel_message(protocol: Protocol) -> None:
     assert episode_length(protocol, rollout(0, (0, 1, 1, "decided"))) == 2
 
 

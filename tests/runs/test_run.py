@@ -48,7 +48,7 @@ def test_the_library_plays_a_spec_as_the_contract_spells_it(tmp_path: Path) -> N
     assert int(done.stdout) > 0
 
 
-def test_a_run_can_be_played_in_a_notebook_where_a_loop_is_running_already(tmp_path: Path) -> None:
+def test_a_run_works_in_a_notebook_whose_loop_is_running(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
 
     async def cell() -> int:
@@ -80,14 +80,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_the_tables_have_the_contract_s_columns(name: str, finished: tuple[Path, dict[str, Any]]) -> None:
+def test_the_tables_have_the_columns_of_the_contract(name: str, finished: tuple[Path, dict[str, Any]]) -> None:
     rows = table(only_run(finished[0]), name)
     assert rows
     assert list(rows[0])[: len(COLUMNS[name].split())] == COLUMNS[name].split()
 
 
 @pytest.mark.parametrize("name", BOARD_COLUMNS)
-def test_the_leaderboard_has_the_contract_s_columns(name: str, finished: tuple[Path, dict[str, Any]]) -> None:
+def test_the_leaderboard_has_the_columns_of_the_contract(name: str, finished: tuple[Path, dict[str, Any]]) -> None:
     connection = duckdb.connect(str(finished[0] / "leaderboard.duckdb"), read_only=True)
     try:
         found = [row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall()]

@@ -94,7 +94,7 @@ def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> N
     assert len(rows) == found["stormy"][1]["requests"]
 
 
-def test_a_call_that_hangs_is_given_up_at_the_spec_s_timeout_and_asked_again(tmp_path: Path) -> None:
+def test_a_call_that_hangs_is_given_up_at_the_timeout_and_asked_again(tmp_path: Path) -> None:
     with serving(faults={"hang": 0.3}, max_faults=1) as server:
         path = spec_file(tmp_path, server.base_url, size=4, models={"m": {"timeout": 0.4}})
         begun = time.perf_counter()

@@ -68,7 +68,7 @@ def test_a_longer_run_pays_for_the_difference_alone(tmp_path: Path, small: str, 
     assert derived_files(grown.folder.path) == derived_files(fresh.folder.path)
 
 
-def test_a_shorter_run_after_a_longer_one_pays_for_nothing_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_shorter_run_after_a_longer_one_pays_and_loses_nothing(tmp_path: Path) -> None:
     with serving() as server:
         path = spec_file(tmp_path, server.base_url)
         first = played(path, tmp_path / "results")
@@ -172,7 +172,7 @@ def test_a_run_in_use_is_refused_by_the_name_of_its_process(tmp_path: Path) -> N
             ended(process)
 
 
-def test_another_spec_under_a_run_s_id_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
+def test_another_spec_under_an_id_is_refused_with_the_changed_keys(tmp_path: Path) -> None:
     with serving() as server:
         path = spec_file(tmp_path, server.base_url, size=2)
         played(path, tmp_path / "results", run_id="mine")

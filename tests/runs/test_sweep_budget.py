@@ -48,7 +48,7 @@ def asked_in(folder: Path, run_id: str) -> int:
 
 
 @pytest.mark.parametrize("words", [("spec.yaml",), ("spec.yaml", "sweep={}", "seed=2")], ids=["all", "a later point"])
-def test_a_run_that_another_process_s_budget_counts_on_is_left_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_run_that_the_budget_of_another_process_counts_is_left_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
     with providing(latency=0.3) as provider:
         first, second = sweep(tmp_path, provider, budget={"usd": 50.0})
         with playing(tmp_path, provider) as process:
@@ -84,7 +84,7 @@ def test_nothing_is_asked_before_every_point_of_the_sweep_is_locked(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_sweep_may_have_more_points_than_a_process_may_open_files_by_default(tmp_path: Path) -> None:
+def test_a_sweep_may_have_more_points_than_a_process_may_open_files(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2, sweep={"seed": list(range(80))}, budget={"usd": 1.0})
     last = Plan(load_specs(path)[-1]).run_id
     with Results(tmp_path / "results").lock(last):
@@ -128,7 +128,7 @@ def test_a_run_id_that_can_be_none_is_refused_before_anything_is_written(tmp_pat
         assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_budget_counts_no_other_spec_s_run(tmp_path: Path) -> None:
+def test_a_budget_counts_no_run_of_another_spec(tmp_path: Path) -> None:
     """The folder that `--run-id` names holds another game, with other agents."""
     solo: dict[str, Any] = {
         "protocol": {"use": "solo_verifier", "max_message_rounds": None}, "agents": {"prover": None},

@@ -186,7 +186,7 @@ def test_cut_at_every_byte_exactly_the_whole_records_come_back(tmp_path: Path) -
             assert numbers(path) == list(range(whole + 1))
 
 
-def test_cut_at_every_byte_records_that_were_appended_together_come_back_together_or_not(tmp_path: Path) -> None:
+def test_cut_at_every_byte_records_of_one_append_come_back_whole_or_not(tmp_path: Path) -> None:
     path, groups = tmp_path / "journal.jsonl", [[0], [1, 2, 3], [4], [5, 6]]
 
     async def write() -> None:
@@ -272,7 +272,7 @@ def test_a_journal_in_use_is_refused_in_another_process(tmp_path: Path) -> None:
     assert "in use by another process" in refused.stderr
 
 
-def test_a_second_journal_on_the_same_file_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_journal_on_a_file_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
 
     async def both() -> None:
@@ -357,7 +357,7 @@ async def _appended(path: Path, disk: Disk, first: int, count: int, *, at_once: 
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("for_good", [False, True])
 @pytest.mark.parametrize("how", ["ENOSPC", "EIO", "short", "short_then_full", "nothing"])
-def test_whatever_call_of_the_disk_fails_nothing_acknowledged_is_lost_nor_doubled(
+def test_whatever_disk_call_fails_nothing_acknowledged_is_lost_or_doubled(
     tmp_path: Path, how: str, for_good: bool, at_once: bool
 ) -> None:
     for fail_at in range(1, 40):
@@ -378,7 +378,7 @@ def test_whatever_call_of_the_disk_fails_nothing_acknowledged_is_lost_nor_double
     assert fail_at > 2
 
 
-def test_a_torn_end_that_cannot_be_cut_is_an_error_and_the_next_opening_cuts_it(tmp_path: Path) -> None:
+def test_a_torn_end_that_cannot_be_cut_is_an_error_until_it_can(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     written(path, 3)
     torn = path.read_bytes()[:-5]

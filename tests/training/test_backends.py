@@ -45,7 +45,7 @@ def test_a_dummy_has_trained_at_once_under_a_name_that_says_from_what(tmp_path: 
 @pytest.mark.parametrize(
     "change", [{"base_model": "small"}, {"method": "dpo"}, {"dataset_sha256": "cd" * 32}, {"seed": 8}]
 )
-def test_a_dummy_s_name_depends_on_all_that_a_training_depends_on(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_a_dummys_name_depends_on_all_that_its_training_does(tmp_path: Path, change: dict[str, Any]) -> None:
     one, other = status_of(job_in(tmp_path), "dummy"), status_of(job_in(tmp_path, **change), "dummy")
     assert (one.model or "").partition(":")[2] != (other.model or "").partition(":")[2]
 
@@ -76,7 +76,7 @@ def test_files_go_on_with_the_model_that_the_user_names(tmp_path: Path) -> None:
     assert (status.state, status.model) == (JobState.SUCCEEDED, "org/tiny-better")
 
 
-def test_a_name_is_for_one_job_and_not_for_the_next_iteration_s(tmp_path: Path) -> None:
+def test_a_name_is_for_one_job_and_not_for_the_next_iteration(tmp_path: Path) -> None:
     backend = backend_for("m", TrainerSettings(backend="files"), ModelSettings(), "better")
     first, second = job_in(tmp_path), job_in(tmp_path, key="run/2/m", base_model="better")
     assert [backend.poll(job, {}).state for job in (first, second, first)] == ["succeeded", "waiting", "succeeded"]
@@ -95,14 +95,14 @@ def test_a_model_that_the_group_had_before_is_not_the_result_of_training(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (MAX_LENGTH + 1), "a\u202eb", "a\tb"])
-def test_what_can_be_no_model_s_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_what_cannot_name_a_model_is_refused(tmp_path: Path, name: str) -> None:
     assert name_problem(name, "tiny")
     with pytest.raises(RunError, match="--set-model m=NAME"):
         status_of(job_in(tmp_path), "files", name)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini-2024-07-18", "ft:tiny:org:a b:1", "/models/a/é", "x" * MAX_LENGTH])
-def test_what_can_be_a_model_s_name_is_taken(name: str) -> None:
+def test_what_can_name_a_model_is_taken(name: str) -> None:
     assert name_problem(name, "tiny") is None
 
 
@@ -114,7 +114,7 @@ def test_what_can_be_a_model_s_name_is_taken(name: str) -> None:
     [("command", None, "trl"), ("openai", None, "openai"), ("files", None, "openai"), ("dummy", None, "openai"),
      ("command", "openai", "openai"), ("files", "trl", "trl")],
 )  # fmt: skip
-def test_the_format_is_the_trainer_s_own_unless_one_is_chosen(backend: Any, chosen: Any, format_: str) -> None:
+def test_the_format_is_the_trainers_own_unless_one_is_chosen(backend: Any, chosen: Any, format_: str) -> None:
     assert TrainerSettings(backend=backend, format=chosen).dataset_format == format_
 
 

@@ -96,7 +96,7 @@ def test_every_placeholder_is_filled_in_once_and_nothing_else_is(tmp_path: Path)
     ]  # fmt: skip
 
 
-def test_a_trainer_that_is_told_an_output_folder_alone_makes_a_model_there(tmp_path: Path) -> None:
+def test_a_trainer_told_an_output_folder_alone_makes_a_model_there(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "import sys; open(sys.argv[2] + '/weights', 'w')", "{dataset}", "{output}")
     status = trained(tmp_path, command)
     assert status.model == str(tmp_path / "job" / "output")
@@ -205,7 +205,7 @@ def test_a_trainer_that_failed_is_not_started_again_for_the_same_job(tmp_path: P
     assert "exit code 5" in backend_of(command).poll(job, handle).message
 
 
-def test_a_job_in_the_place_of_one_that_failed_is_a_fresh_attempt_that_keeps_the_log(tmp_path: Path) -> None:
+def test_a_job_after_a_failed_one_is_a_fresh_attempt_that_keeps_the_log(tmp_path: Path) -> None:
     command = trainer(f"print('here')\nif not os.path.exists('go'): sys.exit(5)\n{GOOD}")
     job, backend = job_in(tmp_path), backend_of(command)
     for attempt in (1, 2):
@@ -228,7 +228,7 @@ def test_a_job_that_is_begun_anew_counts_the_attempts_of_those_before(tmp_path: 
         assert status.message == f"attempt {attempt} of the trainer of m failed: exit code 5 (log: {log})"
 
 
-def test_the_name_that_a_failed_attempt_wrote_is_not_the_next_one_s(tmp_path: Path) -> None:
+def test_the_name_that_a_failed_attempt_wrote_is_not_taken_by_the_next(tmp_path: Path) -> None:
     command = trainer(f"if not os.path.exists('go'):\n    {GOOD}\n    sys.exit(5)")
     job, backend = job_in(tmp_path), backend_of(command)
     ended(backend, job, backend.submit(job, [], lambda record: None))
@@ -314,7 +314,7 @@ def test_killed_at_any_moment_of_starting_two_trainers_never_run_at_once(tmp_pat
     assert (tmp_path / "starts").read_text() == "x"
 
 
-def test_a_trainer_that_was_cut_off_with_the_machine_is_started_again_which_is_said(tmp_path: Path) -> None:
+def test_a_trainer_cut_off_with_the_machine_is_started_again_aloud(tmp_path: Path) -> None:
     job, known, backend = job_in(tmp_path), list[Mapping[str, Any]](), backend_of(trainer(WAITS))
     handle = backend.submit(job, known, known.append)
     until((tmp_path / "starts").exists)

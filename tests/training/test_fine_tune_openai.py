@@ -116,7 +116,7 @@ def test_a_state_that_nobody_knows_is_shown_and_awaited(server: FineTuner, tmp_p
     assert statuses[-1].state is JobState.SUCCEEDED
 
 
-def test_a_failed_job_says_why_in_the_provider_s_words(server: FineTuner, tmp_path: Path) -> None:
+def test_a_failed_job_says_why_in_the_words_of_the_provider(server: FineTuner, tmp_path: Path) -> None:
     error = {"code": "exceeded_quota", "message": "Too \x1b[31mmuch", "param": "training_file"}
     server.change(script={"end": "failed", "error": error})
     job = job_in(tmp_path)
@@ -158,9 +158,7 @@ def test_a_job_that_succeeds_without_a_usable_name_is_an_error(server: FineTuner
         backend.poll(job, handle)
 
 
-def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_by_the_next_run(
-    server: FineTuner, tmp_path: Path
-) -> None:
+def test_a_job_stuck_in_validation_is_an_error_the_next_run_awaits_it(server: FineTuner, tmp_path: Path) -> None:
     server.change(script={"through": ["validating_files"], "end": None})
     job = job_in(tmp_path)
     backend, handle = begun(server, job, validating_minutes=0.0005)

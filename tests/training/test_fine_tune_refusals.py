@@ -40,7 +40,7 @@ def test_a_limit_is_waited_for_as_long_as_the_server_asks(server: FineTuner, tmp
 
 @pytest.mark.parametrize("kind", ["daily", "busy"])
 @pytest.mark.parametrize("asked", ["1000", "7200", "1e300", None])
-def test_a_limit_that_lasts_longer_is_an_error_that_says_when_to_come_back(
+def test_a_longer_limit_is_an_error_that_says_when_to_come_back(
     server: FineTuner, tmp_path: Path, kind: str, asked: str | None
 ) -> None:
     wait = asked or email.utils.formatdate(time.time() + 7200, usegmt=True)
@@ -80,9 +80,7 @@ def test_after_a_limit_per_day_the_same_command_creates_the_job(server: FineTune
 
 
 @pytest.mark.parametrize("kind", ["forbidden", "unknown_model", "no_route"])
-def test_a_provider_that_takes_no_jobs_is_a_refusal_that_names_the_other_ways(
-    server: FineTuner, tmp_path: Path, kind: str
-) -> None:
+def test_a_provider_that_takes_no_jobs_names_the_other_ways(server: FineTuner, tmp_path: Path, kind: str) -> None:
     server.change(creates=[kind] * 9)
     failure = refused(server, tmp_path)
     assert isinstance(failure, ProviderRefusal)

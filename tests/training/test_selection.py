@@ -15,14 +15,14 @@ from tests.support.training import training_spec
 WEIGHTED = SelectionSettings(method="weighted_sampling", epsilon=0.0)
 
 
-def test_guesses_are_replaced_though_nothing_tells_the_other_rollouts_apart() -> None:
+def test_guesses_are_replaced_though_the_other_rollouts_are_alike() -> None:
     found = select_for([0.0] * 8, WEIGHTED, replaced=0.5, seed=3)
     assert (len(found.guess_replaced), found.as_played) == (4, ())
     assert found.why_none is not None
     assert "nothing tells the rollouts apart" in found.why_none
 
 
-def test_which_guesses_are_replaced_says_nothing_of_which_rollouts_are_drawn() -> None:
+def test_replacing_guesses_changes_no_rollout_that_is_drawn() -> None:
     rewards = [float(index % 2) for index in range(20)]
     drawn = {select_for(rewards, WEIGHTED, replaced=0.0, seed=seed).as_played for seed in range(10)}
     assert len(drawn) == 10
@@ -39,7 +39,7 @@ def test_the_largest_selection_that_a_spec_may_ask_for_can_be_drawn() -> None:
 
 
 @pytest.mark.parametrize("name", ["sample_size_factor", "epsilon"])
-def test_a_selection_that_cannot_be_drawn_is_refused_before_games_are_paid_for(tmp_path: Path, name: str) -> None:
+def test_a_selection_that_cannot_be_drawn_is_refused_before_any_game(tmp_path: Path, name: str) -> None:
     path = training_spec(tmp_path, training={"selection": {"method": "weighted_sampling", name: 100.5}})
     with pytest.raises(SpecError, match=rf"training\.selection\.{name}: .*100"):
         load_spec(path)

@@ -64,7 +64,7 @@ def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -
     assert "in the end" in shown.stdout
 
 
-def test_a_rollout_of_any_iteration_is_shown_and_games_are_exported_part_by_part(finished: Path) -> None:
+def test_any_rollout_is_shown_and_games_are_exported_by_parts(finished: Path) -> None:
     run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
     sql = "SELECT rollout_id FROM rollouts WHERE run_id = ? LIMIT 1"
     _, rows = Results(finished / "results").board.query(sql, [f"{run_id}-i1"])
@@ -186,7 +186,7 @@ def test_a_frozen_agent_never_trains(tmp_path: Path) -> None:
     assert {row["agent"]: row["model"] for row in last.agents}["verifier"] == "dummy"
 
 
-def test_too_few_examples_are_said_in_the_row_and_leave_the_model_as_it_was(tmp_path: Path) -> None:
+def test_too_few_examples_leave_the_model_and_are_said_in_the_row(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"min_examples": 1000, "iterations": 1})
     result = trained(path, tmp_path / "results")
     _, rows = Results(tmp_path / "results").board.query(
@@ -213,7 +213,7 @@ def test_where_all_rollouts_paid_the_same_weighted_sampling_trains_nobody(tmp_pa
     assert "nothing tells the rollouts apart" in report["groups"]["p"]["notes"][0]
 
 
-def test_replaced_guesses_train_the_verifier_where_nothing_tells_its_rollouts_apart(tmp_path: Path) -> None:
+def test_replaced_guesses_train_a_verifier_whose_rollouts_are_alike(tmp_path: Path) -> None:
     selection = {"method": "weighted_sampling", "minimum": 100.0}
     changes = {"selection": selection, "guess_replacement": {"proportion": 0.5}, "iterations": 1}
     result = trained(training_spec(tmp_path, training=changes), tmp_path / "results")

@@ -52,7 +52,7 @@ def three_groups(folder: Path, p: dict[str, Any], q: dict[str, Any], **training:
     )  # fmt: skip
 
 
-def test_a_job_that_failed_is_said_where_another_has_trained_and_a_third_waits(tmp_path: Path) -> None:
+def test_a_failed_job_is_said_beside_one_that_trained_and_one_that_waits(tmp_path: Path) -> None:
     fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
     path = three_groups(tmp_path, fails, {"backend": "files"})
     with pytest.raises(RunError, match="training p failed"):
@@ -61,7 +61,7 @@ def test_a_job_that_failed_is_said_where_another_has_trained_and_a_third_waits(t
         trained(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
 
 
-def test_a_trainer_that_cannot_be_started_is_an_error_before_a_game_is_played(tmp_path: Path) -> None:
+def test_a_trainer_that_cannot_start_is_an_error_before_any_game(tmp_path: Path) -> None:
     lost = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
     path = training_spec(tmp_path, training={"trainers": {"p": lost}})
     with pytest.raises(RunError, match=r"training\.trainers\.p\.command: there is no program 'no-such-trainer'"):
@@ -144,7 +144,7 @@ def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:
         trained(path, tmp_path / "results", "kind=benchmark", "training=null", set_model={"p": "x"})
 
 
-def test_a_dataset_that_is_edited_by_who_trains_by_hand_is_theirs_and_is_said(tmp_path: Path) -> None:
+def test_a_dataset_edited_by_hand_is_kept_and_the_run_says_so(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     with pytest.raises(Waiting):

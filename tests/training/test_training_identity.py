@@ -58,7 +58,7 @@ def test_a_sweep_over_a_hyperparameter_is_one_run_for_each_value(tmp_path: Path)
         ({"seed": [1, 1]}, "sweep"),
     ],
 )
-def test_points_of_a_sweep_that_are_one_run_are_refused_before_anything_is_played(
+def test_points_of_a_sweep_that_are_one_run_are_refused_at_once(
     tmp_path: Path, sweep: dict[str, Any], key: str
 ) -> None:
     trained_at_provider(tmp_path, sweep=sweep)
@@ -90,7 +90,7 @@ def provenance(folder: RunFolder) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files}
 
 
-def test_a_finished_run_that_is_asked_for_with_other_trainers_stays_as_it_was_and_says_so(tmp_path: Path) -> None:
+def test_a_finished_run_stays_under_other_trainers_and_says_so(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     done = trained(path, tmp_path / "results")
     before = provenance(done.folder)
@@ -101,7 +101,7 @@ def test_a_finished_run_that_is_asked_for_with_other_trainers_stays_as_it_was_an
     assert said.endswith("not used: models.v.timeout, training.trainers.p.backend")
 
 
-def test_other_trainers_are_not_written_down_where_only_the_last_test_is_left(tmp_path: Path) -> None:
+def test_other_trainers_are_not_recorded_where_only_a_test_is_left(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     folder = trained(path, tmp_path / "results").folder
     log = folder.path / "stages.jsonl"
@@ -113,7 +113,7 @@ def test_other_trainers_are_not_written_down_where_only_the_last_test_is_left(tm
     assert [note for note in done.notes if note.endswith("training.trainers.p.backend")]
 
 
-def test_more_iterations_are_trained_by_other_trainers_and_the_run_says_by_which(tmp_path: Path) -> None:
+def test_more_iterations_may_have_other_trainers_and_the_run_says_which(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     first = trained(path, tmp_path / "results")
     with pytest.raises(Waiting):

@@ -59,7 +59,7 @@ def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) ->
         assert len(provider.jobs()) == len({job["sha256"] for job in provider.jobs()}) == len(jobs)
 
 
-def test_a_job_that_was_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: Path) -> None:
+def test_a_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: Path) -> None:
     """Created, and not yet in the log: the first process and the next must call the job the same."""
     training = {"iterations": 1, "test": {"scheme": "none"}}
     with fine_tuning() as provider:
@@ -88,7 +88,7 @@ def test_a_job_that_was_created_just_before_a_kill_is_found_by_the_next_process(
         ({"end": "cancelled"}, "cancelled"),
     ],
 )
-def test_a_job_that_ends_badly_ends_the_run_and_the_next_command_begins_another(
+def test_a_failed_job_ends_the_run_and_the_next_command_begins_another(
     tmp_path: Path, script: dict[str, Any], message: str
 ) -> None:
     with fine_tuning(script=script) as provider:
@@ -107,7 +107,7 @@ def test_a_job_that_ends_badly_ends_the_run_and_the_next_command_begins_another(
         assert provider.stats()["chat"] == chats
 
 
-def test_a_job_that_ended_badly_while_nobody_watched_is_said_before_another_is_paid_for(tmp_path: Path) -> None:
+def test_a_job_that_failed_unwatched_is_said_before_another_is_paid_for(tmp_path: Path) -> None:
     with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
         training = {"iterations": 1, "test": {"scheme": "none"}}
         spec = at_provider(provider.base_url, training=training, **SHARED)
@@ -128,7 +128,7 @@ def test_a_job_that_ended_badly_while_nobody_watched_is_said_before_another_is_p
         assert len(provider.jobs()) == 3
 
 
-def test_a_job_that_never_leaves_validation_is_an_error_and_is_awaited_again(tmp_path: Path) -> None:
+def test_a_job_stuck_in_validation_is_an_error_and_awaited_again(tmp_path: Path) -> None:
     with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
         spec = at_provider(provider.base_url, training={"iterations": 1}, **SHARED)
         for trainer in spec["training"]["trainers"].values():

@@ -101,7 +101,7 @@ def test_games_and_training_are_not_one_run(tmp_path: Path) -> None:
         trained(path, tmp_path / "results", "kind=benchmark", "training=null", run_id="mine")
 
 
-def test_an_id_that_leaves_no_room_for_its_parts_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_id_too_long_for_its_parts_is_refused_before_any_file(tmp_path: Path) -> None:
     path = training_spec(tmp_path, budget={"completions": 10_000})
     for run_id in ("x" * 115, "x" * 120):
         with pytest.raises(UsageError, match="a training run's may have 114"):
@@ -157,7 +157,7 @@ def test_a_second_process_is_told_who_has_the_run(tmp_path: Path) -> None:
     trained(path, tmp_path / "results", run_id="mine")
 
 
-def test_a_dataset_that_is_gone_or_was_edited_is_built_again_before_it_is_trained_on(tmp_path: Path) -> None:
+def test_a_dataset_gone_or_edited_is_built_again_before_training(tmp_path: Path) -> None:
     fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
     trainers = {"p": {"backend": "files"}, "v": {**fails, "format": "openai"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
@@ -173,7 +173,7 @@ def test_a_dataset_that_is_gone_or_was_edited_is_built_again_before_it_is_traine
     assert "v.sft.jsonl was edited; it is built again" in (folder / "run.log").read_text("utf-8")
 
 
-def test_a_model_keeps_the_dataset_that_it_was_trained_on_though_the_format_changes(tmp_path: Path) -> None:
+def test_a_model_keeps_its_dataset_though_the_format_changes(tmp_path: Path) -> None:
     fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
     trainers = {"p": {"backend": "dummy"}, "v": fails}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
@@ -189,7 +189,7 @@ def test_a_model_keeps_the_dataset_that_it_was_trained_on_though_the_format_chan
     assert {group: one["format"] for group, one in report["groups"].items()} == {"p": "openai", "v": "openai"}
 
 
-def test_a_training_run_can_be_played_in_a_notebook_where_a_loop_is_running_already(tmp_path: Path) -> None:
+def test_a_training_run_works_in_a_notebook_whose_loop_is_running(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
 
     async def cell() -> str:
