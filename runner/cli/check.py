@@ -10,6 +10,7 @@ from typing import Any
 from runner.api import AnyPlan
 from runner.cli.output import print_json, print_table, shown_point
 from runner.cli.specs import Point, load_points
+from runner.exit_codes import ExitCode
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.spec.checks.trees import tree_calls
@@ -21,7 +22,7 @@ def execute(args: argparse.Namespace) -> int:
     points = load_points(args.words, quiet=args.quiet)
     if args.json:
         print_json([_as_json(point) for point in points])
-        return 0
+        return ExitCode.DONE
     for point in points:
         spec, games = point.spec, point.plan.all_games()
         datapoints = spec.dataset.datapoints
@@ -32,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
         title = "from the shortest games to the longest, without retries; tokens are rough"
         print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)
-    return 0
+    return ExitCode.DONE
 
 
 def _what(plan: AnyPlan, first: Plan) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.cli.output import note, print_json, print_table
 from runner.errors import UsageError
+from runner.exit_codes import ExitCode
 from runner.models.base import Request
 from runner.models.layers.cache import Cache, asked_fields, differences
 from runner.results.results import Results
@@ -27,19 +28,19 @@ def execute(args: argparse.Namespace) -> int:
     models = plan.spec.experiment.models
     explained: list[dict[str, Any]] = []
     misses = requests = 0
-    with closing(Reconstructor(folder, plan)) as rederiver, closing(Cache(path, folder.run_id)) as cache:
-        for request in rederiver.requests():
+    with closing(Reconstructor(folder, plan)) as reconstructor, closing(Cache(path, folder.run_id)) as cache:
+        for request in reconstructor.requests():
             requests += 1
             asked = asked_fields(request, models[request.group])
             # Runs of one spec in two results folders have one id, and the cache cannot tell them apart.
-            if (own and rederiver.from_cache(request)) or cache.has_other(asked):
+            if (own and reconstructor.from_cache(request)) or cache.has_other(asked):
                 continue
             misses += 1
             if len(explained) < args.max:
                 explained.append(_explained(cache, request, asked))
     if args.json:
         print_json({"requests": requests, "misses": misses, "explained": explained})
-        return 0
+        return ExitCode.DONE
     print(f"{misses} of {requests} requests had no entry of another run")
     for miss in explained:
         rows = [(d["field"], _short(d["asked"]), _short(d["nearest"])) for d in miss["differences"]]
@@ -48,7 +49,7 @@ def execute(args: argparse.Namespace) -> int:
             print_table(("field", "asked", "nearest entry"), rows, title=title)
         else:
             note(f"{title}: the cache has nothing of this agent")
-    return 0
+    return ExitCode.DONE
 
 
 def _cache_file(path: Path | None) -> Path:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from runner.cli.output import print_json, print_table
 from runner.errors import UsageError
+from runner.exit_codes import ExitCode
 from runner.finetune.files import FineTuneFiles, Trees, format_of
 from runner.finetune.formats import FORMATS, Format
 from runner.results.folder import RunFolder
@@ -46,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
     files = FineTuneFiles(target, settings, plan.agents(), folder.run_id, trees)
     _show(target, _written(files, Reconstructor(folder, plan)), as_json=args.json)
-    return 0
+    return ExitCode.DONE
 
 
 def _refuse_training_run(folder: RunFolder, name: str) -> NoReturn:
@@ -76,16 +77,16 @@ def _format(name: str, method: str | None, *, trees: bool) -> Format:
     return FORMATS[name, method]
 
 
-def _written(files: FineTuneFiles, rederiver: Reconstructor) -> list[dict[str, Any]]:
+def _written(files: FineTuneFiles, reconstructor: Reconstructor) -> list[dict[str, Any]]:
     try:
-        for rollouts in rederiver.by_job():
+        for rollouts in reconstructor.by_job():
             files.add(rollouts)
         return files.close()
     except BaseException:
         files.discard()
         raise
     finally:
-        rederiver.close()
+        reconstructor.close()
 
 
 def _show(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> None:

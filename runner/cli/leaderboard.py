@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from runner.cli.output import note, print_json, print_table, with_interval
+from runner.exit_codes import ExitCode
 from runner.results.results import Results
 
 
@@ -18,16 +19,16 @@ def execute(args: argparse.Namespace) -> int:
             print_json({"runs": runs})
         else:
             print(f"{results.board.path} holds {len(runs)} runs")
-        return 0
+        return ExitCode.DONE
     where, values = ("WHERE benchmark = ?", [args.benchmark]) if args.benchmark else ("", [])
     columns, rows = results.board.query(f"SELECT * FROM leaderboard {where}", values)
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if args.json:
         print_json(records)
-        return 0
+        return ExitCode.DONE
     if not records:
         print(f"no rows in {results.path}" + (f" for {args.benchmark!r}" if args.benchmark else ""))
-        return 0
+        return ExitCode.DONE
     for board in dict.fromkeys(record["benchmark"] for record in records):
         shown = [
             (
@@ -40,4 +41,4 @@ def execute(args: argparse.Namespace) -> int:
         print_table(
             ("accuracy [95%]", "n", "datapoints", "run", "protocol", "models", "cost", "finished"), shown, title=board
         )
-    return 0
+    return ExitCode.DONE

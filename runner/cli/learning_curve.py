@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.cli.output import calls_and_cost, print_table, with_interval
+from runner.training.stages import Became
 
 
 def show_training(metrics: Mapping[str, Any]) -> None:
@@ -43,6 +44,6 @@ def _why(outcome: Mapping[str, Any]) -> str:
 
 
 def _became(outcome: Mapping[str, Any]) -> str:
-    if outcome["outcome"] == "too_few_examples":
+    if outcome["outcome"] == Became.TOO_FEW:
         return f"not trained: fewer than {outcome['min_examples']} examples"
     return str(outcome["outcome"])

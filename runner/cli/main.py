@@ -69,7 +69,17 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone, as in `| head`; nothing more can be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return ExitCode.DONE if arguments else ExitCode.USAGE
@@ -81,17 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else ExitCode.USAGE
     try:
-        code = _executed(name, parsed)
-        sys.stdout.flush()
+        return _executed(name, parsed)
     except KeyboardInterrupt:
         return _reported(_interrupted(name, arguments), parsed)
     except BrokenPipeError:
-        # Whoever read our output has gone, as in `| head`; nothing more can be told.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
+        raise
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
         return _reported(error, parsed)
-    return code
 
 
 def _executed(name: str, parsed: argparse.Namespace) -> int:

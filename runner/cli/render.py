@@ -12,6 +12,7 @@ from runner.agents.agent import Agent
 from runner.cli.output import note
 from runner.cli.specs import note_renamed, split_words
 from runner.errors import UsageError
+from runner.exit_codes import ExitCode
 from runner.models.base import Completion, Request, ResponseHint
 from runner.models.providers.dummy import DummyModel
 from runner.models.providers.openai_body import request_body
@@ -45,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     body = json.loads(request_body(agent.model_settings, agent.prompt(observation)))
     if args.json:
         print(json.dumps(body, indent=2))
-        return 0
+        return ExitCode.DONE
     if round_ and not args.quiet:
         note(f"rounds 0 to {round_ - 1} are filled with answers of the dummy provider")
     for name, value in body.items():
@@ -54,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
     for message in body["messages"]:
         sender = f" ({message['name']})" if "name" in message else ""
         print(f"\n--- {message['role']}{sender} ---\n{escape_controls(message['content'])}")
-    return 0
+    return ExitCode.DONE
 
 
 def _job(plan: Plan, datapoint: str | None) -> Job:

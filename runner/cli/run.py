@@ -26,6 +26,7 @@ from runner.errors import (
     UsageError,
     Waiting,
 )
+from runner.exit_codes import ExitCode
 from runner.models.layers.budget import Budget
 from runner.results.manifest import Status
 from runner.results.results import Results
@@ -155,7 +156,7 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
         note(f"run {result.folder.run_id} failed: no game got its answers. Go on with: {_same_command(args)}")
     for point in waiting_points:
         note(f"run {point.run_id} waits: {point.waiting}\nGo on with: {_point_command(args, point)}")
-    return 1 if failed or waiting_points else 0
+    return ExitCode.FAILED if failed or waiting_points else ExitCode.DONE
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:

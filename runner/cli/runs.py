@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from runner.cli.output import note, print_json, print_table, shown_point
+from runner.exit_codes import ExitCode
 from runner.results.results import Results
 
 
@@ -17,10 +18,10 @@ def execute(args: argparse.Namespace) -> int:
     chosen.sort(key=lambda m: (m.started_at, m.run_id), reverse=True)
     if args.json:
         print_json([m.to_json() for m in chosen])
-        return 0
+        return ExitCode.DONE
     if not chosen:
         print(f"no runs in {results.path}; start with: nip-run specs/quickstart.yaml")
-        return 0
+        return ExitCode.DONE
     columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started", "point of its sweep")
     rows = [
         (
@@ -36,4 +37,4 @@ def execute(args: argparse.Namespace) -> int:
         for m in chosen
     ]
     print_table(columns, rows)
-    return 0
+    return ExitCode.DONE

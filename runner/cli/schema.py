@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from runner.exit_codes import ExitCode
+
 
 def execute(args: argparse.Namespace) -> int:
     if args.name == "protocol":
@@ -12,4 +14,4 @@ def execute(args: argparse.Namespace) -> int:
     else:
         from runner.spec.experiment import editor_schema as made
     print(json.dumps(made(), indent=2, ensure_ascii=False))
-    return 0
+    return ExitCode.DONE

@@ -10,6 +10,7 @@ from typing import Any
 from runner.cli.learning_curve import show_training
 from runner.cli.output import note, print_json, print_table, with_interval
 from runner.errors import RunError, UsageError
+from runner.exit_codes import ExitCode
 from runner.protocols.protocol import Decision, stance_word
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
@@ -36,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json(_as_json(rollout))
     else:
         _print_transcript(rollout)
-    return 0
+    return ExitCode.DONE
 
 
 def _show_run(folder: RunFolder, *, as_json: bool) -> int:
@@ -45,24 +46,24 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
     metrics = _metrics(folder, manifest)
     if as_json:
         print_json({"manifest": manifest.to_json(), "metrics": metrics})
-        return 0
+        return ExitCode.DONE
     shown = {**manifest.to_json(), **(metrics["games"] if training and metrics is not None else {})}
     for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
                  "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
         print(f"{name:<15} {shown.get(name, '-')}")
     if metrics is None:
         note("no results yet; run the same command again to go on")
-        return 0
+        return ExitCode.DONE
     if training:
         show_training(metrics)
-        return 0
+        return ExitCode.DONE
     rows = [
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
         for m in metrics["metrics"]
     ]
     print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows)
     print("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
-    return 0
+    return ExitCode.DONE
 
 
 def _metrics(folder: RunFolder, manifest: Manifest) -> dict[str, Any] | None:
@@ -93,14 +94,14 @@ def _rollout(folder: RunFolder, plan: Plan, wanted: str) -> Rollout:
         return job.rollout_id.startswith(wanted) or job.datapoint.id == wanted
 
     jobs = [job for job in plan.jobs() if plan.shape is not None or meant(job)]
-    rederiver = Reconstructor(folder, plan)
+    reconstructor = Reconstructor(folder, plan)
     try:
         for job in jobs:
-            for rollout in rederiver.of_job(job):
+            for rollout in reconstructor.of_job(job):
                 if meant(rollout.job):
                     return rollout
     finally:
-        rederiver.close()
+        reconstructor.close()
     if jobs and plan.shape is None:
         raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to go on")
     first = next(plan.jobs())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from runner.cli.output import print_json, print_table
+from runner.exit_codes import ExitCode
 from runner.results.results import Results
 
 
@@ -14,4 +15,4 @@ def execute(args: argparse.Namespace) -> int:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
         print_table(columns, rows)
-    return 0
+    return ExitCode.DONE

@@ -13,10 +13,10 @@ from runner.hashing import canonical
 from runner.models.base import Choice, Completion, SampleKey, Usage
 from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
-from runner.storage.formats import KEY, LOG
+from runner.storage.formats import KEY, LOG_FORMAT
 from runner.storage.journal import read_journal
 
-FIRST: Mapping[str, Any] = {"kind": "begun", KEY: LOG}
+FIRST: Mapping[str, Any] = {"kind": "begun", KEY: LOG_FORMAT}
 """What a journal begins with: the version of its format."""
 
 

@@ -41,7 +41,9 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
         saved = yaml.safe_load(folder.spec.read_text("utf-8"))
     except (OSError, yaml.YAMLError):
         return ["spec.yaml cannot be read"]
-    if not isinstance(saved, dict) or not isinstance(saved.get("dataset"), dict):
+    if not isinstance(saved, dict) or not all(isinstance(saved.get(name), dict) for name in ("dataset", "models")):
+        return ["spec.yaml is damaged"]
+    if not all(isinstance(settings, dict) for settings in saved["models"].values()):
         return ["spec.yaml is damaged"]
     rename_keys(saved, RENAMED_KEYS)
     ours, theirs = resolved_spec(plan), saved

@@ -30,7 +30,7 @@ FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
 PIECE = 10_000
-GROUP_ROWS = 10_240
+BOARD_GROUP_ROWS = 10_240
 MEMORY = "64MB"
 """DuckDB keeps what it has read and written of the board until this is full, however little of it is used again."""
 CHECKPOINT = "2MB"
@@ -191,7 +191,7 @@ class Leaderboard:
                 try:
                     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
                     # Rows wait in memory until their group is full; the usual groups are of 122,880 rows.
-                    connection.execute(f"ATTACH '{_quoted(copy)}' AS board (ROW_GROUP_SIZE {GROUP_ROWS})")
+                    connection.execute(f"ATTACH '{_quoted(copy)}' AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
                     connection.execute(_FORMAT)
                     connection.execute(_TABLES)

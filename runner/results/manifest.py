@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -64,7 +64,7 @@ class TrainingPart:
 class Manifest:
     """A run's manifest, whichever version wrote it.
 
-    Facts with a default were not always recorded, or are not yet known; a null that is written says that nobody knows.
+    Facts with a default were not always recorded, or are not yet known; a null that is written is not known.
     """
 
     format: int = 0
@@ -127,9 +127,12 @@ class Manifest:
         """A manifest as it was written.
 
         Raises:
-            TypeError, ValueError: a fact is missing or is none of ours.
+            TypeError, ValueError: a fact is missing, or is of another type than ours.
         """
         values = {name: value for name, value in data.items() if name in _DEFAULTS}
+        for name, value in values.items():
+            if type(value) not in _JSON_TYPES[name]:
+                raise TypeError(f"{name} cannot be {value!r}")
         for name, made in _TYPES.items():
             if values.get(name) is not None:
                 values[name] = made(values[name])
@@ -165,7 +168,26 @@ _DEFAULTS: Mapping[str, Any] = {one.name: {} if one.default_factory is not MISSI
 INITIAL_FACTS = tuple(_DEFAULTS)[: list(_DEFAULTS).index("finished_at") + 1]
 """What every manifest has written from the start."""
 
-_TYPES: Mapping[str, Any] = {"status": Status, "agents": tuple, "replay_of": lambda source: ReplaySource(*source)}
+_JSON_NAMES: Mapping[str, type] = {
+    "int": int, "str": str, "float": float, "bool": bool, "None": type(None), "Status": str, "ReplaySource": list,
+    "tuple[AgentRow, ...]": list, "Mapping[str, str]": dict, "Mapping[str, Any]": dict,
+}  # fmt: skip
+_JSON_TYPES: Mapping[str, frozenset[type]] = {
+    one.name: frozenset(_JSON_NAMES[kind.strip()] for kind in str(one.type).split("|"))
+    | ({int} if "float" in str(one.type) else set())
+    for one in _FACTS
+}
+"""What JSON may have for each fact: a whole number of dollars has no point."""
+
+
+def _agents(rows: Sequence[Any]) -> tuple[AgentRow, ...]:
+    for row in rows:
+        if not isinstance(row, dict) or not AgentRow.__required_keys__ <= row.keys():
+            raise TypeError(f"an agent cannot be {row!r}")
+    return tuple(rows)
+
+
+_TYPES: Mapping[str, Any] = {"status": Status, "agents": _agents, "replay_of": lambda source: ReplaySource(*source)}
 
 
 def now() -> str:

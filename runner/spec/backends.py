@@ -1,6 +1,6 @@
 """What each fine-tune backend can do: asked by the checks of a spec and by training, in the place of its name.
 
-The backends themselves, under the same names, are `runner.training.backends.BACKENDS`.
+The backends themselves, under the same names, are `runner.training.backends.connect.BACKENDS`.
 """
 
 from __future__ import annotations

@@ -45,9 +45,11 @@ def read_json(path: Path) -> dict[str, Any]:
         RunError: it is missing or damaged.
     """
     try:
-        data: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        data = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from error
+    if not isinstance(data, dict):
+        raise RunError(f"{path} is damaged: it holds no mapping")
     return data

@@ -19,7 +19,7 @@ from typing import Any
 from runner.errors import NewerFormatError, RunError
 
 RUN_FOLDER = 1
-LOG = 1
+LOG_FORMAT = 1
 CACHE = 1
 LEADERBOARD = 1
 
@@ -32,9 +32,12 @@ def refuse_newer(
     """Take a file whose version is known.
 
     Raises:
-        RunError: of the kind `error`; a newer nip-run wrote the file. `hint` is what can be done besides upgrading.
+        RunError: of the kind `error`; a newer nip-run wrote the file. `hint` is what can be done besides upgrading. Or
+            its format is not a number, so that the file is damaged.
     """
-    if not isinstance(found, int) or found > known:
+    if type(found) is not int or found < 0:
+        raise RunError(f"{path} is damaged: its format cannot be {found!r}")
+    if found > known:
         raise error(
             f"{path} was written by a newer nip-run (its format is {found!r}, this one knows up to {known}); upgrade "
             f"nip-run{hint}"

@@ -28,7 +28,7 @@ import orjson
 
 from runner.errors import JournalError, RunDirectoryError
 from runner.hashing import canonical
-from runner.storage.formats import KEY, LOG, refuse_newer
+from runner.storage.formats import KEY, LOG_FORMAT, refuse_newer
 
 JOURNAL = "journal.jsonl"
 """Its name in the folder of a run."""
@@ -131,7 +131,7 @@ def check_log_format(path: Path) -> None:
 
 def _check_first(path: Path, record: dict[str, Any] | None) -> None:
     if record is not None:
-        refuse_newer(path, record.get(KEY, 0), LOG)
+        refuse_newer(path, record.get(KEY, 0), LOG_FORMAT)
 
 
 def _scan(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:

@@ -38,9 +38,9 @@ def build_datasets(
     with ExitStack() as stack:
         games = []
         for run in runs:
-            rederiver = Reconstructor(run, saved_plan(run))
-            stack.callback(rederiver.close)
-            games.append(_Games(run.run_id, rederiver))
+            reconstructor = Reconstructor(run, saved_plan(run))
+            stack.callback(reconstructor.close)
+            games.append(_Games(run.run_id, reconstructor))
         builder = _Builder(plan, iteration, games)
         return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in formats}
 
@@ -50,11 +50,11 @@ class _Games:
     """One run's games, played again from its journal."""
 
     run_id: str
-    rederiver: Reconstructor
+    reconstructor: Reconstructor
 
     @cached_property
-    def seats(self) -> Mapping[str, Agent]:
-        return self.rederiver.plan.agents()
+    def agents(self) -> Mapping[str, Agent]:
+        return self.reconstructor.plan.agents()
 
 
 @dataclass(frozen=True)
@@ -94,20 +94,21 @@ class _Builder:
 
     def _pairs(self, agent: str) -> Iterator[tuple[Example, Source]]:
         for run in self.games:
-            plan = run.rederiver.plan
+            plan = run.reconstructor.plan
             assert plan.shape is not None
-            seats = {agent: run.seats[agent]}
-            for branches in run.rederiver.by_job():
+            agents = {agent: run.agents[agent]}
+            for branches in run.reconstructor.by_job():
                 root = build_tree(branches, plan.shape)
                 if root is not None:
-                    for _, pair, source in preferences(root, seats, plan.spec.experiment.seed, run.run_id):
+                    for _, pair, source in preferences(root, agents, plan.spec.experiment.seed, run.run_id):
                         yield pair, source
 
     def _chats(self, agent: str, notes: list[str]) -> Iterator[tuple[Example, Source]]:
         """The agent's selected rollouts, then those in which the label replaces its guess."""
         candidates = [candidate for run in self.games for candidate in _candidates(run, agent)]
-        training, seat = self.plan.training, self.games[-1].seats[agent]
-        share = replaced_proportion(training.guess_replacement, self.iteration) if seat.is_verifier else 0.0
+        training = self.plan.training
+        is_verifier = self.games[-1].agents[agent].is_verifier
+        share = replaced_proportion(training.guess_replacement, self.iteration) if is_verifier else 0.0
         seed = derived_seed("selection", self.plan.identity, self.iteration, agent)
         chosen = select_for([c.reward for c in candidates], training.selection, replaced=share, seed=seed)
         if chosen.why_none is not None:
@@ -118,16 +119,16 @@ class _Builder:
 
 
 def _candidates(run: _Games, agent: str) -> Iterator[_Candidate]:
-    for rollout in run.rederiver.rollouts():
+    for rollout in run.reconstructor.rollouts():
         if rollout.outcome.played_out:
             yield _Candidate(run, rollout.job, rollout.rewards[agent])
 
 
 def _example(candidate: _Candidate, agent: str, *, replaces: bool) -> Iterator[tuple[Example, Source]]:
     run = candidate.games
-    seat = run.seats[agent]
-    for rollout in run.rederiver.of_job(candidate.job):
-        chat = supervised(seat, rollout, replace_verifier_guess_with_true_label=replaces)
+    player = run.agents[agent]
+    for rollout in run.reconstructor.of_job(candidate.job):
+        chat = supervised(player, rollout, replace_verifier_guess_with_true_label=replaces)
         if chat is not None:
-            source = source_of(seat, rollout, run.run_id)
+            source = source_of(player, rollout, run.run_id)
             yield chat, replace(source, other={"guess_replaced": True} if replaces else {})

@@ -11,7 +11,7 @@ from runner.results.folder import RunFolder
 from runner.spec.load import Spec
 from runner.training.plan import Models, TrainingPlan, part_id
 from runner.training.stage_log import StageLog
-from runner.training.stages import PartRecord, Played, Tested
+from runner.training.stages import GamesPlayed, PartRecord, TestPlayed
 
 log = logging.getLogger("nip_run.training")
 
@@ -34,7 +34,7 @@ class Games:
         Raises:
             RunError: one is gone; what to do.
         """
-        for record in (*self.stages.all(Played), *self.stages.all(Tested)):
+        for record in (*self.stages.all(GamesPlayed), *self.stages.all(TestPlayed)):
             check_part(self.folder, record)
 
     def of(self, iteration: int) -> RunFolder:
@@ -48,15 +48,15 @@ class Games:
 
     def play_iteration(self, iteration: int, models: Models) -> None:
         """Play the games that an iteration is trained on, unless that is done."""
-        if self.stages.last(Played, iteration) is None:
+        if self.stages.last(GamesPlayed, iteration) is None:
             log.info("iteration %d: playing", iteration)
-            self._run(self.plan.iteration_spec(iteration, models), Played, "training", iteration)
+            self._run(self.plan.iteration_spec(iteration, models), GamesPlayed, "training", iteration)
 
     def test(self, iteration: int, models: Models) -> None:
         """Measure the models before an iteration, if the scheme says so and it is not done."""
-        if self.plan.tests_before(iteration) and self.stages.last(Tested, iteration) is None:
+        if self.plan.tests_before(iteration) and self.stages.last(TestPlayed, iteration) is None:
             log.info("iteration %d: measuring", iteration)
-            self._run(self.plan.test_spec(models), Tested, "benchmark", iteration)
+            self._run(self.plan.test_spec(models), TestPlayed, "benchmark", iteration)
 
     def _run(self, spec: Spec, record: type[PartRecord], kind: str, iteration: int) -> None:
         part = self.run_part(spec, part_id(self.folder.run_id, iteration, kind), kind, iteration)
@@ -72,7 +72,7 @@ def check_part(folder: RunFolder, record: PartRecord) -> RunFolder:
     part = folder.beside(record.run_id)
     for path in (part.manifest_path, part.spec, part.journal, part.metrics):
         if not path.is_file():
-            what = "the games" if isinstance(record, Played) else "the test"
+            what = "the games" if isinstance(record, GamesPlayed) else "the test"
             raise RunError(
                 f"{path} is gone; run {part.run_id} is a part of training run {folder.run_id}: {what} of iteration "
                 f"{record.iteration}. Restore {part.path}, or begin anew with --again"

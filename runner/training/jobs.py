@@ -18,7 +18,7 @@ from runner.training.backends.base import Backend, FineTuneJob, JobHandle, JobNo
 from runner.training.dataset_stage import edited_by_user
 from runner.training.plan import Models, TrainingPlan
 from runner.training.stage_log import StageLog, iteration_folder
-from runner.training.stages import DatasetReport, JobEnded, JobNoted, Trained, Waited
+from runner.training.stages import DatasetReport, JobEnded, JobNoted, TrainingEnded, Waited
 
 log = logging.getLogger("nip_run.training")
 
@@ -103,10 +103,10 @@ class GroupJob:
         elif self.status.has_ended:
             self.stages.add(self._ended())
 
-    def _trained(self) -> Trained:
+    def _trained(self) -> TrainingEnded:
         assert self.status.model is not None
         edited = {} if self.edit is None else self.edit.facts()
-        return Trained(
+        return TrainingEnded(
             iteration=self.iteration,
             group=self.group,
             attempt=self.attempt,
@@ -206,7 +206,7 @@ class JobStage:
     def _models_before(self, iteration: int, models: Models, group: str) -> frozenset[str]:
         """Every model that a group has had until an iteration's games, and what those came from."""
         now, untrained = models[group], self.plan.spec.experiment.models[group]
-        trained = {r.model for r in self.stages.all(Trained) if r.group == group and r.iteration < iteration}
+        trained = {r.model for r in self.stages.all(TrainingEnded) if r.group == group and r.iteration < iteration}
         lineage = {name for step in now.lineage for name in (step.model, step.from_model)}
         return frozenset({untrained.name, now.name, *trained, *lineage})
 

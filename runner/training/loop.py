@@ -21,11 +21,9 @@ from runner.training.jobs import Connect, JobStage
 from runner.training.lineage import after_training, state_of, with_states
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import StageLog
-from runner.training.stages import DatasetReport, Outcome, Switched, Trained
+from runner.training.stages import Became, DatasetReport, GroupOutcome, Switched, TrainingEnded
 
 log = logging.getLogger("nip_run.training")
-
-TOO_FEW = "too_few_examples"
 
 
 @dataclass
@@ -37,7 +35,7 @@ class Loop:
     stages: StageLog
     run_part: InitVar[RunPart]
     connect: InitVar[Connect]
-    switched: Callable[[RunFolder, Mapping[str, Outcome]], None]
+    switched: Callable[[RunFolder, Mapping[str, GroupOutcome]], None]
     """Told of an iteration's games and of what became of each group's model."""
     sleep: InitVar[Callable[[float], None]] = time.sleep
     models: dict[str, ModelSettings] = field(init=False)
@@ -83,7 +81,7 @@ class Loop:
             outcomes={group: self._outcome(report, trained[group]) for group, report in reports.items()},
         )
         for group, outcome in switched.outcomes.items():
-            if outcome["outcome"] == TOO_FEW:
+            if outcome["outcome"] == Became.TOO_FEW:
                 log.info(
                     "iteration %d: %s has %d examples, of %d",
                     iteration, group, outcome["examples"], outcome["min_examples"],
@@ -91,15 +89,15 @@ class Loop:
         self.stages.add(switched)
         return switched
 
-    def _outcome(self, report: DatasetReport, trained: Trained | None) -> Outcome:
+    def _outcome(self, report: DatasetReport, trained: TrainingEnded | None) -> GroupOutcome:
         """What became of a group, and why examples were left out."""
         left_out = {"left_out": report.left_out} if report.left_out else {}
         notes = {"notes": report.notes} if report.notes else {}
         if trained is None:
-            became = {"outcome": TOO_FEW, "min_examples": self.plan.training.min_examples}
+            became = {"outcome": Became.TOO_FEW, "min_examples": self.plan.training.min_examples}
         else:
             became = {
-                "outcome": "trained",
+                "outcome": Became.TRAINED,
                 "model": trained.model,
                 "dataset_sha256": trained.dataset_sha256,
                 "job": trained.provider_job,
@@ -107,7 +105,7 @@ class Loop:
             }
         return {"examples": report.examples, **left_out, **notes, **became}
 
-    def _model_after(self, group: str, trained: Trained | None) -> ModelSettings:
+    def _model_after(self, group: str, trained: TrainingEnded | None) -> ModelSettings:
         settings = self.models[group]
         if trained is None:
             return settings

@@ -9,13 +9,13 @@ from runner.training.plan import part_id
 from runner.training.stage_log import iteration_folder
 from runner.training.stages import (
     DatasetsBuilt,
+    GamesPlayed,
     GroupRecord,
     JobEnded,
-    Played,
     Stages,
     Switched,
-    Tested,
-    Trained,
+    TestPlayed,
+    TrainingEnded,
     Waited,
 )
 
@@ -26,12 +26,12 @@ def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) ->
     test = _part(folder, part_id(folder.run_id, iteration, "benchmark"))
     if iteration == training.iterations:
         return [f"the last test{test}"]
-    if stages.last(Played, iteration) is None:
+    if stages.last(GamesPlayed, iteration) is None:
         games = _part(folder, part_id(folder.run_id, iteration, "training"))
         return [f"iteration {iteration}: its games{games}"]
     built = stages.last(DatasetsBuilt, iteration)
     if built is None:
-        tested = stages.last(Tested, iteration) is not None
+        tested = stages.last(TestPlayed, iteration) is not None
         return [f"iteration {iteration}: its {'datasets' if tested or not test else f'test{test}'}"]
     return [
         f"iteration {iteration}: {group}: {_standing(folder, stages.of_group(GroupRecord, iteration, group), group)}"
@@ -51,7 +51,7 @@ def _standing(folder: RunFolder, records: list[GroupRecord], group: str) -> str:
     if not records:
         return "its training is next, or goes on"
     last = records[-1]
-    if isinstance(last, Trained):
+    if isinstance(last, TrainingEnded):
         return f"trained: {escape_controls(last.model)}"
     if isinstance(last, JobEnded):
         return f"training {last.state}: {escape_controls(last.message)}\n  the same command begins a new job"

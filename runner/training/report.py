@@ -12,7 +12,7 @@ from runner.storage.atomic import read_json
 from runner.training.games import check_part
 from runner.training.next_steps import next_steps
 from runner.training.stage_log import read_stages
-from runner.training.stages import Stages, Switched, Tested
+from runner.training.stages import Stages, Switched, TestPlayed
 
 
 def progress(folder: RunFolder) -> dict[str, Any]:
@@ -42,11 +42,11 @@ def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> di
             {"iteration": record.iteration, "outcomes": record.outcomes, "models": record.models}
             for record in stages.all(Switched)
         ],
-        "tests": [_test(folder, record) for record in stages.all(Tested)],
+        "tests": [_test(folder, record) for record in stages.all(TestPlayed)],
     }
 
 
-def _test(folder: RunFolder, record: Tested) -> dict[str, Any]:
+def _test(folder: RunFolder, record: TestPlayed) -> dict[str, Any]:
     """How the models measured before an iteration."""
     part = check_part(folder, record)
     accuracy = next(m for m in read_json(part.metrics)["metrics"] if m["metric"] == "accuracy")

@@ -34,11 +34,11 @@ from runner.training.loop import Loop
 from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.report import summary
 from runner.training.stage_log import read_stages, stage_log
-from runner.training.stages import Outcome, Stages, Switched
+from runner.training.stages import GroupOutcome, Stages, Switched
 
 TRAINERS = "training.trainers."
 
-MOST_NOTES = 20
+MAX_NOTES = 20
 """How many notes of its parts a training run repeats; the rest is in the parts' own logs."""
 
 
@@ -118,8 +118,8 @@ class _Work:
     @property
     def notes(self) -> tuple[str, ...]:
         """What there is to say of the run and of its parts, so many lines of it."""
-        more = len(self._notes) - MOST_NOTES
-        kept = tuple(self._notes[:MOST_NOTES])
+        more = len(self._notes) - MAX_NOTES
+        kept = tuple(self._notes[:MAX_NOTES])
         return kept if more <= 0 else (*kept, f"and {more} more notes of its parts")
 
     def note(self, lines: Iterable[str]) -> None:
@@ -138,7 +138,7 @@ class _Work:
         self.note(f"{part_id}: {line}" for line in played.notes)
         return played.folder
 
-    def _switched(self, games: RunFolder, outcomes: Mapping[str, Outcome]) -> None:
+    def _switched(self, games: RunFolder, outcomes: Mapping[str, GroupOutcome]) -> None:
         manifest = games.manifest()
         if manifest.training != outcomes:
             games.write_manifest(replace(manifest, training=dict(outcomes)))

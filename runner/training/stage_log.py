@@ -16,7 +16,7 @@ from runner.storage import formats
 from runner.storage.journal import Journal, read_journal
 from runner.training.stages import RECORDS, Begun, StageRecord, Stages
 
-LOG = "stages.jsonl"
+STAGE_LOG = "stages.jsonl"
 ITERATIONS = "iterations"
 """The folder of the datasets and of what trainers leave, in a folder for each iteration."""
 
@@ -48,7 +48,7 @@ def read_stages(folder: Path) -> Stages:
     Raises:
         JournalError: the log is damaged, or gone although the run has datasets, so that it had begun.
     """
-    path, wrong = folder / LOG, "gone"
+    path, wrong = folder / STAGE_LOG, "gone"
     records: list[dict[str, Any]] = []
     if path.is_file():
         wrong = "damaged"
@@ -82,12 +82,12 @@ def stage_log(folder: Path) -> Iterator[StageLog]:
         JournalError: see `read_stages`; or it cannot be written.
     """
     records = read_stages(folder).records
-    journal = Journal(folder / LOG)
+    journal = Journal(folder / STAGE_LOG)
     try:
         stages = StageLog(records, journal)
         if not records:
             # What tells this run's jobs from those of a run of the same id in another folder.
-            stages.add(Begun(token=secrets.token_hex(8), format=formats.LOG))
+            stages.add(Begun(token=secrets.token_hex(8), format=formats.LOG_FORMAT))
         yield stages
     finally:
         run_sync(journal.close)

@@ -34,8 +34,15 @@ class ModelState(TypedDict):
     lineage: list[dict[str, Any]]
 
 
-Outcome = Mapping[str, Any]
-"""What became of a model group in an iteration, with whatever its backend had to say: for tables and people."""
+class Became(StrEnum):
+    """What became of a model group in an iteration."""
+
+    TRAINED = "trained"
+    TOO_FEW = "too_few_examples"
+
+
+GroupOutcome = Mapping[str, Any]
+"""`Became` under `outcome`, with whatever the group's dataset and backend had to say: for tables and people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,14 +129,14 @@ class Begun(StageRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played(PartRecord):
+class GamesPlayed(PartRecord):
     """The games that an iteration is trained on are finished."""
 
     kind = StageKind.PLAYED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested(PartRecord):
+class TestPlayed(PartRecord):
     """The test before an iteration is finished."""
 
     kind = StageKind.TESTED
@@ -179,7 +186,7 @@ class JobEnded(AttemptRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained(AttemptRecord):
+class TrainingEnded(AttemptRecord):
     """A job has succeeded."""
 
     kind = StageKind.TRAINED
@@ -201,12 +208,12 @@ class Switched(StageRecord):
 
     kind = StageKind.SWITCHED
     models: Mapping[str, ModelState]
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, GroupOutcome]
 
 
 RECORDS: Mapping[str, type[StageRecord]] = {
     record.kind: record
-    for record in (Begun, Played, Tested, DatasetsBuilt, JobNoted, Waited, JobEnded, Trained, Switched)
+    for record in (Begun, GamesPlayed, TestPlayed, DatasetsBuilt, JobNoted, Waited, JobEnded, TrainingEnded, Switched)
 }
 """The record of each stage."""
 
@@ -242,7 +249,7 @@ class Stages:
         """How many jobs of a group have failed in an iteration: the number of its next job, or of the one going on."""
         return len(self.of_group(JobEnded, iteration, group))
 
-    def trained(self, iteration: int, group: str) -> Trained | None:
+    def trained(self, iteration: int, group: str) -> TrainingEnded | None:
         """How a group's training ended in an iteration; None where it has not."""
-        found = self.of_group(Trained, iteration, group)
+        found = self.of_group(TrainingEnded, iteration, group)
         return found[-1] if found else None

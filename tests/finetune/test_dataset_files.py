@@ -102,13 +102,13 @@ def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: 
     with serving(faults={"bad_decision": 0.1, "length": 0.1}) as server:
         path = spec_file(tmp_path, server.base_url, fine_tune={"formats": ["verl"]})
         folder = played(path, tmp_path / "results").folder
-    rederiver = Reconstructor(folder, saved_plan(folder))
+    reconstructor = Reconstructor(folder, saved_plan(folder))
     asked = {}
-    for request in rederiver.requests():
+    for request in reconstructor.requests():
         sample = request.sample
         asked[sample.datapoint, sample.agent, sample.round] = [dict(m) for m in alternating(request.messages)]
-    rollouts = {rollout.job.rollout_id: rollout for rollout in rederiver.rollouts()}
-    rederiver.close()
+    rollouts = {rollout.job.rollout_id: rollout for rollout in reconstructor.rollouts()}
+    reconstructor.close()
     for agent in ("verifier", "prover"):
         found = parquet_rows(folder.fine_tune / "agents" / f"{agent}.rl.parquet")
         said = sum(agent in played_.raw for rollout in rollouts.values() for played_ in rollout.rounds)

@@ -12,7 +12,7 @@ from runner.errors import JournalError
 from runner.hashing import canonical
 from runner.storage.journal import encode
 from runner.training.stage_log import read_stages
-from runner.training.stages import RECORDS, Begun, GroupRecord, StageKind, Trained, Waited
+from runner.training.stages import RECORDS, Begun, GroupRecord, StageKind, TrainingEnded, Waited
 
 REPORT = (
     '{"agents":["prover"],"examples":4,"file":"p.sft.jsonl","for":"p","format":"openai","left_out":{"repeated":1},'
@@ -75,6 +75,6 @@ def test_stages_are_found_by_group_and_iteration(tmp_path: Path) -> None:
     assert [record.kind for record in stages.of_group(GroupRecord, 0, "v")] == ["ended", "trained"]
     assert (stages.attempt(0, "v"), stages.attempt(0, "p"), stages.attempt(1, "v")) == (1, 0, 0)
     found = stages.trained(0, "v")
-    assert isinstance(found, Trained)
+    assert isinstance(found, TrainingEnded)
     assert (found.model, found.attempt) == ("better", 1)
-    assert stages.trained(0, "p") is stages.last(Trained, 1) is None
+    assert stages.trained(0, "p") is stages.last(TrainingEnded, 1) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from runner.documents.fields import changed
 from runner.errors import PlaceOf, Problem
@@ -12,9 +12,6 @@ from runner.spec.checks.command import command_problems
 from runner.spec.experiment import Experiment
 from runner.spec.trainers import TrainerSettings, TrainingSettings
 from runner.text import comma_join, did_you_mean
-
-Users = Mapping[str, Sequence[str]]
-"""The agents that use each model group."""
 
 
 def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
