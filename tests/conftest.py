@@ -11,10 +11,14 @@ import pytest
 from tests.support import guard
 
 
+def pytest_configure() -> None:
+    """Before any module of tests is imported."""
+    guard.without_secrets(os.environ)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Whatever the developer's shell exports; `tests/support/test_guard.py` proves that each guard refuses."""
-    guard.without_secrets(os.environ)
     with guard.closed((str(tmp_path_factory.getbasetemp()), tempfile.gettempdir())):
         os.environ.update(guard.variables())
         yield

@@ -91,6 +91,17 @@ def room(module: str) -> str:
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "cli"
 
 
+def test_no_room_imports_by_the_face_of_the_package() -> None:
+    """`from runner import run` would be an import of a later room that the order does not see."""
+    faces = {
+        f"{module} imports {name}"
+        for module, path in FILES.items()
+        for name in imported(path)
+        if name.split(".")[0] == "runner" and name.count(".") == 1 and name not in FILES
+    }
+    assert faces <= {"runner.version imports runner.__version__"}
+
+
 def test_every_room_stands_in_the_order_and_nothing_else_does() -> None:
     assert {room(module) for module in FILES} == set(ORDER)
 

@@ -43,10 +43,11 @@ def _lines(name: str) -> Callable[[Progress], None]:
 @contextmanager
 def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
     from rich.text import Text
 
-    bar = Progress(
+    bar = Bar(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
@@ -58,16 +59,16 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
     task = bar.add_task(Text(name).plain, total=None, detail="")
     started, last = time.monotonic(), 0.0
 
-    def watch(progress: object) -> None:
+    def watch(progress: Progress) -> None:
         nonlocal last
         if time.monotonic() - last < BAR_SECONDS:
             return
         last = time.monotonic()
         bar.update(
             task,
-            total=progress.total,  # type: ignore[attr-defined]
-            completed=progress.jobs,  # type: ignore[attr-defined]
-            detail=_detail(progress, last - started),  # type: ignore[arg-type]
+            total=progress.total,
+            completed=progress.jobs,
+            detail=_detail(progress, last - started),
         )
         bar.refresh()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -17,6 +18,8 @@ import pytest
 
 from runner.cli.main import main
 from runner.cli.registry import COMMANDS as REGISTRY
+from runner.finetune.formats import FORMATS
+from runner.results.manifest import Status
 from tests.support.paths import ROOT
 from tests.support.processes import command, environment, nip_run
 from tests.support.runs import only_run, played, table
@@ -401,3 +404,25 @@ def test_the_shipped_quickstart_plays_from_any_folder(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
     assert result["rollouts"] == 6
+
+
+def test_choices_of_options_are_those_of_the_tables_that_decide() -> None:
+    """Help must not import the tables, so it says their names again."""
+    choices: dict[str, set[str]] = {}
+    for name in ("runs", "export"):
+        parser = argparse.ArgumentParser()
+        REGISTRY[name].arguments(parser)
+        choices.update({option.dest: set(option.choices) for option in parser._actions if option.choices})
+    assert choices["status"] == set(Status)
+    assert choices["format"] == {consumer for consumer, _ in FORMATS}
+    assert choices["method"] == {method for _, method in FORMATS}
+
+
+def test_help_for_a_reader_that_has_gone_ends_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as gone:
+        done = subprocess.run(
+            command("--help"), env=environment(), stdout=gone, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -162,4 +162,4 @@ def test_a_format_that_is_no_number_is_not_taken_for_an_old_one(folder: Path) ->
     path.write_text(json.dumps({**read_json(path), "format": "next"}), "utf-8")
     refused = called("run", "specs/finished.yaml", cwd=folder)
     assert refused.code == 1
-    assert "its format is 'next'" in refused.err
+    assert "its format cannot be 'next'" in refused.err

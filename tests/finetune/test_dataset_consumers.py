@@ -46,12 +46,13 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def tokenizer(_offline: None) -> Any:
     pytest.importorskip("transformers")
+    import transformers
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
 
+    fast: Any = transformers.PreTrainedTokenizerFast  # its types are there or not with the extra
     words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", chat_template=STRICT)
+    return fast(tokenizer_object=words, unk_token="[UNK]", chat_template=STRICT)
 
 
 @pytest.fixture(scope="module")

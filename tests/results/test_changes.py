@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from runner.errors import RunDirectoryError
 from runner.results.folder import RunFolder
 from runner.runs.wiring import ReplayOf
 from tests.support.runs import played
@@ -89,3 +90,13 @@ def test_where_a_replayed_run_stands_is_no_change(tmp_path: Path) -> None:
         spec_file(tmp_path, size=2), tmp_path / "results", run_id=again.folder.run_id, replay=ReplayOf(first.path)
     )
     assert same.was_finished
+
+
+@pytest.mark.parametrize(
+    "saved", ["dataset: {path: x}\nkind: benchmark\n", "dataset: {}\nmodels: {m: 1}\n", "models: {}\n"]
+)
+def test_a_saved_spec_that_is_damaged_is_said_to_be(tmp_path: Path, saved: str) -> None:
+    run = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    run.spec.write_text(saved)
+    with pytest.raises(RunDirectoryError, match=r"spec\.yaml is damaged"):
+        played(tmp_path / "spec.yaml", tmp_path / "results", "seed=8", run_id=run.run_id)

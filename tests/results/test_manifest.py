@@ -14,8 +14,10 @@ from runner.errors import RunError
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, ReplaySource, Status
 from runner.results.provenance import updated_manifest
+from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.spec.load import load_spec
+from runner.storage.atomic import read_json
 from tests.support.runs import played
 from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec
@@ -106,7 +108,7 @@ def test_a_manifest_without_what_makes_it_one_is_refused(tmp_path: Path, missing
 def test_json_that_is_no_manifest_is_refused(tmp_path: Path, written: str) -> None:
     folder = RunFolder(tmp_path)
     folder.manifest_path.write_text(written)
-    with pytest.raises(RunError, match="is no manifest of ours"):
+    with pytest.raises(RunError, match="is no manifest of ours|holds no mapping"):
         folder.manifest()
 
 
@@ -133,3 +135,39 @@ def test_runs_of_both_kinds_write_their_facts_in_the_order_of_old(tmp_path: Path
     assert list(json.loads(training.manifest_path.read_text())) == ["format", *TRAINING]
     part = RunFolder(training.path.with_name(f"{training.run_id}-i0"))
     assert list(json.loads(part.manifest_path.read_text())) == ["format", *DONE, "training"]
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [
+        ("agents", ["x"]),
+        ("agents", [{"agent": "p"}]),
+        ("started_at", None),
+        ("point", 7),
+        ("rollouts", "many"),
+        ("status", "odd"),
+    ],
+)
+def test_a_manifest_with_a_fact_of_another_type_is_none_of_ours(tmp_path: Path, fact: str, value: object) -> None:
+    folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    data = json.loads(folder.manifest_path.read_text())
+    folder.manifest_path.write_text(json.dumps({**data, fact: value}))
+    assert "is no manifest of ours" in (folder.damage() or "")
+    results = Results(tmp_path / "results")
+    assert list(results.runs()) == []
+    assert results.board.rebuild() == []
+
+
+@pytest.mark.parametrize("found", ["x", None, True, -1])
+def test_a_format_that_is_no_version_is_damage_and_not_newer(tmp_path: Path, found: object) -> None:
+    folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    data = json.loads(folder.manifest_path.read_text())
+    folder.manifest_path.write_text(json.dumps({**data, "format": found}))
+    assert "is damaged: its format cannot be" in (folder.damage() or "")
+
+
+def test_metrics_that_hold_no_mapping_are_damaged(tmp_path: Path) -> None:
+    folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    folder.metrics.write_text("5")
+    with pytest.raises(RunError, match="holds no mapping"):
+        read_json(folder.metrics)

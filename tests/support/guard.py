@@ -19,6 +19,8 @@ FOLDERS = "NIP_RUN_TESTS_FOLDERS"
 """The environment variable that names the folders in which a process may write."""
 STARTUP = str(ROOT / "tests" / "support" / "startup")
 REPOSITORY = str(ROOT)
+SECRETS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_HEADERS", "_PROXY")
+"""How variables end that hold a key, or lead to another machine."""
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -36,7 +38,7 @@ class _State:
 
 def without_secrets(environ: MutableMapping[str, str]) -> None:
     """Take away every key, which could spend money, and every proxy, which makes another machine a local one."""
-    for name in [name for name in environ if name.upper().endswith(("_API_KEY", "_PROXY"))]:
+    for name in [name for name in environ if name.upper().endswith(SECRETS)]:
         del environ[name]
 
 
@@ -100,12 +102,12 @@ def _opened(path: object, _: object, flags: int) -> None:
 
 
 def _written(path: object, folder: int | None = None) -> None:
-    """`folder` is an open folder's number, to which the path is relative: somebody was let into that one."""
+    """`folder` is an open folder's number, to which the path is relative."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return
     name = os.fsdecode(path)
     if folder not in (None, -1) and not name.startswith(os.sep):
-        return
+        name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)  # noqa: PTH115, PTH118 - at every write
     if not _allowed(os.path.abspath(name)) and not _allowed(os.path.realpath(name)):  # noqa: PTH100 - at every write
         raise Refused(f"tests write in temporary folders alone, not {name!r}")
 
@@ -140,6 +142,9 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "os.mkdir": lambda path, mode, folder: _written(path, folder),
     "os.remove": _written,
     "os.rmdir": _written,
+    "os.chmod": lambda path, mode, folder: _written(path, folder),
+    "os.chown": lambda path, owner, group, folder: _written(path, folder),
+    "os.utime": lambda path, times, ns, folder: _written(path, folder),
     "os.truncate": lambda path, length: _written(path),
     "os.rename": _moved,
     "os.link": lambda source, target, source_folder, target_folder: _written(target, target_folder),

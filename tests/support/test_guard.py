@@ -87,8 +87,24 @@ def test_a_run_that_asks_another_machine_ends_at_once(tmp_path: Path) -> None:
         lambda: os.close(os.open(ROOT / "results" / "left", os.O_CREAT | os.O_WRONLY)),
         lambda: Path("~/left").expanduser().write_text("x"),
         lambda: Path("results/left").write_text("x"),
+        lambda: shutil.rmtree(ROOT / "results"),
+        lambda: (ROOT / "README.md").chmod(0o600),
+        lambda: os.utime(ROOT / "README.md"),
     ],
-    ids=["file", "folder", "renaming", "copy", "removing", "database", "descriptor", "home", "relative"],
+    ids=[
+        "file",
+        "folder",
+        "renaming",
+        "copy",
+        "removing",
+        "database",
+        "descriptor",
+        "home",
+        "relative",
+        "tree",
+        "mode",
+        "times",
+    ],
 )
 def test_a_test_writes_in_no_folder_but_a_temporary_one(
     attempt: Callable[[], object], monkeypatch: pytest.MonkeyPatch
@@ -111,13 +127,18 @@ SECRETS = """\
 import os
 
 def test_there_are_none():
-    assert not [name for name in os.environ if name.upper().endswith(("_API_KEY", "_PROXY"))]
+    assert not [name for name in os.environ if name.upper().endswith(("_API_KEY", "_TOKEN", "_PROXY"))]
 """
 
 
 def test_keys_and_proxies_of_the_shell_are_taken_away(tmp_path: Path) -> None:
     (tmp_path / "test_secrets.py").write_text(SECRETS)
-    exported = {"OPENAI_API_KEY": "sk-mine", "https_proxy": "http://127.0.0.1:9", "ALL_PROXY": "http://127.0.0.1:9"}
+    exported = {
+        "OPENAI_API_KEY": "sk-mine",
+        "HF_TOKEN": "hf-mine",
+        "https_proxy": "http://127.0.0.1:9",
+        "ALL_PROXY": "http://127.0.0.1:9",
+    }
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
     def outcome(*more: str) -> int:
