@@ -108,7 +108,7 @@ def test_a_manifest_without_what_makes_it_one_is_refused(tmp_path: Path, missing
 def test_json_that_is_no_manifest_is_refused(tmp_path: Path, written: str) -> None:
     folder = RunFolder(tmp_path)
     folder.manifest_path.write_text(written)
-    with pytest.raises(RunError, match="is no manifest of ours|holds no mapping"):
+    with pytest.raises(RunError, match=r"is no manifest of ours|holds no mapping"):
         folder.manifest()
 
 
