@@ -11,6 +11,11 @@ import pytest
 from tests.support import guard
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests of signals, kills and rates wait for half of their time."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_configure() -> None:
     """Before any module of tests is imported."""
     guard.without_secrets(os.environ)

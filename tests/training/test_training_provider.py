@@ -59,6 +59,7 @@ def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) ->
         assert len(provider.jobs()) == len({job["sha256"] for job in provider.jobs()}) == len(jobs)
 
 
+@pytest.mark.slow
 def test_a_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: Path) -> None:
     """Created, and not yet in the log: the first process and the next must call the job the same."""
     training = {"iterations": 1, "test": {"scheme": "none"}}
