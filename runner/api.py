@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from runner.errors import Place, Problem, UsageError
+from runner.errors import UsageError
 from runner.models.layers.budget import Budget
 from runner.models.tally import Tally
 from runner.results.results import Results
-from runner.rollouts.plan import Plan
 from runner.runs.accounting import Watch
 from runner.runs.run import RunOptions, RunResult, run_games
 from runner.runs.spending import spending
 from runner.runs.wiring import ReplayOf
 from runner.spec.load import Spec
-from runner.training.plan import TrainingPlan, check_run_id, plan_of
-
-AnyPlan = Plan | TrainingPlan
+from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
 
 
 def run(
@@ -78,25 +75,6 @@ def name_of(
     if isinstance(plan, TrainingPlan):
         check_run_id(name)
     return name
-
-
-def sweep_problems(path: str, points: Sequence[AnyPlan]) -> Iterator[Problem]:
-    """Points of a spec's sweep that are one run, which would be played once and shown as several."""
-    first: dict[str, Spec] = {}
-    for plan in points if len(points) > 1 else ():
-        spec = plan.spec
-        other = first.setdefault(plan.run_id, spec)
-        if other is spec:
-            continue
-        free = [key for key, value in spec.point.items() if other.point[key] != value]
-        for key in free:
-            yield Problem(
-                Place(path), f"sweep.{key}",
-                "this key is no part of what a run is, so that its values are all one run; sweep over others, and "
-                "play each value by itself with a --run-id of its own",
-            )  # fmt: skip
-        if not free:
-            yield Problem(Place(path), "sweep", "a value is given twice, which would be one run; leave one out")
 
 
 def spent(plan: AnyPlan, results: Results, run_id: str) -> Tally:

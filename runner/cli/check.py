@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner.api import AnyPlan
 from runner.cli.output import print_json, print_table, shown_point
 from runner.cli.specs import Point, load_points
 from runner.exit_codes import ExitCode
@@ -15,7 +14,7 @@ from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.spec.checks.trees import tree_calls
 from runner.text import comma_join
-from runner.training.plan import TrainingPlan
+from runner.training.plan import AnyPlan, TrainingPlan
 
 
 def execute(args: argparse.Namespace) -> int:

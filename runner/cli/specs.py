@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.api import AnyPlan, sweep_problems
 from runner.cli.output import note
 from runner.cli.registry import COMMANDS
 from runner.errors import Problem, SpecError, UsageError
+from runner.rollouts.run_plan import sweep_problems
 from runner.spec.load import Spec, load_specs
-from runner.training.plan import plan_of
+from runner.training.plan import AnyPlan, plan_of
 
 
 @dataclass(frozen=True, eq=False)

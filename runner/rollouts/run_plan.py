@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from runner.errors import Place, Problem
 from runner.rollouts.plan import Plan
 from runner.spec.load import Spec
 
@@ -36,3 +37,22 @@ class RunPlan(Protocol):
     def all_games(self) -> Sequence[Plan]:
         """The games of the whole run, as far as they can be known before."""
         ...
+
+
+def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
+    """Points of a spec's sweep that are one run, which would be played once and shown as several."""
+    first: dict[str, Spec] = {}
+    for plan in points if len(points) > 1 else ():
+        spec = plan.spec
+        other = first.setdefault(plan.run_id, spec)
+        if other is spec:
+            continue
+        free = [key for key, value in spec.point.items() if other.point[key] != value]
+        for key in free:
+            yield Problem(
+                Place(path), f"sweep.{key}",
+                "this key is no part of what a run is, so that its values are all one run; sweep over others, and "
+                "play each value by itself with a --run-id of its own",
+            )  # fmt: skip
+        if not free:
+            yield Problem(Place(path), "sweep", "a value is given twice, which would be one run; leave one out")

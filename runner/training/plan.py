@@ -50,7 +50,7 @@ def check_run_id(run_id: str) -> None:
         )
 
 
-def plan_of(spec: Spec) -> Plan | TrainingPlan:
+def plan_of(spec: Spec) -> AnyPlan:
     """The plan of a spec's run, of whichever kind it is."""
     return TrainingPlan(spec) if spec.experiment.kind == "training" else Plan(spec)
 
@@ -188,3 +188,7 @@ class TrainingPlan:
                 (twice if point in taken else taken).append(point)
             waiting = [*twice, *waiting]
         return tuple(taken)
+
+
+AnyPlan = Plan | TrainingPlan
+"""The plan of a run of either kind."""
