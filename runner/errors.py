@@ -10,6 +10,7 @@ The tree; an exception without an exit code has that of the one above it:
     │   ├── JournalError                the journal is damaged, or cannot be written
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
     │   ├── NewerFormatError            a file was written by a newer nip-run
+    │   ├── ServerUnreachable           a server did not answer call after call
     │   └── Waiting                     a training run goes on when somebody has trained a model by hand
     ├── BudgetExhausted             exit 3
     ├── Interrupted                 exit 130
@@ -118,6 +119,10 @@ class NewerFormatError(RunError):
     """A file was written by a newer nip-run, in a format that this one does not know."""
 
 
+class ServerUnreachable(RunError):
+    """A server that is asked for completions is down."""
+
+
 class Waiting(RunError):
     """A training run goes on when somebody has trained models by hand: those of `groups`."""
 
@@ -155,6 +160,9 @@ class CallError(NipRunError):
 
 class TransientError(CallError):
     """A rate limit, a time-out, a lost connection or a failure of the server."""
+
+    unreachable = False
+    """Set where no connection was made."""
 
 
 class SeveralRefusedError(CallError):

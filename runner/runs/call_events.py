@@ -51,6 +51,9 @@ class RunCallEvents(CallEvents):
         self.in_flight.settled(sample)
         self.stop.check()
 
+    def server_down(self, server: str, message: str | None) -> None:
+        self.accounting.warn(server, message)
+
     def recorded(self, request: Request, completion: Completion) -> None:
         if self.cache is None:
             return

@@ -98,7 +98,8 @@ class Wiring:
                 cache=None if self.replay is not None else cache,
                 budgeted=self.budget is not None,
             )  # fmt: skip
-            connection = self._connect(replayed, cache, events, self._batches(journal, recorded))
+            batches = self._batches(journal, recorded)
+            connection = self._connect(replayed, cache, events, batches, answered=len(recorded) > 0)
             closing.push_async_callback(connection.close)
             closing.callback(in_flight.close)
             journaled = JournaledCompleter(
@@ -146,13 +147,16 @@ class Wiring:
         cache: Cache | None,
         events: CallEvents,
         batches: Mapping[str, Provider],
+        *,
+        answered: bool,
     ) -> Connection:
         """A whole replay alone; or live models, with a replay before them where there is one."""
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
         live = connect(
             self.costs.groups,
-            self.plan.spec.experiment.retry.transient,
+            self.plan.spec.experiment.retry,
+            answered=answered,
             concurrency=self.plan.spec.experiment.rollouts.concurrency,
             replays=self.plan.spec.replays,
             budget=self.budget,

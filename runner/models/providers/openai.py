@@ -131,12 +131,18 @@ def map_client_error(error: Exception, settings: ModelSettings, group: str) -> N
     """Any error of the client, as the class of failure that it is."""
     here = where(settings, group)
     if isinstance(error, openai.APITimeoutError):
-        return TransientError(f"no answer from {here}: {error.__cause__ or error}")
+        return _unanswered(f"no answer from {here}", error)
     if isinstance(error, openai.APIConnectionError):
-        return TransientError(f"cannot reach {here}: {error.__cause__ or error}")
+        return _unanswered(f"cannot reach {here}", error)
     if isinstance(error, openai.APIStatusError):
         return classified(error.status_code, error.body, error.response.headers, settings, group)
     return TransientError(f"the call to {here} failed: {error}")
+
+
+def _unanswered(what: str, error: Exception) -> TransientError:
+    failure = TransientError(f"{what}: {error.__cause__ or error}")
+    failure.unreachable = isinstance(error.__cause__, (httpx2.ConnectError, httpx2.ConnectTimeout))
+    return failure
 
 
 CLIENT_ERRORS = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError, ValueError)

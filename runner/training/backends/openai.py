@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from runner.errors import CallError, NipRunError, ProviderRefusal, RunError, TransientError
 from runner.hashing import tagged_hash
-from runner.models.layers.retry import own_wait
+from runner.models.layers.waits import own_wait
 from runner.models.policy import TransientPolicy
 from runner.models.providers.openai import CLIENT_ERRORS, make_sync_client, map_client_error
 from runner.models.providers.openai_wire import error_detail, where
