@@ -34,7 +34,7 @@ HOMES = {
     "datasets": {"runner.datasets.read"},
     "duckdb": {"runner.datasets.load", "runner.datasets.read", "runner.results.leaderboard", "runner.storage.parquet"},
     "httpx2": {"runner.models.providers.openai"},
-    "jinja2": {"runner.prompts.sandbox"},
+    "jinja2": {"runner.prompts.sandbox", "runner.prompts.work"},
     "jsonschema": {"runner.documents.check"},
     "numpy": {"runner.agents.arrays", "runner.agents.whole_agent", "runner.training.selection"},
     "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},

@@ -138,3 +138,23 @@ def allow_open_files(more: int) -> None:
         wanted = soft + more if hard == resource.RLIM_INFINITY else min(soft + more, hard)
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+SPARE_FILES = 32
+"""Files that a run opens besides its connections: journal, tables, log, names looked up, the leaderboard."""
+
+
+def connections_within_limits(wanted: int) -> int:
+    """As many connections, of those wanted, as this process may hold open, after its soft limit was raised for them."""
+    allow_open_files(wanted + SPARE_FILES)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return max(min(wanted, soft - _open_files() - SPARE_FILES), 1)
+
+
+def _open_files() -> int:
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # without the one that lists
+    return SPARE_FILES

@@ -10,6 +10,7 @@ client's aiohttp one, whose pool does not slow down with the number of connectio
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import time
@@ -21,7 +22,7 @@ import aiohttp
 import httpx2
 import openai
 
-from runner.errors import NipRunError, ProviderRefusal, SeveralRefusedError, TransientError
+from runner.errors import NipRunError, ProviderRefusal, RunError, SeveralRefusedError, TransientError
 from runner.models.base import Completion, Request
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_wire import BASE_URL, classified, key_variable, read_completion, refuses_n, where
@@ -139,10 +140,24 @@ def map_client_error(error: Exception, settings: ModelSettings, group: str) -> N
     return TransientError(f"the call to {here} failed: {error}")
 
 
-def _unanswered(what: str, error: Exception) -> TransientError:
+def _unanswered(what: str, error: Exception) -> NipRunError:
+    """A call without an answer; where this process can open no more files, that is no fault of the server's."""
+    if _has_too_many_files(error):
+        return RunError(
+            "this process may open no more files; lower rollouts.concurrency or raise `ulimit -n`, and run the same "
+            "command again: everything that was paid for is kept"
+        )
     failure = TransientError(f"{what}: {error.__cause__ or error}")
     failure.unreachable = isinstance(error.__cause__, (httpx2.ConnectError, httpx2.ConnectTimeout))
     return failure
+
+
+def _has_too_many_files(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 CLIENT_ERRORS = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError, ValueError)
