@@ -221,6 +221,14 @@ def test_a_file_that_renders_too_much_is_stopped(tmp_path: Path) -> None:
         rendered(tmp_path, "{% for x in question %}{{ question }}{% endfor %}", {**COLUMNS, "question": "q" * 3000})
 
 
+def test_a_template_that_nests_deep_is_refused_before_it_is_compiled(tmp_path: Path) -> None:
+    chain = "{% if " + "size == 1 or " * 120 + "false %}{% endif %}"
+    assert refusal(tmp_path, chain) == "verifier.jinja:1:1: the template nests too deep"
+    assert (
+        rendered(tmp_path, chain.replace("size == 1 or " * 120, "size == 5 or " * 80).replace("%}{%", "%}x{%")) == "x"
+    )
+
+
 def test_all_that_is_forbidden_is_reported_with_its_line(tmp_path: Path) -> None:
     message = refusal(tmp_path, "a\n{{ x() }}\n\n{% include 'y' %}\n")
     assert message.split("\n") == [
