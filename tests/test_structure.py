@@ -32,7 +32,13 @@ ORDER = (
 HOMES = {
     "aiohttp": {"runner.models.providers.openai"},
     "datasets": {"runner.datasets.read"},
-    "duckdb": {"runner.datasets.load", "runner.datasets.read", "runner.results.leaderboard", "runner.storage.parquet"},
+    "duckdb": {
+        "runner.datasets.load",
+        "runner.datasets.read",
+        "runner.results.leaderboard",
+        "runner.storage.parquet",
+        "runner.storage.queries",
+    },
     "httpx2": {"runner.models.providers.openai"},
     "jinja2": {"runner.prompts.sandbox", "runner.prompts.work"},
     "jsonschema": {"runner.documents.check"},
@@ -145,6 +151,16 @@ def test_each_foreign_package_is_imported_at_home_and_only_there() -> None:
         for package in {name.split(".")[0] for name in imported(path)} - {"runner", *sys.stdlib_module_names}:
             users.setdefault(package, set()).add(module)
     assert users == HOMES
+
+
+def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:
+    def opens(tree: ast.AST) -> bool:
+        called = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        return any(name.split(".")[0] == "duckdb" for name in called)
+
+    opening = {module for module, path in FILES.items() if opens(ast.parse(path.read_text("utf-8")))}
+    assert opening == {"runner.storage.queries"}
+    assert not [module for module in FILES if "duckdb.connect" in imported(FILES[module])]
 
 
 # The results folder

@@ -22,7 +22,7 @@ from runner.finetune.examples import Example, Source
 from runner.finetune.formats import Format
 from runner.hashing import file_hash
 from runner.storage.atomic import fsync_dir
-from runner.storage.parquet import write_parquet
+from runner.storage.parquet import try_parquet, write_parquet
 
 
 def trace_of(target: Path) -> Path:
@@ -64,7 +64,7 @@ class _Lines:
     def __init__(self, target: Path) -> None:
         self.target = target
         self.beside = target.with_name(target.name + ".new")
-        self.size = 0
+        self.size = self.longest = 0
         self._hash = hashlib.sha256()
         self._file: IO[bytes] = self.beside.open("wb", buffering=BUFFER_BYTES)
 
@@ -76,6 +76,7 @@ class _Lines:
         self._file.write(line)
         self._hash.update(line)
         self.size += len(line)
+        self.longest = max(self.longest, len(line))
 
     def flush(self) -> None:
         self._file.flush()
@@ -123,6 +124,8 @@ class ExampleFile:
             self._trace = _Lines(trace_of(target))
         except OSError as error:
             raise self._cannot(error) from error
+        if format.columns is not None:
+            try_parquet(target.parent, format.columns)
         self._seen = seen or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
         self._sees_alone = seen is None
 
@@ -198,7 +201,7 @@ class ExampleFile:
         if self.format.columns is None:
             self._lines.put()
         else:
-            write_parquet([self._lines.beside], self.format.columns, self.target)
+            write_parquet([self._lines.beside], self.format.columns, self.target, longest=self._lines.longest)
             self._lines.discard()
             sha256 = file_hash(self.target)
         fsync_dir(self.target.parent)

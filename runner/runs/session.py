@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from runner.aio import run_sync
@@ -106,9 +106,9 @@ class Session:
             sinks.end_job(rollouts)
             accounting.end_job()
 
-        ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency))
         try:
-            with stopping_on_signals(self._stop):
+            ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency), sinks.unsealed)
+            with closing(ordered), stopping_on_signals(self._stop):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
                 await _signals_heard()
                 self._stop.check()

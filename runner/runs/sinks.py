@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import orjson
 
@@ -33,6 +34,11 @@ class RecordSinks:
         self._files = (
             FineTuneFiles(folder.fine_tune, self._settings, agents, folder.run_id, trees) if self._settings else None
         )
+
+    @property
+    def unsealed(self) -> Path:
+        """Where the tables stand until they are sealed."""
+        return self._parts.folder
 
     def add(self, rollout: Rollout) -> None:
         """Add one rollout's rows and figures."""
