@@ -52,7 +52,7 @@ HOMES = {
         "runner.results.inputs",
         "runner.results.tables",
         "runner.runs.sinks",
-        "runner.storage.journal",
+        "runner.storage.log_lines",
         "runner.training.run",
     },
     "rich": {"runner.cli.output", "runner.cli.progress"},

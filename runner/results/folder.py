@@ -14,6 +14,9 @@ from runner.storage.formats import KEY, RUN_FOLDER, refuse_newer
 from runner.storage.journal import JOURNAL
 from runner.storage.locks import is_locked
 
+STAGE_LOG = "stages.jsonl"
+"""The log of a training run, which is written by what trains."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -36,6 +39,10 @@ class RunFolder:
     @property
     def journal(self) -> Path:
         return self.path / JOURNAL
+
+    @property
+    def stage_log(self) -> Path:
+        return self.path / STAGE_LOG
 
     @property
     def log(self) -> Path:
