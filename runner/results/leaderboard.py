@@ -22,6 +22,7 @@ from runner.errors import LeaderboardError, RunDirectoryError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.storage.atomic import fsync_dir, read_json
+from runner.storage.files import create, open_to_read
 from runner.storage.formats import LEADERBOARD, refuse_newer
 from runner.storage.locks import locked
 from runner.storage.queries import duckdb_pattern, interruptible_queries
@@ -262,7 +263,8 @@ def _copy_beside(path: Path, *, fresh: bool) -> Iterator[Path]:
         for leftover in (copy, _log_of(copy)):
             leftover.unlink(missing_ok=True)
         if path.is_file() and not fresh:
-            shutil.copyfile(path, copy)
+            with open_to_read(path) as board, create(copy) as file:
+                shutil.copyfileobj(board, file, 1 << 20)
         yield copy
     finally:
         for leftover in (copy, _log_of(copy)):

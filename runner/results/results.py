@@ -17,6 +17,7 @@ from runner.results.manifest import Manifest, Status
 from runner.results.provenance import new_manifest
 from runner.rollouts.run_plan import RunPlan
 from runner.spec.experiment import RUN_ID_PATTERN
+from runner.storage.files import make_folders
 from runner.storage.locks import locked
 from runner.storage.log_lines import check_log_format
 
@@ -127,7 +128,7 @@ class Results:
         if manifest is not None:
             return folder, manifest
         try:
-            folder.path.mkdir(parents=True, exist_ok=True)
+            make_folders(folder.path)
         except OSError as error:
             raise RunError(f"cannot make {folder.path}: {error.strerror}") from error
         return folder, new_manifest(plan.games, run_id, plan.identity)

@@ -6,7 +6,6 @@ run goes on they stand in `.parts/` as JSON lines; sealing turns each into one P
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +14,7 @@ import orjson
 
 from runner.errors import RunError
 from runner.rollouts.rollout import Rollout
+from runner.storage.files import create, make_folder, remove_folder
 from runner.storage.parquet import write_parquet
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -86,7 +86,7 @@ class _Parts:
         if self._file is None or self._rows >= PART_ROWS:
             self.close()
             self.paths.append(self._folder / f"{self._name}.{len(self.paths):05d}.jsonl")
-            self._file = self.paths[-1].open("wb")
+            self._file = create(self.paths[-1])
             self._rows = 0
         self._file.write(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
         self._rows += len(rows)
@@ -106,9 +106,8 @@ class PartFiles:
         self._run_id = run_id
         self._tables = {name: _Parts(self._parts, name) for name in COLUMNS}
         try:
-            if self._parts.is_dir():
-                shutil.rmtree(self._parts)
-            self._parts.mkdir()
+            remove_folder(self._parts)
+            make_folder(self._parts)
             for table in self._tables.values():
                 table.write([])
         except OSError as error:
@@ -135,7 +134,7 @@ class PartFiles:
         for name, columns in COLUMNS.items():
             write_parquet(self._tables[name].paths, columns, self._folder / f"{name}.parquet")
         try:
-            shutil.rmtree(self._parts)
+            remove_folder(self._parts)
         except OSError as error:
             raise _disk_error(self._parts, error) from error
 

@@ -58,6 +58,15 @@ def append_to(path: Path) -> IO[bytes]:
     return os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
 
 
+def make_folders(path: Path) -> None:
+    """A folder of the user's own and those above it, which may be links.
+
+    Raises:
+        OSError: they cannot be made.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+
+
 def make_folder(path: Path) -> None:
     """A folder inside one of ours, made if it is not there; a link to a folder is not one.
 

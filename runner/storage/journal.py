@@ -295,8 +295,9 @@ class Journal:
         size = 1 << 14
         line = os.pread(self._fd, size, offset)
         while b"\n" not in line:
-            more = os.pread(self._fd, size, offset + len(line))
-            if not more:
+            size *= 2  # from the start again: adding up small pieces of a long line would copy it each time
+            longer = os.pread(self._fd, size, offset)
+            if len(longer) == len(line):
                 break
-            line += more
+            line = longer
         return record_at(self._path, offset, line.partition(b"\n")[0], self._seed)

@@ -21,6 +21,7 @@ def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Pat
     import duckdb
 
     beside = target.with_name(target.name + ".new")
+    beside.unlink(missing_ok=True)
     quoted = str(beside).replace("'", "''")
     connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
     try:
