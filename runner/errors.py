@@ -8,6 +8,7 @@ The tree; an exception without an exit code has that of the one above it:
     ├── RunError                    the run failed; what was paid for is kept
     │   ├── RunDirectoryError           the run directory is in use, or is another spec's
     │   ├── JournalError                the journal is damaged, or cannot be written
+    │   ├── FolderGoneError             the run directory was deleted, moved or replaced while the run went on
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
     │   ├── NewerFormatError            a file was written by a newer nip-run
     │   ├── ServerUnreachable           a server did not answer call after call
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Self
 
 from runner.exit_codes import ExitCode
@@ -109,6 +111,14 @@ class RunDirectoryError(RunError):
 
 class JournalError(RunError):
     """The journal is damaged or cannot be written."""
+
+
+class FolderGoneError(RunError):
+    """The run directory was deleted, moved or replaced while the run went on; `now` is where its file is, if known."""
+
+    def __init__(self, message: str, now: Path | None = None) -> None:
+        super().__init__(message)
+        self.now = now
 
 
 class LeaderboardError(RunError):

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from runner.api import name_of, run_plan, spent
@@ -17,6 +18,7 @@ from runner.cli.result import as_json, show_result
 from runner.cli.specs import Point, load_points, split_words
 from runner.errors import (
     BudgetExhausted,
+    FolderGoneError,
     Interrupted,
     LeaderboardError,
     NipRunError,
@@ -160,9 +162,19 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
-    if not isinstance(error, (RunDirectoryError, LeaderboardError)):
+    if isinstance(error, FolderGoneError) and error.now is not None:
+        error.add_note(f"Go on with{_going_on_there(error.now, args)}")
+    elif not isinstance(error, (RunDirectoryError, LeaderboardError)):
         more = " a larger budget (budget.usd=..., .tokens or .completions)"
         error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
+
+
+def _going_on_there(moved: Path, args: argparse.Namespace) -> str:
+    """What to say of going on with a run whose log was moved."""
+    results = Results.moved(moved)
+    if results is None:
+        return f" the same command once {moved.parent} is back at its place: {_same_command(args)}"
+    return f": {_same_command(argparse.Namespace(**{**vars(args), 'results': results.path}))}"
 
 
 def _manual_models(words: list[str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import RunError
+from runner.storage.files import create, make_folders
 
 
 def digest(line: bytes) -> bytes:
@@ -21,8 +22,8 @@ class DedupIndex:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
+            make_folders(path.parent)
+            create(path).close()
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute("PRAGMA journal_mode=OFF")

@@ -22,6 +22,7 @@ from runner.finetune.examples import Example, Source
 from runner.finetune.formats import Format
 from runner.hashing import file_hash
 from runner.storage.atomic import fsync_dir
+from runner.storage.files import create, make_folders
 from runner.storage.parquet import try_parquet, write_parquet
 
 
@@ -34,9 +35,6 @@ def remove_dataset(target: Path) -> None:
     """Remove a dataset file and its sidecar, where they are."""
     target.unlink(missing_ok=True)
     trace_of(target).unlink(missing_ok=True)
-
-
-BUFFER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class _Lines:
         self.beside = target.with_name(target.name + ".new")
         self.size = self.longest = 0
         self._hash = hashlib.sha256()
-        self._file: IO[bytes] = self.beside.open("wb", buffering=BUFFER_BYTES)
+        self._file: IO[bytes] = create(self.beside)
 
     @property
     def sha256(self) -> str:
@@ -119,7 +117,7 @@ class ExampleFile:
         self._left_out: Counter[str] = Counter()
         self._full = False
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(target.parent)
             self._lines = _Lines(target if format.columns is None else target.with_name(target.name + ".rows"))
             self._trace = _Lines(trace_of(target))
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,12 @@ from runner.models.base import Choice, Completion, SampleKey, Usage
 from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
 from runner.storage.formats import KEY, LOG_FORMAT
-from runner.storage.journal import read_journal
+from runner.storage.log_lines import RUN, RUN_ID, read_journal
 
-FIRST: Mapping[str, Any] = {"kind": "begun", KEY: LOG_FORMAT}
-"""What a journal begins with: the version of its format."""
+
+def begun(run: str, run_id: str) -> dict[str, Any]:
+    """What a new journal begins with: the version of its format, its run, and a number that no other journal has."""
+    return {"kind": "begun", KEY: LOG_FORMAT, RUN: run, RUN_ID: run_id, "journal": secrets.token_hex(8)}
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:
@@ -220,13 +223,13 @@ def parse_record(data: Mapping[str, Any]) -> Record:
     return _KINDS.get(data["kind"], OtherRecord.from_json)(data)
 
 
-def read_records(path: Path) -> Iterator[Entry]:
+def read_records(path: Path, run: str | None = None) -> Iterator[Entry]:
     """Every whole record of a run's journal.
 
     Raises:
-        JournalError: the file is damaged before its last line.
+        JournalError: the file is damaged before its last line, or is not of the run with the identity `run`.
     """
-    for offset, data in read_journal(path):
+    for offset, data in read_journal(path, run):
         yield Entry(offset, data["seq"], parse_record(data))
 
 

@@ -23,6 +23,7 @@ from runner.errors import LeaderboardError, RunDirectoryError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.storage.atomic import fsync_dir, read_json
+from runner.storage.files import create, open_to_read
 from runner.storage.formats import LEADERBOARD, refuse_newer
 from runner.storage.locks import locked
 from runner.storage.queries import (
@@ -275,7 +276,8 @@ def _copy_beside(path: Path, *, fresh: bool) -> Iterator[Path]:
             for leftover in (copy, _log_of(copy)):
                 leftover.unlink(missing_ok=True)
             if path.is_file() and not fresh:
-                shutil.copyfile(path, copy)
+                with open_to_read(path) as board, create(copy) as file:
+                    shutil.copyfileobj(board, file, 1 << 20)
             yield copy
         finally:
             for leftover in (copy, _log_of(copy)):
@@ -287,9 +289,9 @@ def _put(copy: Path, path: Path) -> None:
     beside = path.with_name(path.name + ".new")
     try:
         if copy.parent != path.parent:
-            beside.unlink(missing_ok=True)
-            shutil.copyfile(copy, beside)
-        with beside.open("rb") as file:
+            with open_to_read(copy) as made, create(beside) as file:
+                shutil.copyfileobj(made, file, 1 << 20)
+        with open_to_read(beside) as file:
             os.fsync(file.fileno())
         # A log that a killed foreign writer left belongs to the file that is replaced, and to no other.
         _log_of(path).unlink(missing_ok=True)

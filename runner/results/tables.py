@@ -7,7 +7,6 @@ held in memory is bounded in bytes, whatever the rows hold.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +15,7 @@ import orjson
 
 from runner.errors import RunError
 from runner.rollouts.rollout import Rollout
+from runner.storage.files import create, make_folder, remove_folder
 from runner.storage.parquet import try_parquet, write_parquet
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -102,7 +102,7 @@ class _Parts:
         self.close()
         self.paths.append(self._folder / f"{self._name}.{len(self.paths):05d}.jsonl")
         self._rows = self._bytes = 0
-        self._file = self.paths[-1].open("xb")
+        self._file = create(self.paths[-1])
         return self._file
 
     def close(self) -> None:
@@ -125,9 +125,8 @@ class PartFiles:
         self._run_id = run_id
         self._tables = {name: _Parts(self.folder, name) for name in COLUMNS}
         try:
-            if self.folder.is_dir():
-                shutil.rmtree(self.folder)
-            self.folder.mkdir()
+            remove_folder(self.folder)
+            make_folder(self.folder)
             for table in self._tables.values():
                 table.write([])
         except OSError as error:
@@ -156,7 +155,7 @@ class PartFiles:
             table = self._tables[name]
             write_parquet(table.paths, columns, self._target / f"{name}.parquet", longest=table.longest)
         try:
-            shutil.rmtree(self.folder)
+            remove_folder(self.folder)
         except OSError as error:
             raise _disk_error(self.folder, error) from error
 

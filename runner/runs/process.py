@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import logging
 import resource
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from runner.aio import on_interrupt
 from runner.errors import Interrupted, RunError
 from runner.rollouts.stop import Stop
+from runner.storage.files import append_to
 
 GRACE_SECONDS = 30.0
 """How long calls in flight may still come in after the first Ctrl-C."""
 
 
-class _QuietFile(logging.FileHandler):
+class _QuietStream(logging.StreamHandler[TextIO]):
     """A log that a full disk may silence: the journal is what counts, and says so itself."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
@@ -31,9 +34,11 @@ def log_to(path: Path) -> Iterator[None]:
     """Send what limits, retries and batches say of themselves to the run's log."""
     logger = logging.getLogger("nip_run")
     try:
-        handler = _QuietFile(path, encoding="utf-8")
+        file = append_to(path)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
+    stream = io.TextIOWrapper(file, "utf-8", write_through=True)
+    handler = _QuietStream(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
     level = logger.level
     logger.setLevel(logging.INFO)
@@ -44,6 +49,8 @@ def log_to(path: Path) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         handler.close()
+        with suppress(OSError):
+            stream.close()
 
 
 @contextmanager

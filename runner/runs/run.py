@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from runner.errors import NipRunError, RunDirectoryError, RunError, UsageError
+from runner.errors import FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
 from runner.models.layers.budget import Budget
 from runner.results.changes import is_unchanged
 from runner.results.folder import RunFolder
@@ -152,7 +152,8 @@ def _run_session(session: Session, results: Results) -> None:
     except NipRunError as error:
         for line in session.notes:
             error.add_note(f"note: {line}")
-        results.board.append_unfinished(session.folder)
+        if not isinstance(error, FolderGoneError):  # which may leave no board to write to, or another's
+            results.board.append_unfinished(session.folder)
         raise
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
 from runner.aio import run_sync
-from runner.errors import BudgetExhausted, CallError, Interrupted, RunError
+from runner.errors import BudgetExhausted, CallError, FolderGoneError, Interrupted, RunError
 from runner.models.costs import CallCosts
 from runner.models.layers.budget import Budget
 from runner.results.folder import RunFolder
@@ -53,6 +53,7 @@ class Session:
 
         Raises:
             Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all is kept.
+            FolderGoneError: likewise; the message says where.
         """
         self.manifest = replace(self.manifest, status=Status.RUNNING)
         self.folder.write_manifest(self.manifest)
@@ -63,6 +64,8 @@ class Session:
             if self.manifest.status == Status.RUNNING:  # else all is written already
                 self._end(Status.INTERRUPTED)
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
+        except FolderGoneError:
+            raise  # what stands at the folder's place now is not ours to write to
         except Exception as error:
             self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED)
             if isinstance(error, (CallError, OSError)):
@@ -78,7 +81,7 @@ class Session:
 
     async def _play(self) -> None:
         async with self._wiring.opened() as wired:
-            await self._play_all(self._engine(wired))
+            await self._play_all(self._engine(wired), wired.check_there)
         await _signals_heard()  # a Ctrl-C of the last moment cancels here, or it would be forgotten
 
     def _engine(self, wired: Wired) -> Engine:
@@ -95,7 +98,7 @@ class Session:
             stop=self._stop,
         )
 
-    async def _play_all(self, engine: Engine) -> None:
+    async def _play_all(self, engine: Engine, check_there: Callable[[], None]) -> None:
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder, engine.agents), self._accounting
 
@@ -112,6 +115,7 @@ class Session:
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
                 await _signals_heard()
                 self._stop.check()
+                check_there()
         except BaseException:
             sinks.discard()
             raise

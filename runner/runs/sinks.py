@@ -11,7 +11,7 @@ import orjson
 from runner.agents.agent import Agent
 from runner.errors import RunError
 from runner.finetune.files import FineTuneFiles, Trees, remove_files
-from runner.results.folder import RunFolder
+from runner.results.folder import FINE_TUNE, RunFolder
 from runner.results.metrics import Metrics
 from runner.results.tables import PartFiles
 from runner.rollouts.plan import Plan
@@ -32,7 +32,9 @@ class RecordSinks:
         self._settings = plan.spec.experiment.fine_tune
         trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
         self._files = (
-            FineTuneFiles(folder.fine_tune, self._settings, agents, folder.run_id, trees) if self._settings else None
+            FineTuneFiles(folder.make(FINE_TUNE), self._settings, agents, folder.run_id, trees)
+            if self._settings
+            else None
         )
 
     @property

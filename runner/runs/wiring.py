@@ -24,7 +24,7 @@ from runner.models.layers.cache import Cache
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.layers.lost_calls import InFlight
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
-from runner.models.records import FIRST, BatchRecord, FailureRecord, read_records
+from runner.models.records import BatchRecord, FailureRecord, begun, read_records
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
 from runner.results.folder import RunFolder
@@ -38,6 +38,7 @@ from runner.runs.call_events import RunCallEvents
 from runner.runs.process import connections_within_limits
 from runner.runs.spending import count_lost
 from runner.storage.journal import Journal
+from runner.storage.log_lines import NOT_BOUND
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Wired:
 
     complete: Complete
     failed_calls: Callable[[Job], Sequence[Call]]
+    check_there: Callable[[], None]
+    """Raises `FolderGoneError` where the run's folder is not at its place any more."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Wiring:
         """Open the journal, count what an earlier process left in flight, and connect every layer.
 
         Raises:
-            RunDirectoryError, JournalError: the journal is in use or damaged.
+            RunDirectoryError, JournalError: the journal is in use, damaged, or of another run.
             RunError: a file cannot be opened, or the run to replay has no journal.
             ProviderRefusal: a key is missing.
         """
@@ -112,7 +115,7 @@ class Wiring:
                 events=events,
                 worst_case=self.costs.worst_case,
             )
-            yield Wired(journaled.complete, failed_calls.take)
+            yield Wired(journaled.complete, failed_calls.take, journal.check_there)
 
     @property
     def _until_round(self) -> int | None:
@@ -121,10 +124,13 @@ class Wiring:
     async def _journal(self, closing: AsyncExitStack) -> Journal:
         # What replays, and what is drawn from the seed, costs nothing to have again.
         durable = any(settings.traits.metered for settings in self.costs.groups.values())
-        journal = Journal(self.folder.journal, first=FIRST, durable=durable)
+        run = self.plan.identity
+        journal = Journal(self.folder.journal, first=begun(run, self.folder.run_id), run=run, durable=durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
+        if not journal.is_bound:
+            self.notes.append(f"the journal is {NOT_BOUND}")
         self._note_lost(await count_lost(self.folder, journal))
         return journal
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from runner.errors import RunError
+from runner.storage.files import create
 from runner.storage.queries import connect, duckdb_literal, duckdb_pattern
 
 GROUP_ROWS = 10_000
@@ -68,7 +69,7 @@ def try_parquet(folder: Path, columns: Mapping[str, str]) -> None:
     """
     lines, table = folder / "trial.jsonl", folder / "trial.parquet"
     try:
-        lines.write_bytes(b"")
+        create(lines).close()
         write_parquet([lines], columns, table)
         for path in (lines, table):
             path.unlink()

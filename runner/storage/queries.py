@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from runner.errors import RunError
+from runner.storage.files import create, open_to_read
 
 if TYPE_CHECKING:
     import duckdb
@@ -88,7 +89,10 @@ def database_at(path: Path) -> Iterator[str]:
         yield duckdb_literal(path)
         return
     with _temporary_folder(path) as folder:
-        yield duckdb_literal(Path(shutil.copyfile(path, folder / "database.duckdb")))
+        database = folder / "database.duckdb"
+        with open_to_read(path) as original, create(database) as copy:
+            shutil.copyfileobj(original, copy, 1 << 20)
+        yield duckdb_literal(database)
 
 
 @contextmanager

@@ -12,16 +12,8 @@ from typing import Any
 import pytest
 
 from runner.errors import JournalError, NewerFormatError, RunDirectoryError
-from runner.storage.journal import (
-    Disk,
-    Journal,
-    JournalReader,
-    RealDisk,
-    check_log_format,
-    decode,
-    encode,
-    read_journal,
-)
+from runner.storage.journal import Disk, Journal, RealDisk
+from runner.storage.log_lines import JournalReader, check_log_format, decode, encode, read_journal
 from tests.support.processes import python
 
 
@@ -133,10 +125,10 @@ def test_cut_at_every_byte_a_journal_has_one_first_record(tmp_path: Path) -> Non
 
 def test_a_newer_journal_is_neither_read_nor_cut(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    newer = encode(0, {"kind": "begun", "format": 2}) + b"what is torn by our rules"
+    newer = encode(0, {"kind": "begun", "format": 3}) + b"what is torn by our rules"
     path.write_bytes(newer)
     for use in (opened_and_closed, check_log_format, lambda file: list(read_journal(file))):
-        with pytest.raises(NewerFormatError, match=r"format is 2, this one knows up to 1"):
+        with pytest.raises(NewerFormatError, match=r"format is 3, this one knows up to 2"):
             use(path)
     assert path.read_bytes() == newer
 
