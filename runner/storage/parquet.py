@@ -20,6 +20,8 @@ MEMORY = 512 << 20
 """Enough for everything but a single line of more than the next."""
 LONG_LINE = 16 << 20
 """DuckDB's own limit for a line."""
+BESIDE = "table.parquet.new"
+"""What a table is written as, before it takes its place: a file's own name may be one that DuckDB does not take."""
 _COPIES = 8
 """How often a single line stands in memory, at most: twice in the buffer that it is read by, then as it is parsed,
 gathered, encoded and compressed."""
@@ -35,7 +37,7 @@ def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Pat
     """
     import duckdb
 
-    beside = target.with_name(target.name + ".new")
+    beside = target.with_name(BESIDE)
     line = max(longest, LONG_LINE)
     try:
         beside.unlink(missing_ok=True)
