@@ -15,8 +15,8 @@ from runner.errors import RunError
 from runner.storage.queries import connect, duckdb_literal, duckdb_pattern
 
 GROUP_ROWS = 10_000
-GROUP_BYTES = 32 << 20
-MEMORY = 512 << 20
+GROUP_BYTES = 16 << 20
+MEMORY = 256 << 20
 """Enough for everything but a single line of more than the next."""
 LONG_LINE = 16 << 20
 """DuckDB's own limit for a line."""
