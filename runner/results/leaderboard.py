@@ -110,6 +110,14 @@ class Leaderboard:
     def path(self) -> Path:
         return self.folder / FILE
 
+    def check(self) -> None:
+        """See, before anything is paid for, that a run's rows may be put on the board.
+
+        Raises:
+            LeaderboardError: a newer nip-run wrote it.
+        """
+        _check_format(self.path)
+
     def append(self, folder: RunFolder, wait_seconds: float = WAIT_SECONDS) -> None:
         """Put a run's rows on the board; rows of the same run that stand there are replaced.
 

@@ -99,6 +99,7 @@ def run_games(
         if _is_finished(plan, folder, manifest, options.replay):
             results.board.append_missing(folder)
             return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
+        results.board.check()
         write_inputs(plan, folder)
         budget, settings = options.budget, plan.spec.experiment.budget
         if budget is None and settings.limited:

@@ -21,6 +21,7 @@ from runner.rollouts.stop import Stop, Stopped
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.accounting import Accounting, Watch
 from runner.runs.process import log_to, relaxed_gc, stopping_on_signals
+from runner.runs.room import check_room
 from runner.runs.sinks import RecordSinks
 from runner.runs.spending import spending, used_models
 from runner.runs.wiring import ReplayOf, Wired, Wiring
@@ -80,6 +81,8 @@ class Session:
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
+        if self._wiring.replay is None:
+            check_room(self.plan, self.folder)
         async with self._wiring.opened() as wired:
             await self._play_all(self._engine(wired), wired.check_there)
         await _signals_heard()  # a Ctrl-C of the last moment cancels here, or it would be forgotten

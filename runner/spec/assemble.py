@@ -64,7 +64,7 @@ class Readers:
         return self.journals[run]
 
     def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
-        name = tagged_hash("read", [to_plain(settings), str(path), seed])
+        name = tagged_hash("read", [to_plain(settings), ascii(path), seed])
         if name not in self.datasets:
             try:
                 self.datasets[name] = load_dataset(settings, path, seed, where)

@@ -16,11 +16,13 @@ from runner.storage.files import create
 from runner.storage.queries import connect, duckdb_literal, duckdb_pattern
 
 GROUP_ROWS = 10_000
-GROUP_BYTES = 32 << 20
-MEMORY = 512 << 20
+GROUP_BYTES = 16 << 20
+MEMORY = 256 << 20
 """Enough for everything but a single line of more than the next."""
 LONG_LINE = 16 << 20
 """DuckDB's own limit for a line."""
+BESIDE = "table.parquet.new"
+"""What a table is written as, before it takes its place: a file's own name may be one that DuckDB does not take."""
 _COPIES = 8
 """How often a single line stands in memory, at most: twice in the buffer that it is read by, then as it is parsed,
 gathered, encoded and compressed."""
@@ -36,7 +38,7 @@ def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Pat
     """
     import duckdb
 
-    beside = target.with_name(target.name + ".new")
+    beside = target.with_name(BESIDE)
     line = max(longest, LONG_LINE)
     try:
         beside.unlink(missing_ok=True)

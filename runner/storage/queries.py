@@ -74,8 +74,12 @@ def duckdb_pattern(path: Path) -> str:
 
 
 def duckdb_literal(path: Path) -> str:
-    """A path as a text in SQL; see `duckdb_pattern`."""
-    return "'" + duckdb_pattern(path).replace("'", "''") + "'"
+    """A file that is to be made, as a text in SQL; its own name is one of ours, its folder's may be any.
+
+    Raises:
+        RunError: see `duckdb_pattern`.
+    """
+    return "'" + f"{duckdb_pattern(path.parent)}/{path.name}".replace("'", "''") + "'"
 
 
 @contextmanager
