@@ -119,7 +119,11 @@ class ExampleFile:
         try:
             make_folders(target.parent)
             self._lines = _Lines(target if format.columns is None else target.with_name(target.name + ".rows"))
-            self._trace = _Lines(trace_of(target))
+            try:
+                self._trace = _Lines(trace_of(target))
+            except OSError:
+                self._lines.discard()
+                raise
         except OSError as error:
             raise self._cannot(error) from error
         if format.columns is not None:

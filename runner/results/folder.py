@@ -10,7 +10,7 @@ import orjson
 from runner.errors import NewerFormatError, RunError
 from runner.results.manifest import Manifest, Status
 from runner.storage.atomic import atomic_write, read_json
-from runner.storage.files import make_folder
+from runner.storage.files import make_folder, make_folders
 from runner.storage.formats import KEY, RUN_FOLDER, refuse_newer
 from runner.storage.journal import JOURNAL
 from runner.storage.locks import is_locked
@@ -73,12 +73,13 @@ class RunFolder:
             RunError: it cannot be made, or a link or a file stands where one of them belongs.
         """
         path = self.path
-        for name in names:
-            path /= name
-            try:
+        try:
+            make_folders(path)
+            for name in names:
+                path /= name
                 make_folder(path)
-            except OSError as error:
-                raise RunError(f"cannot make {path}: {error.strerror}") from error
+        except OSError as error:
+            raise RunError(f"cannot make {path}: {error.strerror}") from error
         return path
 
     def beside(self, run_id: str) -> RunFolder:

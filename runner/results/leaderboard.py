@@ -20,10 +20,11 @@ from typing import Any
 import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, UsageError
+from runner.results.changes import MAX_SPEC
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.storage.atomic import fsync_dir, read_json
-from runner.storage.files import create, open_to_read
+from runner.storage.files import create, open_to_read, read_bounded
 from runner.storage.formats import LEADERBOARD, refuse_newer
 from runner.storage.locks import locked
 from runner.storage.queries import (
@@ -382,7 +383,7 @@ def _json_or_null(value: Any) -> str | None:
 def _spec_as_json(folder: RunFolder) -> str:
     import yaml
 
-    return json.dumps(yaml.safe_load(folder.spec.read_text("utf-8")), sort_keys=True)
+    return json.dumps(yaml.safe_load(read_bounded(folder.spec, MAX_SPEC)), sort_keys=True)
 
 
 def _load_table(connection: duckdb.DuckDBPyConnection, name: str, runs: Iterable[RunFolder]) -> None:

@@ -31,11 +31,13 @@ class RecordSinks:
         self._parts = PartFiles(folder.path, folder.run_id)
         self._settings = plan.spec.experiment.fine_tune
         trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
-        self._files = (
-            FineTuneFiles(folder.make(FINE_TUNE), self._settings, agents, folder.run_id, trees)
-            if self._settings
-            else None
-        )
+        self._files: FineTuneFiles | None = None
+        if self._settings:
+            try:
+                self._files = FineTuneFiles(folder.make(FINE_TUNE), self._settings, agents, folder.run_id, trees)
+            except BaseException:
+                self.discard()
+                raise
 
     @property
     def unsealed(self) -> Path:

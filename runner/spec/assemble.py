@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,13 @@ def _dataset(layered: Layered, readers: Readers, sound: Sound) -> Dataset | None
 def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings, seed: int) -> Dataset:
     at = ("dataset", "path")
     path = None if settings.path.startswith(HUB) else builtin.find(settings.path, layered.folder(at))
-    return readers.dataset(settings, path, seed, _where(layered))
+    try:
+        return readers.dataset(settings, path, seed, _where(layered))
+    except SpecError as error:
+        if path is None or layered.shows(at, path):
+            raise
+        place = replace(layered.place(at), is_own=False)
+        raise SpecError([Problem(place, "", "", f"dataset.path: {path} cannot be used")]) from error
 
 
 def _test_dataset(layered: Layered, readers: Readers, experiment: Experiment) -> Dataset | None:
@@ -174,8 +181,10 @@ def _protocol(layered: Layered, sound: Sound) -> Protocol | None:
         return None
     known = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in section.items() if name in known}
-    folder = layered.folder(("protocol", "use"))
-    return load_protocol(section["use"], parameters, folder=folder, where=_where(layered))
+    at = ("protocol", "use")
+    # One that the user names has a tree of its own.
+    tree = layered.tree if layered.is_said_by_a_file(at) else None
+    return load_protocol(section["use"], parameters, folder=layered.folder(at), where=_where(layered), tree=tree)
 
 
 def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | None) -> PromptSet | None:
@@ -185,4 +194,7 @@ def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | Non
     folder = builtin.find(name, layered.folder(("prompts",)))
     if folder is None or not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {name!r} beside the spec, nor among the built-in ones")])
-    return None if protocol is None else load_prompts(folder, protocol, dataset.columns if dataset else None, place)
+    if protocol is None:
+        return None
+    shows = partial(layered.shows, ("prompts",))
+    return load_prompts(folder, protocol, dataset.columns if dataset else None, place, shows)
