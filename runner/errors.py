@@ -154,7 +154,21 @@ class CallError(NipRunError):
 
 
 class TransientError(CallError):
-    """A rate limit, a time-out, a lost connection or a failure of the server."""
+    """A rate limit, a time-out, a lost connection or a failure of the server.
+
+    `attempts` is how many there should be in all, where that is known to be fewer than a policy allows.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        status: int | None = None,
+        attempts: int | None = None,
+    ) -> None:
+        super().__init__(message, retry_after=retry_after, status=status)
+        self.attempts = attempts
 
 
 class SeveralRefusedError(CallError):

@@ -19,6 +19,7 @@ from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep, within_limits
 from runner.models.layers.retry import with_retries
 from runner.models.policy import TransientPolicy
+from runner.models.providers.bodies import Places
 from runner.models.providers.dummy import DummyModel
 from runner.models.providers.table import ProviderName
 from runner.models.settings import ModelSettings
@@ -69,9 +70,10 @@ def connect(
     """
     limits = _limits(groups, policy, concurrency, sleep)
     connected = dict(providers or {})
+    places = Places()
     for group, settings in groups.items():
         if group not in connected:
-            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group))
+            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group), places)
             connected[group] = CONNECTORS[settings.provider](place)
 
     costs = CallCosts(groups)
@@ -129,6 +131,7 @@ class _Place:
     concurrency: int
     limit: GroupLimit | None
     replayed: Path | None
+    places: Places
 
 
 def _openai(place: _Place) -> Provider:
@@ -136,7 +139,7 @@ def _openai(place: _Place) -> Provider:
     from runner.models.providers.openai import OpenAiModel
 
     learn = place.limit.learn if place.limit is not None else None
-    return OpenAiModel(place.settings, place.group, place.concurrency, learn=learn)
+    return OpenAiModel(place.settings, place.group, place.concurrency, learn=learn, places=place.places)
 
 
 def _dummy(_: _Place) -> Provider:
