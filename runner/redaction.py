@@ -35,6 +35,11 @@ def remember(value: str) -> None:
     _used.add(value)
 
 
+def remembered() -> int:
+    """How many values that is."""
+    return len(_used)
+
+
 def secrets_in(environ: Mapping[str, str]) -> Iterator[str]:
     """The values of variables whose names say that they hold a secret; a path to where one lies is none."""
     for name, value in environ.items():

@@ -23,7 +23,8 @@ FILES = {
 }
 
 ORDER = (
-    "version", "exit_codes", "errors", "text", "redaction", "hashing", "aio", "builtin", "storage", "documents", "protocols",
+    "version", "exit_codes", "errors", "text", "redaction", "hashing", "aio", "builtin", "storage", "documents",
+    "protocols",
     "prompts", "datasets", "models", "spec", "agents", "rollouts", "results", "finetune", "runs", "training", "api",
     "cli",
 )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from runner.aio import on_interrupt
 from runner.errors import Interrupted, RunError
+from runner.redaction import redacted
 from runner.rollouts.stop import Stop
 
 GRACE_SECONDS = 30.0
@@ -26,6 +27,13 @@ class _QuietFile(logging.FileHandler):
         del record
 
 
+class _WithoutSecrets(logging.Formatter):
+    """What a log says is made of what servers said."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
 @contextmanager
 def log_to(path: Path) -> Iterator[None]:
     """Send what limits, retries and batches say of themselves to the run's log."""
@@ -34,7 +42,7 @@ def log_to(path: Path) -> Iterator[None]:
         handler = _QuietFile(path, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    handler.setFormatter(_WithoutSecrets("%(asctime)s %(name)s %(message)s"))
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterable, Callable, Iterator
+from collections.abc import AsyncIterable, Iterator
 from typing import Protocol
 
 FREE_BYTES = 256 << 10
@@ -70,6 +70,7 @@ async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, pla
             unpacker.check_whole()
         return bytes(body)
     finally:
+        body.clear()  # an error's traceback would hold it for as long as somebody holds the error
         if placed:
             places.give_back()
 
@@ -113,9 +114,10 @@ async def read_to(pieces: AsyncIterable[bytes], encoding: str, limit: int, sink:
 class Unpacker:
     """Gzip or deflate, in steps of a bounded size."""
 
-    def __init__(self, make: Callable[[], zlib._Decompress]) -> None:
-        self._make = make
-        self._zlib = make()
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+        self._zlib = zlib.decompressobj(bits)
+        self._head = b""
         self._begun = False
 
     def parts(self, data: bytes) -> Iterator[bytes]:
@@ -124,18 +126,20 @@ class Unpacker:
         Raises:
             BodyError: they are damaged.
         """
+        if not self._begun:
+            data = self._head = self._head + data
+            if len(data) < 2:
+                return
+            self._begun = True
+            if self._bits == zlib.MAX_WBITS and (data[0] & 15 != 8 or (data[0] << 8 | data[1]) % 31):
+                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # deflate without a head, as some servers mean it
         while data:
             if self._zlib.eof:  # gzip may be several members in a row
-                self._zlib = self._make()
+                self._zlib = zlib.decompressobj(self._bits)
             try:
                 part = self._zlib.decompress(data, STEP)
             except zlib.error as error:
-                if self._begun:
-                    raise BodyError(f"it cannot be unpacked ({error})") from None
-                self._begun = True
-                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # deflate without a head, as some servers mean it
-                continue
-            self._begun = True
+                raise BodyError(f"it cannot be unpacked ({error})") from None
             data = self._zlib.unconsumed_tail or self._zlib.unused_data
             yield part
 
@@ -145,7 +149,7 @@ class Unpacker:
         Raises:
             BodyError: it has not.
         """
-        if self._begun and not self._zlib.eof:
+        if self._head and not self._zlib.eof:
             raise BodyError("it cannot be unpacked (it is cut off)")
 
 
@@ -159,8 +163,8 @@ def unpacker_for(encoding: str) -> Unpacker | None:
         case "" | "identity" | "none":
             return None
         case "gzip" | "x-gzip":
-            return Unpacker(lambda: zlib.decompressobj(zlib.MAX_WBITS | 16))
+            return Unpacker(zlib.MAX_WBITS | 16)
         case "deflate":
-            return Unpacker(zlib.decompressobj)
+            return Unpacker(zlib.MAX_WBITS)
         case _:
             raise BodyError(f"it is packed as {encoding[:40]!r}, which nobody asked for")

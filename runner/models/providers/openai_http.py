@@ -33,6 +33,7 @@ USUAL_FILE_BYTES = 256 << 20
 """How long a file of results may take to come is reckoned by this size."""
 PIECE = 64 << 10
 MAX_LINE_BYTES: Final = 16 << 10
+MAX_UNASKED: Final = 8
 MAX_HEADERS: Final = 128
 """Of one answer; a line of a head has at most `MAX_LINE_BYTES`."""
 
@@ -56,6 +57,27 @@ def _ssl_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context(trust_env=False)
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Connections of which none is used again that the server has sent something on unasked.
+
+    Those bytes would be read as the answer to the next request. What comes in the very moment in which the next request
+    goes out cannot be told from its answer.
+    """
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the library's
+    ) -> aiohttp.connector.Connection:
+        for _ in range(MAX_UNASKED):
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
+        raise aiohttp.ClientConnectionError("the server sends answers before it is asked")
+
+
 class Transport(httpx2.AsyncBaseTransport):
     """Connections to one server by aiohttp, whose pool does not slow down with their number."""
 
@@ -66,7 +88,7 @@ class Transport(httpx2.AsyncBaseTransport):
 
     def _open(self) -> aiohttp.ClientSession:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections, ssl=_ssl_context()),
+            connector=_Connector(limit=self._connections, ssl=_ssl_context()),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,

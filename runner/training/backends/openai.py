@@ -29,6 +29,7 @@ from runner.models.providers.openai import (
 )
 from runner.models.providers.openai_wire import error_detail, where
 from runner.models.settings import ModelSettings
+from runner.redaction import redacted
 from runner.spec.trainers import TrainerSettings
 from runner.text import escape_controls
 from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
@@ -374,6 +375,6 @@ def _retry_advice(asked: float | None, *, per_day: bool) -> str:
 def _why(found: Any) -> str:
     error = getattr(found, "error", None)
     parts = {name: getattr(error, name, None) for name in ("code", "message", "param")}
-    code, message, param = (escape_controls(str(parts[name]))[:1000] if parts[name] else "" for name in parts)
+    code, message, param = (escape_controls(redacted(str(parts[name])))[:1000] if parts[name] else "" for name in parts)
     said = ": ".join(part for part in (code, message) if part)
     return f"{said or 'the provider gives no reason'}{f' ({param})' if param else ''}"
