@@ -15,8 +15,9 @@ MARKER = ".nip-run-fetched"
 def fetched_folder(folders: Iterable[Path]) -> Path | None:
     """The first folder with the marker among these and those above them."""
     for folder in folders:
-        whole = folder.resolve()
-        for one in (whole, *whole.parents):
-            if (one / MARKER).exists():
-                return one
+        above = folder.resolve()
+        while not (above / MARKER).exists() and above != above.parent:
+            above = above.parent
+        if (above / MARKER).exists():
+            return above
     return None

@@ -123,14 +123,23 @@ def test_a_spec_of_ours_that_extends_one_from_elsewhere_is_from_elsewhere(tmp_pa
 
 
 def test_a_trainer_of_a_spec_from_elsewhere_gets_nothing_that_is_not_allowed(tmp_path: Path) -> None:
+    command = ["touch", str(tmp_path / "here"), "{dataset}", "{output}"]
     training = {
         "iterations": 1,
         "method": "expert_iteration",
         "test": {"scheme": "none"},
-        "trainers": {"m": {"backend": "command", "command": ["touch", str(tmp_path / "here")]}},
+        "trainers": {
+            "m": {"backend": "command", "command": ["touch", str(tmp_path / "here"), "{dataset}", "{output}"]}
+        },
     }
     path = spec_file(
-        tmp_path, size=12, kind="training", training=training, agents={"verifier": {"freeze": True}}, fine_tune=None
+        tmp_path,
+        size=12,
+        kind="training",
+        training=training,
+        fine_tune=None,
+        models={"v": {"provider": "dummy"}},
+        agents={"verifier": {"model": "v", "freeze": True}},
     )
     (tmp_path / MARKER).touch()
     done = nip_run_here(path, cwd=tmp_path)
