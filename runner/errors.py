@@ -188,10 +188,24 @@ class CallError(NipRunError):
 
 
 class TransientError(CallError):
-    """A rate limit, a time-out, a lost connection or a failure of the server."""
+    """A rate limit, a time-out, a lost connection or a failure of the server.
 
-    unreachable = False
-    """Set where no connection was made."""
+    `attempts` is how many there should be in all, where that is known to be fewer than a policy allows; `unreachable`
+    says that no connection was made.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        status: int | None = None,
+        attempts: int | None = None,
+        unreachable: bool = False,
+    ) -> None:
+        super().__init__(message, retry_after=retry_after, status=status)
+        self.attempts = attempts
+        self.unreachable = unreachable
 
 
 class SeveralRefusedError(CallError):

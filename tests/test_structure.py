@@ -23,14 +23,15 @@ FILES = {
 }
 
 ORDER = (
-    "version", "exit_codes", "errors", "text", "hashing", "aio", "builtin", "storage", "documents", "protocols",
+    "version", "exit_codes", "errors", "text", "redaction", "hashing", "aio", "builtin", "storage", "documents",
+    "protocols",
     "prompts", "datasets", "models", "spec", "agents", "rollouts", "results", "finetune", "runs", "training", "api",
     "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
 HOMES = {
-    "aiohttp": {"runner.models.providers.openai"},
+    "aiohttp": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "datasets": {"runner.datasets.read"},
     "duckdb": {
         "runner.datasets.load",
@@ -39,7 +40,7 @@ HOMES = {
         "runner.storage.parquet",
         "runner.storage.queries",
     },
-    "httpx2": {"runner.models.providers.openai"},
+    "httpx2": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "jinja2": {"runner.prompts.sandbox", "runner.prompts.work"},
     "jsonschema": {"runner.documents.check"},
     "numpy": {"runner.agents.arrays", "runner.agents.whole_agent", "runner.training.selection"},
@@ -51,8 +52,10 @@ HOMES = {
         "runner.hashing",
         "runner.models.costs",
         "runner.models.layers.cache",
+        "runner.models.providers.lenient_json",
         "runner.models.providers.openai_batch",
         "runner.models.providers.openai_body",
+        "runner.models.providers.openai_http",
         "runner.models.providers.openai_wire",
         "runner.results.folder",
         "runner.results.inputs",

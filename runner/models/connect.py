@@ -22,6 +22,7 @@ from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep, within_limits
 from runner.models.layers.retry import with_retries
 from runner.models.policy import Retry, TransientPolicy
+from runner.models.providers.bodies import Places
 from runner.models.providers.dummy import DummyModel
 from runner.models.providers.openai_wire import BASE_URL
 from runner.models.providers.table import ProviderName
@@ -76,9 +77,10 @@ def connect(
     """
     limits = _limits(groups, policy.transient, concurrency, sleep)
     connected = dict(providers or {})
+    places = Places()
     for group, settings in groups.items():
         if group not in connected:
-            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group))
+            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group), places)
             connected[group] = CONNECTORS[settings.provider](place)
 
     costs = CallCosts(groups)
@@ -160,6 +162,7 @@ class _Place:
     concurrency: int
     limit: GroupLimit | None
     replayed: Path | None
+    places: Places
 
 
 def _openai(place: _Place) -> Provider:
@@ -167,7 +170,7 @@ def _openai(place: _Place) -> Provider:
     from runner.models.providers.openai import OpenAiModel
 
     learn = place.limit.learn if place.limit is not None else None
-    return OpenAiModel(place.settings, place.group, place.concurrency, learn=learn)
+    return OpenAiModel(place.settings, place.group, place.concurrency, learn=learn, places=place.places)
 
 
 def _dummy(_: _Place) -> Provider:

@@ -15,6 +15,7 @@ from typing import TextIO
 
 from runner.aio import on_interrupt
 from runner.errors import Interrupted, RunError
+from runner.redaction import redacted
 from runner.rollouts.stop import Stop
 from runner.storage.files import append_to
 
@@ -29,6 +30,13 @@ class _QuietStream(logging.StreamHandler[TextIO]):
         del record
 
 
+class _WithoutSecrets(logging.Formatter):
+    """What a log says is made of what servers said."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
 @contextmanager
 def log_to(path: Path) -> Iterator[None]:
     """Send what limits, retries and batches say of themselves to the run's log."""
@@ -39,7 +47,7 @@ def log_to(path: Path) -> Iterator[None]:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
     stream = io.TextIOWrapper(file, "utf-8", write_through=True)
     handler = _QuietStream(stream)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    handler.setFormatter(_WithoutSecrets("%(asctime)s %(name)s %(message)s"))
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

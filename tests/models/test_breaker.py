@@ -21,9 +21,7 @@ def request(number: int) -> Request:
 
 
 def unreachable() -> TransientError:
-    error = TransientError("connection refused")
-    error.unreachable = True
-    return error
+    return TransientError("connection refused", unreachable=True)
 
 
 class Server:

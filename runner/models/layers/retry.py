@@ -47,7 +47,7 @@ def with_retries(
                 wait = error.retry_after or own_wait(policy, attempt, jitter)
                 started = started if attempt > 1 else clock()
                 late = timed(request) and clock() - started + wait > policy.total_seconds
-                last = attempt >= policy.attempts or late
+                last = attempt >= min(policy.attempts, error.attempts or policy.attempts) or late
                 await events.failed(request, attempt, error, -1.0 if last else wait)
                 if breaker is not None:
                     breaker.check()
