@@ -34,6 +34,8 @@ def spec_with_key(folder: Path, base_url: str, *, fetched: bool, **changes: Any)
         (None, "api.openai.com"), ("https://API.Example.com/v1", "api.example.com"),
         ("https://a.example:443", "a.example"),
         ("https://a.example:8443/v1", "a.example:8443"), ("http://127.0.0.1:8000/v1", "127.0.0.1:8000"),
+        ("http://api.openai.com/v1", "http://api.openai.com"), ("http://10.0.0.1:8000", "http://10.0.0.1:8000"),
+        ("http://localhost.evil.example/v1", "http://localhost.evil.example"), ("http://localhost:80/v1", "localhost"),
         ("http://[::1]:8000/v1", "[::1]:8000"), ("https://user:pass@a.example/v1", "a.example"),
         ("https://api.openai.com@evil.example/v1", "evil.example"),
     ],
