@@ -23,7 +23,7 @@ MIN_LENGTH = 12
 
 _NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
 _HEADERS = re.compile(r"HEADERS", re.IGNORECASE)
-_BEARER = re.compile(r"(bearer)(?:[\s:=+]|%20|\\u0020)+[^\s\"'<>,;]+", re.IGNORECASE)
+_BEARER = re.compile(r"(bearer)(?>(?:[\s:=+]|%20|\\u0020)+)(?!\[secret removed\])[^\s\"'<>,;]+", re.IGNORECASE)
 _ESCAPES = (b"\\u00", b"\\/")
 """How JSON may spell a character of ASCII that it need not escape."""
 

@@ -29,7 +29,7 @@ from runner.errors import (
     Waiting,
 )
 from runner.exit_codes import ExitCode
-from runner.models.keys import check_allowed, parse_allowed
+from runner.models.keys import ALL, check_allowed, parse_allowed
 from runner.models.layers.budget import Budget
 from runner.results.manifest import Status
 from runner.results.results import Results
@@ -115,7 +115,8 @@ class _Runs:
 
     def _show_keys(self) -> None:
         """Tell which variables go where, before any does; and ask, where a spec came from elsewhere."""
-        uses = {use: None for point in self.points for use in keys_sent(point.plan, self._replay)}
+        sent = (use for point in self.points for use in keys_sent(point.plan, self._replay))
+        uses = dict.fromkeys(use for use in sent if use.variable != ALL)
         for point in self.points:
             if point.spec.fetched is not None:
                 check_allowed(keys_sent(point.plan, self._replay), self._allowed, point.spec.fetched)

@@ -20,6 +20,7 @@ ALL = "*"
 """The whole environment, as a program gets it."""
 OPENAI = "api.openai.com"
 
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|\*)=(\S+)")
 
 
@@ -43,13 +44,19 @@ class KeyUse:
 
 
 def host_of(base_url: str | None) -> str:
-    """The host of a server, with its port where that is not the usual one of `https`."""
+    """The host of a server, with its port where that is not the usual one.
+
+    `http://` stands before a host that is not this machine and gets keys in the clear: whoever allows it by `https` has
+    not allowed that.
+    """
     if base_url is None:
         return OPENAI
     parts = urlsplit(base_url)
     usual = {"https": 443, "http": 80}.get(parts.scheme)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or base_url
-    return host if parts.port in (None, usual) else f"{host}:{parts.port}"
+    in_the_clear = parts.scheme == "http" and not _LOOPBACK.fullmatch(host)
+    port = "" if parts.port in (None, usual) else f":{parts.port}"
+    return f"{'http://' if in_the_clear else ''}{host}{port}"
 
 
 def key_uses(models: Iterable[ModelSettings], commands: Iterable[Sequence[str]] = ()) -> tuple[KeyUse, ...]:

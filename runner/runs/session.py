@@ -71,7 +71,7 @@ class Session:
             self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED)
             if isinstance(error, (CallError, OSError)):
                 raise RunError(f"run {self.folder.run_id} failed: {error}") from error
-            if isinstance(error, MemoryError):
+            if isinstance(error, MemoryError) or "can't start new thread" in str(error):
                 raise RunError(
                     f"run {self.folder.run_id} failed: out of memory; what was paid for is kept. Lower "
                     "rollouts.concurrency, or give the process more"

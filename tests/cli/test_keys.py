@@ -34,6 +34,8 @@ def spec_with_key(folder: Path, base_url: str, *, fetched: bool, **changes: Any)
         (None, "api.openai.com"), ("https://API.Example.com/v1", "api.example.com"),
         ("https://a.example:443", "a.example"),
         ("https://a.example:8443/v1", "a.example:8443"), ("http://127.0.0.1:8000/v1", "127.0.0.1:8000"),
+        ("http://api.openai.com/v1", "http://api.openai.com"), ("http://10.0.0.1:8000", "http://10.0.0.1:8000"),
+        ("http://localhost.evil.example/v1", "http://localhost.evil.example"), ("http://localhost:80/v1", "localhost"),
         ("http://[::1]:8000/v1", "[::1]:8000"), ("https://user:pass@a.example/v1", "a.example"),
         ("https://api.openai.com@evil.example/v1", "evil.example"),
     ],
@@ -127,9 +129,7 @@ def test_a_trainer_of_a_spec_from_elsewhere_gets_nothing_that_is_not_allowed(tmp
         "iterations": 1,
         "method": "expert_iteration",
         "test": {"scheme": "none"},
-        "trainers": {
-            "m": {"backend": "command", "command": ["touch", str(tmp_path / "here"), "{dataset}", "{output}"]}
-        },
+        "trainers": {"m": {"backend": "command", "command": command}},
     }
     path = spec_file(
         tmp_path,
@@ -154,3 +154,11 @@ def test_the_mark_is_found_above_a_file_and_beyond_links(tmp_path: Path) -> None
     (tmp_path / "fetched" / MARKER).touch()
     assert fetched_folder([tmp_path]) is None
     assert fetched_folder([tmp_path, deep]) == fetched_folder([tmp_path / "link"]) == tmp_path / "fetched"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("-v", "-v")])
+def test_nothing_that_is_printed_holds_a_secret(options: tuple[str, ...], tmp_path: Path) -> None:
+    done = nip_run_here(f"{KEY}.yaml", *options, cwd=tmp_path, SOME_TOKEN=KEY)
+    assert done.returncode == 2
+    assert KEY not in done.stdout + done.stderr
+    assert "[secret removed]" in done.stdout + done.stderr

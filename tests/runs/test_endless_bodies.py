@@ -49,14 +49,22 @@ def server() -> Iterator[Loopback]:
         yield started_server
 
 
-@pytest.mark.parametrize("row", ["endless body", "gzip bomb", "endless error", "30 MiB that are no JSON"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "endless body",
+        pytest.param("gzip bomb", marks=pytest.mark.slow),
+        pytest.param("endless error", marks=pytest.mark.slow),
+        "30 MiB that are no JSON",
+    ],
+)
 def test_16_of_them_at_once_take_little_memory(row: str, server: Loopback) -> None:
     done = python(AT_ONCE, f"{server.root}/{quote(row)}/v1")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 300  # MiB; of bodies that are read whole, 16 are 512 at the least
 
 
-@pytest.mark.parametrize(("row", "signals"), [("endless body", 1), ("slow body", 2), ("slow head", 2)])
+@pytest.mark.parametrize(("row", "signals"), [("endless body", 1), ("slow body", 2)])
 def test_sigterm_ends_a_run_within_seconds(row: str, signals: int, server: Loopback, tmp_path: Path) -> None:
     transient = {"first_wait": 0.0, "max_wait": 0.0, "attempts": 100}
     base_url = f"{server.root}/{quote(row)}/v1"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ from runner.models.settings import ModelSettings
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.connect import backend_for
 from tests.support.fine_tuning import job_in
+from tests.support.processes import ended_or_killed, environment, until
 from tests.support.servers.client import Loopback, running
 
 KEY = "sk-Loop/back+0123456789abcdef"
@@ -63,3 +67,35 @@ def test_a_job_is_asked_about_in_bounds(
     assert server.stats()[row] - before == calls
     assert time.monotonic() - at < 8
     assert KEY not in "".join(traceback.format_exception(raised.value))
+
+
+POLL = """
+import sys
+from pathlib import Path
+from runner.errors import Interrupted
+from runner.models.policy import TransientPolicy
+from runner.models.settings import ModelSettings
+from runner.runs.process import interruptible
+from runner.spec.trainers import TrainerSettings
+from runner.training.backends.connect import backend_for
+from tests.support.fine_tuning import job_in
+
+model = ModelSettings(model="tiny", base_url=sys.argv[1], timeout=60.0)
+backend = backend_for("m", TrainerSettings(backend="openai"), model, policy=TransientPolicy())
+try:
+    with interruptible("a run"):
+        backend.poll(job_in(Path(sys.argv[2])), {"job": "ftjob-1"})
+except Interrupted:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("row", ["slow body", "slow head"])
+def test_sigterm_ends_a_wait_for_a_job(row: str, server: Loopback, tmp_path: Path) -> None:
+    before = server.stats().get(row, 0)
+    words = [sys.executable, "-c", POLL, f"{server.root}/{quote(row)}/v1", str(tmp_path)]
+    process = subprocess.Popen(words, env=environment(), stdin=subprocess.DEVNULL)
+    until(lambda: server.stats().get(row, 0) > before)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    assert ended_or_killed(process, 10) == 130

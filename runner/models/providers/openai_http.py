@@ -211,13 +211,9 @@ def _mapped_errors() -> Iterator[None]:
     """The errors of aiohttp as those that OpenAI's client expects of its transport."""
     try:
         yield
-    except (aiohttp.ServerTimeoutError, aiohttp.ConnectionTimeoutError) as error:
-        raise httpx2.ReadTimeout(str(error)) from error
-    except aiohttp.ClientConnectorError as error:
-        raise httpx2.ConnectError(str(error)) from error
+    except aiohttp.ClientConnectionError as error:  # whatever keeps an answer from coming, a time-out included
+        raise httpx2.ConnectTimeout(str(error)) from error
     except aiohttp.ClientPayloadError as error:
-        raise httpx2.ReadError(str(error)) from error
-    except aiohttp.ClientConnectionError as error:
         raise httpx2.ReadError(str(error)) from error
 
 
