@@ -35,6 +35,7 @@ HOMES = {
     "duckdb": {
         "runner.datasets.load",
         "runner.datasets.read",
+        "runner.results.board_rows",
         "runner.results.leaderboard",
         "runner.storage.parquet",
         "runner.storage.queries",
@@ -67,8 +68,8 @@ HOMES = {
         "runner.documents.dump",
         "runner.documents.reader",
         "runner.models.prices",
+        "runner.results.board_rows",
         "runner.results.changes",
-        "runner.results.leaderboard",
     },
 }
 """Where each package of others is imported, and nowhere else."""

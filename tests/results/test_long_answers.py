@@ -72,6 +72,16 @@ def test_long_answers_are_sealed_in_less_memory_than_they_have(tmp_path: Path) -
             assert largest < 32 << 20
 
 
+def test_unsealed_rows_stand_in_files_of_a_bounded_size(tmp_path: Path) -> None:
+    parts = PartFiles(tmp_path, "run")
+    for index, length in enumerate((3_000_000, 6_000_000, 20_000_000, *[1] * 25_000)):
+        parts.write(rollout(index, "x" * length))
+    parts.close()
+    sizes = {path.name: path.stat().st_size for path in sorted(parts.folder.glob("messages.*"))}
+    assert [size // 1_000_000 for size in sizes.values()] == [3, 6, 20, 1, 1, 0]
+    assert len(list(parts.folder.glob("rollouts.*"))) == 3
+
+
 HUGE = {
     "plain": "x" * (32 << 20),
     "all escaped": "\x01" * (6 << 20),
