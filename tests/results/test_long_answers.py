@@ -16,6 +16,7 @@ from runner.protocols.protocol import Decision
 from runner.results.tables import COLUMNS, PartFiles
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Outcome, Rollout
+from runner.storage.parquet import BESIDE
 from tests.support.files import parquet_rows
 from tests.support.processes import nip_run_here, python
 from tests.support.runs import derived_files, only_run, played
@@ -126,7 +127,7 @@ def test_a_run_whose_tables_could_not_be_made_seals_on_the_next_try(tmp_path: Pa
         (whole / "metrics.json").unlink()
         (whole / ".parts").mkdir()
         (whole / ".parts" / "messages.00000.jsonl").write_text("half a li")
-        (whole / "messages.parquet.new").write_bytes(b"PAR1")
+        (whole / BESIDE).write_bytes(b"PAR1")
         manifest = json.loads((whole / "manifest.json").read_text())
         (whole / "manifest.json").write_text(json.dumps({**manifest, "status": "failed"}))
         done = nip_run_here(path, "-q", cwd=tmp_path)
@@ -134,6 +135,7 @@ def test_a_run_whose_tables_could_not_be_made_seals_on_the_next_try(tmp_path: Pa
         assert server.requests == asked
     assert derived_files(whole) == wanted
     assert not (whole / ".parts").exists()
+    assert not list(whole.glob("*.new"))
 
 
 def test_no_call_is_made_where_the_disk_has_no_room_for_the_answers(tmp_path: Path) -> None:
