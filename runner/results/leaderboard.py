@@ -180,7 +180,7 @@ class Leaderboard:
         """The tables that a question names, locked against files, extensions and further settings."""
         _check_format(self.path)
         with (
-            TemporaryDirectory(prefix="nip-run-") as spill,
+            _spill() as spill,
             connect(memory=QUESTION_MEMORY, threads=QUESTION_THREADS, spill=Path(spill)) as connection,
         ):
             try:
@@ -203,6 +203,14 @@ class Leaderboard:
         for name in ("messages", "completions"):
             if name in question:
                 _load_table(connection, name, self.runs())
+
+
+def _spill() -> TemporaryDirectory[str]:
+    """A folder for what a question needs beside its memory."""
+    try:
+        return TemporaryDirectory(prefix="nip-run-")
+    except OSError as error:
+        raise LeaderboardError(f"no temporary folder can be made: {error.strerror}; set TMPDIR to one") from error
 
 
 def _check_format(path: Path) -> None:
