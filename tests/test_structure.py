@@ -36,6 +36,7 @@ HOMES = {
     "duckdb": {
         "runner.datasets.load",
         "runner.datasets.read",
+        "runner.results.board_rows",
         "runner.results.leaderboard",
         "runner.storage.parquet",
         "runner.storage.queries",
@@ -70,8 +71,8 @@ HOMES = {
         "runner.documents.dump",
         "runner.documents.reader",
         "runner.models.prices",
+        "runner.results.board_rows",
         "runner.results.changes",
-        "runner.results.leaderboard",
     },
 }
 """Where each package of others is imported, and nowhere else."""

@@ -1,4 +1,4 @@
-"""Run folders into rows of `leaderboard.duckdb`, and questions to it.
+"""The file `leaderboard.duckdb`: how a run's rows come to it, and questions to it.
 
 The file is derived: everything in it stands in the run folders, and `rebuild` makes it again. DuckDB rewrites a
 part of its file in place at each checkpoint, so a kill at the wrong moment leaves it unreadable. Therefore an append
@@ -7,7 +7,6 @@ takes our own lock on a side file, writes to a copy, and replaces the file: a re
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,11 +19,11 @@ from typing import Any
 import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, UsageError
-from runner.results.changes import MAX_SPEC
+from runner.results.board_rows import MEMORY, TABLES, insert
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
-from runner.storage.atomic import fsync_dir, read_json
-from runner.storage.files import create, open_to_read, read_bounded
+from runner.storage.atomic import fsync_dir
+from runner.storage.files import create, open_to_read
 from runner.storage.formats import LEADERBOARD, refuse_newer
 from runner.storage.locks import locked
 from runner.storage.queries import (
@@ -39,65 +38,19 @@ from runner.storage.queries import (
 FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
-PIECE_ROWS = 10_000
-PIECE_BYTES = 8 << 20
 BOARD_GROUP_ROWS = 10_240
-MEMORY = 64 << 20
-"""DuckDB keeps what it has read and written of the board until this is full, however little of it is used again."""
 CHECKPOINT = "2MB"
 """Rows stand in memory until they are checkpointed, by default at 16 MB of log."""
 QUESTION_MEMORY = "512MB"
 """What a question needs above this stands in a temporary folder until it is answered."""
 QUESTION_THREADS = 2
 """Each thread holds a row group, so that more of them need more memory."""
-COPIES = 8
-"""How often DuckDB holds a piece, at most, as it copies it from Parquet to the board."""
 _Kind = duckdb.StatementType
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS runs (
-    run_id VARCHAR PRIMARY KEY, name VARCHAR, kind VARCHAR, benchmark VARCHAR, protocol VARCHAR, status VARCHAR,
-    seed BIGINT, spec_sha256 VARCHAR, spec JSON, version VARCHAR, git_commit VARCHAR, git_dirty BOOLEAN,
-    parent_run_id VARCHAR, iteration INTEGER, started_at TIMESTAMP, finished_at TIMESTAMP, rollouts BIGINT,
-    completions BIGINT, prompt_tokens BIGINT, completion_tokens BIGINT, cached_tokens BIGINT, cost_usd DOUBLE,
-    dataset_sha256 VARCHAR, game_sha256 VARCHAR, outcomes JSON
-);
-ALTER TABLE runs ADD COLUMN IF NOT EXISTS training JSON;
-CREATE TABLE IF NOT EXISTS agents (
-    run_id VARCHAR, agent VARCHAR, role VARCHAR, model_group VARCHAR, provider VARCHAR, model VARCHAR,
-    base_model VARCHAR
-);
-CREATE TABLE IF NOT EXISTS metrics (
-    run_id VARCHAR, agent VARCHAR, metric VARCHAR, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE,
-    n BIGINT, clusters BIGINT
-);
-CREATE TABLE IF NOT EXISTS rollouts (
-    run_id VARCHAR, rollout_id VARCHAR, datapoint_id VARCHAR, repeat INTEGER, seed BIGINT, y TINYINT, stance TINYINT,
-    decision TINYINT, correct BOOLEAN, outcome VARCHAR, rounds INTEGER, rewards JSON, error VARCHAR
-);
-CREATE OR REPLACE VIEW leaderboard AS
-SELECT
-    r.benchmark, r.run_id, r.name, r.protocol, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters,
-    r.outcomes, a.models, r.cost_usd, r.finished_at, r.spec_sha256, r.dataset_sha256, r.game_sha256, r.version
-FROM runs r
-JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
-LEFT JOIN (
-    SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
-) a ON a.run_id = r.run_id
-WHERE r.kind = 'benchmark' AND r.status = 'done'
-ORDER BY r.benchmark, m.value DESC NULLS LAST, r.run_id;
-"""
 
 _FORMAT = f"""
 CREATE TABLE IF NOT EXISTS format (version INTEGER);
 INSERT INTO format SELECT {LEADERBOARD} WHERE NOT EXISTS (FROM format);
 """
-
-_RUN_COLUMNS = (
-    "run_id", "name", "kind", "benchmark", "protocol", "status", "seed", "spec_sha256", "version", "git_commit",
-    "git_dirty", "parent_run_id", "iteration", "started_at", "finished_at", "rollouts", "completions",
-    "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd", "dataset_sha256", "game_sha256",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,7 +81,7 @@ class Leaderboard:
         """
         later = f"The run itself is complete. Append its rows later with: {self._rebuilding}"
         with self._replacing(wait_seconds, later) as connection:
-            _insert(connection, folder)
+            insert(connection, folder)
 
     def append_missing(self, folder: RunFolder) -> None:
         """Put a finished run's rows on the board if they are not there, as after a kill before they were.
@@ -162,7 +115,7 @@ class Leaderboard:
         with self._replacing(wait_seconds, "Try again later.", fresh=True) as connection:
             runs = []
             for folder in self.runs():
-                _insert(connection, folder)
+                insert(connection, folder)
                 runs.append(folder.run_id)
             return runs
 
@@ -210,7 +163,7 @@ class Leaderboard:
                     connection.execute(f"ATTACH {duckdb_literal(copy)} AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
                     connection.execute(_FORMAT)
-                    connection.execute(_TABLES)
+                    connection.execute(TABLES)
                     yield connection  # no transaction: the copy takes the place of the file, or is thrown away
                     connection.execute("CHECKPOINT")  # here and not in close(), which hides that the disk is full
                 finally:
@@ -228,7 +181,7 @@ class Leaderboard:
         """The tables that a question names, locked against files, extensions and further settings."""
         _check_format(self.path)
         with (
-            TemporaryDirectory(prefix="nip-run-") as spill,
+            _spill() as spill,
             connect(memory=QUESTION_MEMORY, threads=QUESTION_THREADS, spill=Path(spill)) as connection,
         ):
             try:
@@ -247,10 +200,18 @@ class Leaderboard:
                 for table in ("runs", "agents", "metrics", "rollouts"):
                     connection.execute(f"CREATE TABLE {table} AS SELECT * FROM board.{table}")
                 connection.execute("DETACH board")
-        connection.execute(_TABLES)
+        connection.execute(TABLES)
         for name in ("messages", "completions"):
             if name in question:
                 _load_table(connection, name, self.runs())
+
+
+def _spill() -> TemporaryDirectory[str]:
+    """A folder for what a question needs beside its memory."""
+    try:
+        return TemporaryDirectory(prefix="nip-run-")
+    except OSError as error:
+        raise LeaderboardError(f"no temporary folder can be made: {error.strerror}; set TMPDIR to one") from error
 
 
 def _check_format(path: Path) -> None:
@@ -313,77 +274,6 @@ def _put(copy: Path, path: Path) -> None:
 def _log_of(path: Path) -> Path:
     """DuckDB's write-ahead log of a file."""
     return path.with_name(path.name + ".wal")
-
-
-def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
-    manifest = folder.manifest()
-    finished = manifest.status == Status.DONE and folder.metrics.is_file() and folder.table("rollouts").is_file()
-    # A run that failed or was interrupted has a row that says so, and no numbers.
-    metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
-    run_id = manifest.run_id
-    for table in ("runs", "agents", "metrics", "rollouts"):
-        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
-    spec = _spec_as_json(folder)
-    row = [getattr(manifest, name) for name in _RUN_COLUMNS]
-    names = ", ".join(_RUN_COLUMNS)
-    marks = ", ".join("?" * len(_RUN_COLUMNS))
-    connection.execute(
-        f"INSERT INTO runs ({names}, spec, outcomes, training) VALUES ({marks}, ?, ?, ?)",
-        [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.training)],
-    )
-    for agent in manifest.agents:
-        connection.execute(
-            "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [run_id, *(agent[k] for k in ("agent", "role", "model_group", "provider", "model", "base_model"))],
-        )
-    keys = ("agent", "metric", "value", "stderr", "ci_low", "ci_high", "n", "clusters")
-    for metric in metrics["metrics"]:
-        connection.execute(
-            "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
-        )
-    if finished:
-        _insert_rollouts(connection, folder)
-
-
-def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
-    """Copy a run's rollouts in pieces, so that memory does not grow with them or with what is told of their errors."""
-    path = duckdb_pattern(folder.table("rollouts"))
-    pieces = list(_pieces(connection, path))
-    largest = max((size for _, _, size in pieces), default=0)
-    connection.execute(f"SET memory_limit = '{max(MEMORY, COPIES * largest)}B'")
-    for first, end, _ in pieces:
-        connection.execute(
-            "INSERT INTO rollouts BY NAME SELECT * EXCLUDE (file_row_number) "
-            "FROM read_parquet(?, file_row_number=true, hive_partitioning=false) WHERE file_row_number BETWEEN ? AND ?",
-            [path, first, end - 1],
-        )
-
-
-def _pieces(connection: duckdb.DuckDBPyConnection, path: str) -> Iterator[tuple[int, int, int]]:
-    """The rows of a Parquet file by whole row groups: the first, the one after the last, and their bytes."""
-    groups = connection.execute(
-        "SELECT row_group_num_rows, sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?) "
-        "GROUP BY row_group_id, row_group_num_rows ORDER BY row_group_id",
-        [path],
-    ).fetchall()
-    first = end = size = 0
-    for rows, more in groups:
-        if end > first and (end - first + rows > PIECE_ROWS or size + more > PIECE_BYTES):
-            yield first, end, size
-            first, size = end, 0
-        end, size = end + rows, size + more
-    if end > first:
-        yield first, end, size
-
-
-def _json_or_null(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)
-
-
-def _spec_as_json(folder: RunFolder) -> str:
-    import yaml
-
-    return json.dumps(yaml.safe_load(read_bounded(folder.spec, MAX_SPEC)), sort_keys=True)
 
 
 def _load_table(connection: duckdb.DuckDBPyConnection, name: str, runs: Iterable[RunFolder]) -> None:

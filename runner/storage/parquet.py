@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from runner.errors import RunError
 from runner.storage.files import create
@@ -21,7 +22,7 @@ MEMORY = 256 << 20
 """Enough for everything but a single line of more than the next."""
 LONG_LINE = 16 << 20
 """DuckDB's own limit for a line."""
-BESIDE = "table.parquet.new"
+BESIDE = ".table.parquet.new"
 """What a table is written as, before it takes its place: a file's own name may be one that DuckDB does not take."""
 _COPIES = 8
 """How often a single line stands in memory, at most: twice in the buffer that it is read by, then as it is parsed,
@@ -44,8 +45,6 @@ def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Pat
         beside.unlink(missing_ok=True)
         connection = connect(memory=f"{MEMORY + _COPIES * (line - LONG_LINE)}B")
         try:
-            # The order is kept by the one thread; asked to keep it by itself, DuckDB bounds groups by rows alone.
-            connection.execute("SET preserve_insertion_order=false")
             connection.execute(
                 "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?, maximum_object_size=?, "
                 f"hive_partitioning=false)) TO {duckdb_literal(beside)} "
@@ -69,11 +68,10 @@ def try_parquet(folder: Path, columns: Mapping[str, str]) -> None:
     Raises:
         RunError: none can be written.
     """
-    lines, table = folder / "trial.jsonl", folder / "trial.parquet"
     try:
-        create(lines).close()
-        write_parquet([lines], columns, table)
-        for path in (lines, table):
-            path.unlink()
+        with TemporaryDirectory(dir=folder, prefix=".trial-") as inside:
+            lines = Path(inside) / "trial.jsonl"
+            create(lines).close()
+            write_parquet([lines], columns, lines.with_suffix(".parquet"))
     except OSError as error:
         raise RunError(f"cannot write {folder}: {error.strerror}") from error

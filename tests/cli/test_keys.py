@@ -125,6 +125,7 @@ def test_a_spec_of_ours_that_extends_one_from_elsewhere_is_from_elsewhere(tmp_pa
 
 
 def test_a_trainer_of_a_spec_from_elsewhere_gets_nothing_that_is_not_allowed(tmp_path: Path) -> None:
+    command = ["touch", str(tmp_path / "here"), "{dataset}", "{output}"]
     training = {
         "iterations": 1,
         "method": "expert_iteration",

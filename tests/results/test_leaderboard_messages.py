@@ -57,3 +57,10 @@ def test_a_rebuild_that_finds_no_room_does_not_advise_itself(results: Path) -> N
     assert "Try again later" in message
     assert REBUILD not in message
     assert "damaged" not in message
+
+
+def test_a_question_without_a_temporary_folder_says_what_to_set(results: Path) -> None:
+    code = "import tempfile; tempfile.tempdir = sys.argv[1] + '/none'\n"
+    asked = "try:\n    board.query('SELECT 1')\nexcept LeaderboardError as error:\n    print(error)\n"
+    done = python(CODE.partition("resource.setrlimit")[0] + code + asked, results)
+    assert done.stdout == "no temporary folder can be made: No such file or directory; set TMPDIR to one\n", done.stderr

@@ -16,6 +16,7 @@ from runner.protocols.protocol import Decision
 from runner.results.tables import COLUMNS, PartFiles
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Outcome, Rollout
+from runner.storage.parquet import BESIDE
 from tests.support.files import parquet_rows
 from tests.support.processes import nip_run_here, python
 from tests.support.runs import derived_files, only_run, played
@@ -72,6 +73,16 @@ def test_long_answers_are_sealed_in_less_memory_than_they_have(tmp_path: Path) -
             assert largest < 32 << 20
 
 
+def test_unsealed_rows_stand_in_files_of_a_bounded_size(tmp_path: Path) -> None:
+    parts = PartFiles(tmp_path, "run")
+    for index, length in enumerate((3_000_000, 6_000_000, 20_000_000, *[1] * 25_000)):
+        parts.write(rollout(index, "x" * length))
+    parts.close()
+    sizes = {path.name: path.stat().st_size for path in sorted(parts.folder.glob("messages.*"))}
+    assert [size // 1_000_000 for size in sizes.values()] == [3, 6, 20, 1, 1, 0]
+    assert len(list(parts.folder.glob("rollouts.*"))) == 3
+
+
 HUGE = {
     "plain": "x" * (32 << 20),
     "all escaped": "\x01" * (6 << 20),
@@ -116,7 +127,7 @@ def test_a_run_whose_tables_could_not_be_made_seals_on_the_next_try(tmp_path: Pa
         (whole / "metrics.json").unlink()
         (whole / ".parts").mkdir()
         (whole / ".parts" / "messages.00000.jsonl").write_text("half a li")
-        (whole / "messages.parquet.new").write_bytes(b"PAR1")
+        (whole / BESIDE).write_bytes(b"PAR1")
         manifest = json.loads((whole / "manifest.json").read_text())
         (whole / "manifest.json").write_text(json.dumps({**manifest, "status": "failed"}))
         done = nip_run_here(path, "-q", cwd=tmp_path)
@@ -124,6 +135,7 @@ def test_a_run_whose_tables_could_not_be_made_seals_on_the_next_try(tmp_path: Pa
         assert server.requests == asked
     assert derived_files(whole) == wanted
     assert not (whole / ".parts").exists()
+    assert not list(whole.glob("*.new"))
 
 
 def test_no_call_is_made_where_the_disk_has_no_room_for_the_answers(tmp_path: Path) -> None:

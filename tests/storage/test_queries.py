@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pytest
 
 from runner.storage.queries import connect, duckdb_pattern
@@ -72,15 +73,22 @@ def test_a_dataset_may_stand_in_a_folder_of_any_name(tmp_path: Path) -> None:
         assert done.returncode == 0, (name, done.stderr)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    ["LOAD httpfs", "INSTALL httpfs", "ATTACH 'md:x'", "ATTACH 'sqlite:x'", "FROM 's3://a/b.parquet'", "FROM here"],
-)
-def test_a_connection_loads_nothing(statement: str) -> None:
-    here = [1]
-    assert here
-    with connect() as connection, pytest.raises(duckdb.Error):
+@pytest.mark.parametrize("statement", ["LOAD httpfs", "INSTALL httpfs", "ATTACH 'md:x'", "ATTACH 'sqlite:x'"])
+def test_a_connection_looks_for_extensions_where_there_are_none(statement: str) -> None:
+    with connect() as connection, pytest.raises(duckdb.Error, match="/dev/null"):
         connection.execute(statement)
+
+
+def test_a_connection_loads_no_extension_for_what_a_question_names() -> None:
+    with connect() as connection, pytest.raises(duckdb.Error, match="requires the extension httpfs"):
+        connection.execute("FROM 's3://a/b.parquet'")
+
+
+def test_a_question_names_no_variable_of_the_program() -> None:
+    here = np.array([1, 2])
+    with connect() as connection, pytest.raises(duckdb.CatalogException):
+        connection.execute("FROM here")
+    assert duckdb.execute("FROM here").fetchall() == [(one,) for one in here]
 
 
 def test_a_full_memory_writes_nothing_where_the_user_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
