@@ -122,3 +122,13 @@ def test_a_planted_folder_is_said_to_be_a_link(tmp_path: Path, name: str) -> Non
     planted(tmp_path, run, name)
     with pytest.raises(NipRunError, match="remove it"):
         play_games(tmp_path, tmp_path / "results")
+
+
+def test_old_files_are_not_removed_through_a_link(tmp_path: Path) -> None:
+    """A run that builds no fine-tune files removes those that it has left before."""
+    run = tmp_path / "results" / "runs" / "planted"
+    run.mkdir(parents=True)
+    planted(tmp_path, run, "fine_tune")
+    before = contents(tmp_path / "outside")
+    played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results", run_id="planted")
+    assert contents(tmp_path / "outside") == before
