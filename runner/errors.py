@@ -11,6 +11,7 @@ The tree; an exception without an exit code has that of the one above it:
     │   ├── FolderGoneError             the run directory was deleted, moved or replaced while the run went on
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
     │   ├── NewerFormatError            a file was written by a newer nip-run
+    │   ├── ServerUnreachable           a server did not answer call after call
     │   └── Waiting                     a training run goes on when somebody has trained a model by hand
     ├── BudgetExhausted             exit 3
     ├── Interrupted                 exit 130
@@ -147,6 +148,10 @@ class NewerFormatError(RunError):
     """A file was written by a newer nip-run, in a format that this one does not know."""
 
 
+class ServerUnreachable(RunError):
+    """A server that is asked for completions is down."""
+
+
 class Waiting(RunError):
     """A training run goes on when somebody has trained models by hand: those of `groups`."""
 
@@ -183,7 +188,24 @@ class CallError(NipRunError):
 
 
 class TransientError(CallError):
-    """A rate limit, a time-out, a lost connection or a failure of the server."""
+    """A rate limit, a time-out, a lost connection or a failure of the server.
+
+    `attempts` is how many there should be in all, where that is known to be fewer than a policy allows; `unreachable`
+    says that no connection was made.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        status: int | None = None,
+        attempts: int | None = None,
+        unreachable: bool = False,
+    ) -> None:
+        super().__init__(message, retry_after=retry_after, status=status)
+        self.attempts = attempts
+        self.unreachable = unreachable
 
 
 class SeveralRefusedError(CallError):

@@ -23,18 +23,25 @@ FILES = {
 }
 
 ORDER = (
-    "version", "exit_codes", "errors", "text", "hashing", "aio", "builtin", "storage", "documents", "protocols",
+    "version", "exit_codes", "errors", "text", "redaction", "hashing", "aio", "builtin", "storage", "documents",
+    "protocols",
     "prompts", "datasets", "models", "spec", "agents", "rollouts", "results", "finetune", "runs", "training", "api",
     "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
 HOMES = {
-    "aiohttp": {"runner.models.providers.openai"},
+    "aiohttp": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "datasets": {"runner.datasets.read"},
-    "duckdb": {"runner.datasets.load", "runner.datasets.read", "runner.results.leaderboard", "runner.storage.parquet"},
-    "httpx2": {"runner.models.providers.openai"},
-    "jinja2": {"runner.prompts.sandbox"},
+    "duckdb": {
+        "runner.datasets.load",
+        "runner.datasets.read",
+        "runner.results.leaderboard",
+        "runner.storage.parquet",
+        "runner.storage.queries",
+    },
+    "httpx2": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
+    "jinja2": {"runner.prompts.sandbox", "runner.prompts.work"},
     "jsonschema": {"runner.documents.check"},
     "numpy": {"runner.agents.arrays", "runner.agents.whole_agent", "runner.training.selection"},
     "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
@@ -45,8 +52,10 @@ HOMES = {
         "runner.hashing",
         "runner.models.costs",
         "runner.models.layers.cache",
+        "runner.models.providers.lenient_json",
         "runner.models.providers.openai_batch",
         "runner.models.providers.openai_body",
+        "runner.models.providers.openai_http",
         "runner.models.providers.openai_wire",
         "runner.results.folder",
         "runner.results.inputs",
@@ -147,6 +156,16 @@ def test_each_foreign_package_is_imported_at_home_and_only_there() -> None:
     assert users == HOMES
 
 
+def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:
+    def opens(tree: ast.AST) -> bool:
+        called = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        return any(name.split(".")[0] == "duckdb" for name in called)
+
+    opening = {module for module, path in FILES.items() if opens(ast.parse(path.read_text("utf-8")))}
+    assert opening == {"runner.storage.queries"}
+    assert not [module for module in FILES if "duckdb.connect" in imported(FILES[module])]
+
+
 # The results folder
 
 
@@ -211,9 +230,9 @@ def test_only_results_know_where_a_run_stands_in_them() -> None:
 # What is written
 
 
-WRITERS = {"runner.storage.files", "runner.training.backends.supervise"}
-"""Where files are opened to write to them, and folders made: by what follows no link. The second is a program of its
-own, which loads nothing of ours."""
+WRITERS = {"runner.storage.files", "runner.storage.queries", "runner.training.backends.supervise"}
+"""Where files are opened to write to them, and folders made: by what follows no link. The second makes links in a
+temporary folder of its own, the third is a program of its own, which loads nothing of ours."""
 
 _WRITING = {
     "write_text", "write_bytes", "touch", "mkdir", "makedirs", "symlink_to", "hardlink_to", "symlink", "link", "mkfifo",

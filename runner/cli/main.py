@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.registry import COMMANDS, RENAMED_COMMANDS
+from runner.cli.streams import without_secrets
 from runner.exit_codes import ExitCode
 from runner.version import __version__
 
@@ -69,14 +70,15 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
-    try:
-        code = _run(sys.argv[1:] if arguments is None else arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has gone, as in `| head`; nothing more can be told.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
-    return code
+    with without_secrets():
+        try:
+            code = _run(sys.argv[1:] if arguments is None else arguments)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever read our output has gone, as in `| head`; nothing more can be told.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.DONE
+        return code
 
 
 def _run(arguments: Sequence[str]) -> int:

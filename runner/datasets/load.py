@@ -14,6 +14,7 @@ from runner.datasets.read import Table, Unreadable, canonical_problem, quoted, r
 from runner.datasets.settings import DatasetSettings
 from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.hashing import derived_seed, hash_parity, tagged_hash
+from runner.storage.queries import connect
 from runner.text import comma_join, did_you_mean
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     """
     import duckdb
 
-    connection = duckdb.connect(":memory:", config={"threads": 1, "autoinstall_known_extensions": "false"})
+    connection = connect()
     try:
         table = _read(connection, settings, path, where)
         # From here on only the tables in memory: a filter comes from the spec, and a spec may be a stranger's.

@@ -24,7 +24,7 @@ class DedupIndex:
         try:
             make_folders(path.parent)
             create(path).close()
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(path.absolute(), isolation_level=None, check_same_thread=False)  # not `file:`
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute("PRAGMA journal_mode=OFF")
             self._db.execute(

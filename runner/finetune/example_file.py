@@ -23,7 +23,7 @@ from runner.finetune.formats import Format
 from runner.hashing import file_hash
 from runner.storage.atomic import fsync_dir
 from runner.storage.files import create, make_folders
-from runner.storage.parquet import write_parquet
+from runner.storage.parquet import try_parquet, write_parquet
 
 
 def trace_of(target: Path) -> Path:
@@ -62,7 +62,7 @@ class _Lines:
     def __init__(self, target: Path) -> None:
         self.target = target
         self.beside = target.with_name(target.name + ".new")
-        self.size = 0
+        self.size = self.longest = 0
         self._hash = hashlib.sha256()
         self._file: IO[bytes] = create(self.beside)
 
@@ -74,6 +74,7 @@ class _Lines:
         self._file.write(line)
         self._hash.update(line)
         self.size += len(line)
+        self.longest = max(self.longest, len(line))
 
     def flush(self) -> None:
         self._file.flush()
@@ -125,6 +126,8 @@ class ExampleFile:
                 raise
         except OSError as error:
             raise self._cannot(error) from error
+        if format.columns is not None:
+            try_parquet(target.parent, format.columns)
         self._seen = seen or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
         self._sees_alone = seen is None
 
@@ -200,7 +203,7 @@ class ExampleFile:
         if self.format.columns is None:
             self._lines.put()
         else:
-            write_parquet([self._lines.beside], self.format.columns, self.target)
+            write_parquet([self._lines.beside], self.format.columns, self.target, longest=self._lines.longest)
             self._lines.discard()
             sha256 = file_hash(self.target)
         fsync_dir(self.target.parent)

@@ -31,6 +31,7 @@ def messages_hash(messages: Sequence[ChatMessage]) -> str:
 def completion_fields(completion: Completion) -> dict[str, Any]:
     """A completion as plain fields."""
     usage = completion.usage
+    altered = {"altered": list(completion.altered)} if completion.altered else {}
     return {
         "choices": [[choice.text, choice.finish_reason, choice.refusal] for choice in completion.choices],
         "model": completion.model,
@@ -38,6 +39,7 @@ def completion_fields(completion: Completion) -> dict[str, Any]:
         "ms": round(completion.latency_ms, 3),
         "cache": completion.from_cache,
         "other": completion.other,
+        **altered,
     }
 
 
@@ -50,6 +52,7 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
         fields["ms"],
         fields["cache"] if from_cache is None else from_cache,
         fields["other"],
+        tuple(fields.get("altered", ())),
     )
 
 

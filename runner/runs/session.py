@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from runner.aio import run_sync
@@ -21,6 +21,7 @@ from runner.rollouts.stop import Stop, Stopped
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.accounting import Accounting, Watch
 from runner.runs.process import log_to, relaxed_gc, stopping_on_signals
+from runner.runs.room import check_room
 from runner.runs.sinks import RecordSinks
 from runner.runs.spending import spending, used_models
 from runner.runs.wiring import ReplayOf, Wired, Wiring
@@ -70,6 +71,11 @@ class Session:
             self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED)
             if isinstance(error, (CallError, OSError)):
                 raise RunError(f"run {self.folder.run_id} failed: {error}") from error
+            if isinstance(error, MemoryError):
+                raise RunError(
+                    f"run {self.folder.run_id} failed: out of memory; what was paid for is kept. Lower "
+                    "rollouts.concurrency, or give the process more"
+                ) from None
             raise
 
     def _end(self, status: Status) -> None:
@@ -80,6 +86,8 @@ class Session:
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
+        if self._wiring.replay is None:
+            check_room(self.plan, self.folder)
         async with self._wiring.opened() as wired:
             await self._play_all(self._engine(wired), wired.check_there)
         await _signals_heard()  # a Ctrl-C of the last moment cancels here, or it would be forgotten
@@ -109,9 +117,9 @@ class Session:
             sinks.end_job(rollouts)
             accounting.end_job()
 
-        ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency))
         try:
-            with stopping_on_signals(self._stop):
+            ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency), sinks.unsealed)
+            with closing(ordered), stopping_on_signals(self._stop):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
                 await _signals_heard()
                 self._stop.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import orjson
 
@@ -37,6 +38,11 @@ class RecordSinks:
             except BaseException:
                 self.discard()
                 raise
+
+    @property
+    def unsealed(self) -> Path:
+        """Where the tables stand until they are sealed."""
+        return self._parts.folder
 
     def add(self, rollout: Rollout) -> None:
         """Add one rollout's rows and figures."""

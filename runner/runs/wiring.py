@@ -35,6 +35,7 @@ from runner.rollouts.rollout import Call
 from runner.rollouts.stop import Stop
 from runner.runs.accounting import Accounting
 from runner.runs.call_events import RunCallEvents
+from runner.runs.process import connections_within_limits
 from runner.runs.spending import count_lost
 from runner.storage.journal import Journal
 from runner.storage.log_lines import NOT_BOUND
@@ -101,7 +102,8 @@ class Wiring:
                 cache=None if self.replay is not None else cache,
                 budgeted=self.budget is not None,
             )  # fmt: skip
-            connection = self._connect(replayed, cache, events, self._batches(journal, recorded))
+            batches = self._batches(journal, recorded)
+            connection = self._connect(replayed, cache, events, batches, answered=len(recorded) > 0)
             closing.push_async_callback(connection.close)
             closing.callback(in_flight.close)
             journaled = JournaledCompleter(
@@ -152,14 +154,17 @@ class Wiring:
         cache: Cache | None,
         events: CallEvents,
         batches: Mapping[str, Provider],
+        *,
+        answered: bool,
     ) -> Connection:
         """A whole replay alone; or live models, with a replay before them where there is one."""
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
         live = connect(
             self.costs.groups,
-            self.plan.spec.experiment.retry.transient,
-            concurrency=self.plan.spec.experiment.rollouts.concurrency,
+            self.plan.spec.experiment.retry,
+            answered=answered,
+            concurrency=self._calls_at_once(),
             replays=self.plan.spec.replays,
             budget=self.budget,
             cache=cache,
@@ -171,6 +176,22 @@ class Wiring:
             return live
         both = ReplayThenLive(replayed, live, self._until_round)
         return Connection(both.complete, (both.close,))
+
+    def _calls_at_once(self) -> int:
+        """The concurrency that the spec asks for, or what the limit on open files leaves of it."""
+        asked = self.plan.spec.experiment.rollouts.concurrency
+        pools = sum(settings.called_live for settings in self.costs.groups.values())  # each group has connections
+        if not pools:
+            return asked
+        fitting = max(connections_within_limits(asked * pools) // pools, 1)
+        if fitting < asked:
+            limited = (
+                f"{fitting} calls at once instead of {asked} (rollouts.concurrency): this process may open no more "
+                "files (ulimit -n)"
+            )
+            self.notes.append(limited)
+            self.accounting.warn("open files", limited)
+        return min(asked, fitting)
 
     def _batches(self, journal: Journal, recorded: JournalIndex) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""

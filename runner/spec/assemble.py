@@ -28,6 +28,7 @@ from runner.spec.checks.sound import Sound
 from runner.spec.checks.training import training_problems
 from runner.spec.checks.trees import tree_problems
 from runner.spec.experiment import Experiment, experiment_schema
+from runner.spec.origin import fetched_folder
 from runner.storage.journal import JOURNAL
 
 
@@ -50,6 +51,8 @@ class Spec:
     """What the sweep sets here: dotted keys and their values."""
     renamed: tuple[RenamedKey, ...] = ()
     """Keys that it has by their old names."""
+    fetched: Path | None = None
+    """The folder that it was fetched into, where it came from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Readers:
         return self.journals[run]
 
     def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
-        name = tagged_hash("read", [to_plain(settings), str(path), seed])
+        name = tagged_hash("read", [to_plain(settings), ascii(path), seed])
         if name not in self.datasets:
             try:
                 self.datasets[name] = load_dataset(settings, path, seed, where)
@@ -132,7 +135,15 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
     replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
-    return replace(spec, test=test, cache=cache, replays=replays, replayed=replayed, renamed=tuple(layered.renamed))
+    return replace(
+        spec,
+        test=test,
+        cache=cache,
+        replays=replays,
+        replayed=replayed,
+        renamed=tuple(layered.renamed),
+        fetched=fetched_folder(layered.folders.values()),
+    )
 
 
 def _where(layered: Layered) -> PlaceOf:

@@ -59,7 +59,7 @@ class Cache:
         self._path, self._run_id = path, run_id
         try:
             make_folders(path.parent)
-            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            self._db = sqlite3.connect(path.absolute(), timeout=BUSY_SECONDS, isolation_level=None)  # not `file:`
             refuse_newer(path, self._db.execute("PRAGMA user_version").fetchone()[0], CACHE)
             self._db.execute("PRAGMA journal_mode=WAL")
             # One of 0.1.0 has the table and stays as it is, without a version.

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
+from runner.redaction import redacted
 from runner.spec.checks.command import _PLACEHOLDER, command_problems
 from runner.spec.trainers import TrainerSettings
 from runner.storage.files import append_to, make_folder, make_folders, open_own, open_to_read, read_bounded
@@ -237,11 +238,11 @@ def _logs(folder: Path) -> int:
 
 
 def _log_tail(folder: Path) -> str:
-    """The last lines of the log, safe for a terminal."""
+    """The last lines of the log, safe for a terminal: a trainer has our environment, and may print it."""
     try:
         with os.fdopen(open_own(folder / "trainer.log", os.O_RDONLY), "rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - LOG_BYTES, 0))
-            text = file.read().decode("utf-8", "replace")
+            text = redacted(file.read().decode("utf-8", "replace"))
     except OSError as error:
         return f"no log: {error.strerror}"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
