@@ -108,6 +108,17 @@ def test_a_link_that_was_planted_is_not_written_through(tmp_path: Path, name: st
     see_that_none_leads_out(tmp_path, "games", [name, "nothing.txt"])
 
 
+@pytest.mark.parametrize("name", ["journal.jsonl", "run.log", ".lock", "manifest.json.new"])
+def test_a_link_to_nothing_makes_no_file(tmp_path: Path, name: str) -> None:
+    run, outside = tmp_path / "results" / "runs" / "planted", tmp_path / "outside"
+    for folder in (run, outside):
+        folder.mkdir(parents=True)
+    (run / name).symlink_to(outside / "made")
+    with suppress(NipRunError):
+        play_games(tmp_path, tmp_path / "results")
+    assert not (outside / "made").exists()
+
+
 def test_a_results_folder_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "large disk").mkdir()
     (tmp_path / "results").symlink_to(tmp_path / "large disk")
