@@ -56,7 +56,7 @@ def planted(folder: Path, run: Path, name: str) -> None:
     outside = folder / "outside" / Path(name).name
     is_folder = not Path(name).suffix or name.endswith(".job")
     if is_folder and not name.endswith("lock"):
-        for inside in ("p.openai.jsonl", "report.json", "rollouts.00000.jsonl", "agents/p.openai.jsonl"):
+        for inside in ("m.sft.jsonl", "report.json", "rollouts.00000.jsonl", "agents/verifier.sft.jsonl"):
             (outside / inside).parent.mkdir(parents=True, exist_ok=True)
             (outside / inside).write_bytes(b"precious")
     else:
@@ -101,7 +101,7 @@ def test_no_planted_link_leads_a_run_out_of_its_folder(tmp_path: Path, play: str
 
 @pytest.mark.parametrize(
     "name",
-    ["manifest.json.new", "journal.jsonl", "run.log", ".lock", "rollouts.parquet.new", "fine_tune/p.openai.jsonl.new"],
+    ["manifest.json.new", "journal.jsonl", "run.log", ".lock", "rollouts.parquet.new", "fine_tune/m.sft.jsonl.new"],
 )
 def test_a_link_that_was_planted_is_not_written_through(tmp_path: Path, name: str) -> None:
     """One of each kind; the run without a link is the one that must go through."""
