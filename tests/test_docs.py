@@ -128,7 +128,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
 def test_the_map_names_files_that_are_there() -> None:
     rows = re.findall(r"^\| Where .*\? \| (.*) \|$", CONTRIBUTING, re.MULTILINE)
-    assert len(rows) == 20
+    assert len(rows) >= 20
     for path in re.findall(r"`([\w/.]+)`", " ".join(rows)):
         assert (ROOT / "runner" / path).exists(), path
 

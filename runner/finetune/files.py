@@ -64,14 +64,13 @@ def remove_files(folder: Path) -> None:
     """
     if folder.is_symlink():
         return
-    places = [place for place in (folder, folder / AGENTS) if not place.is_symlink()]
+    places = (folder,) if (folder / AGENTS).is_symlink() else (folder, folder / AGENTS)
     for format_ in FORMATS.values():
         for suffix in (format_.suffix, format_.validation_suffix):
             for place in places:
                 for path in place.glob("*" + suffix):
                     remove_dataset(path)
-    for place in places[:1]:
-        (place / "report.json").unlink(missing_ok=True)
+    (folder / "report.json").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -373,3 +373,14 @@ def test_the_file_goes_with_the_last_call_and_stays_with_one_that_is_left(tmp_pa
         assert (tmp_path / "in_flight").exists() is not settled
     with pytest.raises(RunError, match="cannot write"):  # it must be counted before there is another
         InFlight(tmp_path / "in_flight").sent(sample(0), MOST, 0)
+
+
+def test_the_file_that_took_the_place_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
+    """A results folder was moved, and the same command was begun anew in its old place."""
+    calls = InFlight(tmp_path / "in_flight")
+    calls.sent(sample(0), MOST, 0)
+    calls.settled(sample(0))
+    (tmp_path / "in_flight").rename(tmp_path / "moved")
+    (tmp_path / "in_flight").write_bytes(b"another process")
+    calls.close()
+    assert (tmp_path / "in_flight").read_bytes() == b"another process"

@@ -56,7 +56,7 @@ def planted(folder: Path, run: Path, name: str) -> None:
     outside = folder / "outside" / Path(name).name
     is_folder = not Path(name).suffix or name.endswith(".job")
     if is_folder and not name.endswith("lock"):
-        for inside in ("p.openai.jsonl", "report.json", "rollouts.00000.jsonl", "agents/p.openai.jsonl"):
+        for inside in ("m.sft.jsonl", "report.json", "rollouts.00000.jsonl", "agents/verifier.sft.jsonl"):
             (outside / inside).parent.mkdir(parents=True, exist_ok=True)
             (outside / inside).write_bytes(b"precious")
     else:
@@ -101,11 +101,22 @@ def test_no_planted_link_leads_a_run_out_of_its_folder(tmp_path: Path, play: str
 
 @pytest.mark.parametrize(
     "name",
-    ["manifest.json.new", "journal.jsonl", "run.log", ".lock", "rollouts.parquet.new", "fine_tune/p.openai.jsonl.new"],
+    ["manifest.json.new", "journal.jsonl", "run.log", ".lock", "rollouts.parquet.new", "fine_tune/m.sft.jsonl.new"],
 )
 def test_a_link_that_was_planted_is_not_written_through(tmp_path: Path, name: str) -> None:
     """One of each kind; the run without a link is the one that must go through."""
     see_that_none_leads_out(tmp_path, "games", [name, "nothing.txt"])
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "run.log", ".lock", "manifest.json.new"])
+def test_a_link_to_nothing_makes_no_file(tmp_path: Path, name: str) -> None:
+    run, outside = tmp_path / "results" / "runs" / "planted", tmp_path / "outside"
+    for folder in (run, outside):
+        folder.mkdir(parents=True)
+    (run / name).symlink_to(outside / "made")
+    with suppress(NipRunError):
+        play_games(tmp_path, tmp_path / "results")
+    assert not (outside / "made").exists()
 
 
 def test_a_results_folder_may_be_a_link(tmp_path: Path) -> None:
@@ -122,3 +133,13 @@ def test_a_planted_folder_is_said_to_be_a_link(tmp_path: Path, name: str) -> Non
     planted(tmp_path, run, name)
     with pytest.raises(NipRunError, match="remove it"):
         play_games(tmp_path, tmp_path / "results")
+
+
+def test_old_files_are_not_removed_through_a_link(tmp_path: Path) -> None:
+    """A run that builds no fine-tune files removes those that it has left before."""
+    run = tmp_path / "results" / "runs" / "planted"
+    run.mkdir(parents=True)
+    planted(tmp_path, run, "fine_tune")
+    before = contents(tmp_path / "outside")
+    played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results", run_id="planted")
+    assert contents(tmp_path / "outside") == before

@@ -119,6 +119,37 @@ def test_a_torn_journal_is_cut_said_so_and_gone_on_from(tmp_path: Path) -> None:
     assert derived_files(run_folder) == whole
 
 
+def test_the_journal_of_another_run_is_neither_gone_on_with_nor_shown(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=2)
+        mine = played(path, tmp_path / "results").folder
+        theirs = played(path, tmp_path / "results", "seed=8").folder
+        mine.journal.write_bytes(theirs.journal.read_bytes())
+        asked = server.requests
+        more = nip_run_here("spec.yaml", "rollouts.per_datapoint=2", cwd=tmp_path)
+        assert server.requests == asked
+    shown = nip_run_here("show", mine.run_id, "p0", cwd=tmp_path)
+    for done in (more, shown):
+        assert done.returncode == 1
+        assert f"journal.jsonl is of another run, '{theirs.run_id}'" in done.stderr
+    assert mine.journal.read_bytes() == theirs.journal.read_bytes()
+
+
+def test_the_tail_of_another_play_changes_no_verdict(tmp_path: Path) -> None:
+    """The same spec, played again by a server that answers otherwise: its lines have the numbers that belong there."""
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=2, rollouts={"concurrency": 1})
+        mine = played(path, tmp_path / "results").folder
+        server.change(seed=5)
+        theirs = played(path, tmp_path / "results", again=True).folder
+        own, other = (folder.journal.read_bytes().splitlines(keepends=True) for folder in (mine, theirs))
+        cut = min(len(own), len(other)) - 1
+        mine.journal.write_bytes(b"".join([*own[:cut], other[cut]]))
+        done = nip_run_here("spec.yaml", "rollouts.per_datapoint=2", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"is damaged at byte {len(b''.join(own[:cut]))}: what stands there is whole" in done.stderr
+
+
 def test_ctrl_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     with serving(latency=0.15) as server:
         path = spec_file(tmp_path, server.base_url)

@@ -10,7 +10,7 @@ import pytest
 
 from runner.errors import JournalError, RunError
 from runner.storage.atomic import atomic_write, read_json
-from runner.storage.files import append_to, create, make_folder, open_to_read, read_bounded, remove_folder
+from runner.storage.files import append_to, create, create_only, make_folder, open_to_read, read_bounded, remove_folder
 from runner.storage.journal import Journal
 from runner.storage.locks import is_locked, locked
 from runner.storage.log_lines import read_journal
@@ -102,6 +102,15 @@ def test_a_new_file_is_not_written_through_a_hard_link(tmp_path: Path, target: P
     with create(path) as file:
         file.write(b"ours")
     assert (path.read_bytes(), target.read_bytes()) == (b"ours", SECRET)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "FIFO"])
+def test_what_must_be_new_is_made_over_nothing(tmp_path: Path, target: Path, kind: str) -> None:
+    path = tmp_path / "ours" / "file"
+    link(kind, target, path)
+    with pytest.raises(FileExistsError):
+        create_only(path, os.O_WRONLY)
+    assert target.read_bytes() == SECRET
 
 
 def test_a_link_to_a_folder_is_no_folder_of_ours(tmp_path: Path) -> None:

@@ -324,6 +324,35 @@ class Failing:
         self._disk.truncate(fd, length)
 
 
+class Noting(RealDisk):
+    """Notes what is asked of the disk."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def write(self, fd: int, data: bytes) -> int:
+        self.asked.append("write")
+        return super().write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        self.asked.append("fsync")
+
+
+def test_a_record_is_flushed_before_its_writer_goes_on(tmp_path: Path) -> None:
+    async def write() -> None:
+        disk = Noting()
+        journal = Journal(tmp_path / "journal.jsonl", disk=disk)
+        for count in range(1, 4):
+            await journal.append(record(count))
+            assert disk.asked == ["write", "fsync"] * count
+        journal.append_now(record(4))
+        assert disk.asked == ["write", "fsync"] * 4
+        await journal.close()
+
+    asyncio.run(write())
+
+
 async def _appended(path: Path, disk: Disk, first: int, count: int, *, at_once: bool) -> list[int]:
     """The numbers of the records that were acknowledged; appending stops at the first failure."""
     acknowledged: list[int] = []
