@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from runner.cli.output import note
+from runner.text import escape_controls
+
 if TYPE_CHECKING:
     from runner.runs.accounting import Progress
 
@@ -35,7 +38,7 @@ def _lines(name: str) -> Callable[[Progress], None]:
         nonlocal last
         if time.monotonic() - last >= LINE_SECONDS:
             last = time.monotonic()
-            print(f"{name}: {summary(progress, last - started)}", file=sys.stderr)
+            note(f"{name}: {summary(progress, last - started)}")
 
     return watch
 
@@ -45,7 +48,6 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
-    from rich.text import Text
 
     bar = Bar(
         TextColumn("{task.description}", markup=False),
@@ -56,7 +58,7 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
         transient=True,
         auto_refresh=False,
     )
-    task = bar.add_task(Text(name).plain, total=None, detail="")
+    task = bar.add_task(escape_controls(name), total=None, detail="")
     started, last = time.monotonic(), 0.0
 
     def watch(progress: Progress) -> None:

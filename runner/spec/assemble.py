@@ -76,8 +76,10 @@ class Readers:
         return found
 
 
-def assemble(layered: Layered, readers: Readers) -> Spec:
+def assemble(layered: Layered, readers: Readers, *, saved: bool = False) -> Spec:
     """Check and read all that its own errors allow, so that one mistake does not hide the next.
+
+    `saved` is the spec of a run that was played: what is refused since then can still be read, and not played.
 
     Raises:
         SpecError: with everything that is wrong.
@@ -93,7 +95,7 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
         problems.extend(unplayable(protocol, _where(layered)))
         problems.extend(agent_problems(layered, protocol, sound))
     problems.extend(group_problems(layered, sound))
-    problems.extend(model_problems(layered, sound))
+    problems.extend(model_problems(layered, sound, saved=saved))
     problems.extend(budget_problems(layered, sound))
     with _collecting(problems):
         prompts = _prompts(layered, protocol, dataset)
@@ -183,6 +185,6 @@ def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | Non
     if not isinstance(name, str):
         return None
     folder = builtin.find(name, layered.folder(("prompts",)))
-    if folder is None or not folder.is_dir():
+    if folder is None or not builtin.is_folder(folder):
         raise SpecError([Problem(place, "prompts", f"no folder {name!r} beside the spec, nor among the built-in ones")])
     return None if protocol is None else load_prompts(folder, protocol, dataset.columns if dataset else None, place)
