@@ -36,3 +36,16 @@ def is_file(path: Path) -> bool:
 
 def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
+
+
+def unusable(path: Path) -> str | None:
+    """Why nothing can be made at a path, whether or not something is there; None where something may be."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error.strerror)
+    except ValueError:
+        return "no file can have this name"
+    return None

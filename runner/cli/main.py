@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from runner.cli.output import note, prepare, print_json, say
-from runner.cli.registry import COMMANDS, RENAMED_COMMANDS
+from runner.cli.registry import COMMANDS, RENAMED_COMMANDS, folder
 from runner.exit_codes import ExitCode
 from runner.text import escape_controls
 from runner.version import __version__
@@ -25,7 +25,7 @@ EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" fo
 
 def _common(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of every command")
-    group.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    group.add_argument("--results", type=folder, default=Path("results"), metavar="DIR", help="default: results")
     group.add_argument("--json", action="store_true", help="print the result as JSON")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes")
     group.add_argument("-v", "--verbose", action="count", default=0, help="say more; -v -v: tracebacks too")

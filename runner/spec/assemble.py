@@ -127,9 +127,12 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         *tree_problems(experiment, spec.protocol, spec.dataset, where),
         *training_problems(experiment, spec.protocol, spec.dataset, test, where),
     ]
+    cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
+    wrong = None if cache is None else builtin.unusable(cache)
+    if wrong is not None:
+        problems.append(Problem(layered.place(("cache",)), "cache", f"no cache can be at {str(cache)!r}: {wrong}"))
     if problems:
         raise SpecError(problems)
-    cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
     replayed = {group: readers.journal_hash(run) for group, run in replays.items()}

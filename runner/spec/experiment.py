@@ -38,7 +38,7 @@ class AgentSettings:
 class Rollouts:
     """How many games, and how many at once."""
 
-    per_datapoint: int = option("Plays of each datapoint.", default=1, minimum=1)
+    per_datapoint: int = option("Plays of each datapoint.", default=1, minimum=1, maximum=2**31 - 1)
     num_responses_per_timestep: int | None = option(
         "Play trees of responses (MALT): so many answers to each step, each of them gone on from; null: single games.",
         default=None,

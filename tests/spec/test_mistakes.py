@@ -117,6 +117,16 @@ def test_interpolations_without_an_end_in_sight_are_refused(tmp_path: Path) -> N
     assert "levels deep" in said
 
 
+@pytest.mark.parametrize("name", [LONG, "spec.yaml/x", "a\0b"])
+def test_results_and_caches_that_cannot_be_are_refused_before_all_else(tmp_path: Path, name: str) -> None:
+    for words in (("spec.yaml",), ("runs",), ("leaderboard",), ("export", "x", "--format", "openai", "--out", name)):
+        spec_file(tmp_path)
+        done = nip_run_here(*words, "--results", name, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "no folder can be at" in done.stderr
+    assert ": cache: no cache can be at" in refusal(tmp_path, f"cache={json.dumps(name)}")
+
+
 # Addresses
 
 
