@@ -25,17 +25,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.spec_fuzz import STEPS, Example, Fault, Reached, examples, try_example
 
 SLOW_SECONDS = 20.0
+EACH = 250
+"""Examples of one seed."""
 
 
-def fuzz(number: int, of: int) -> tuple[Reached, list[str], float]:
-    """So many examples: how deep they came, the faults, and the seconds of the slowest."""
+def fuzz(number: int) -> tuple[Reached, list[str], float]:
+    """The examples of one seed: how deep they came, the faults, and the seconds of the slowest."""
     reached, faults = Reached(), []
     slowest = 0.0
     with tempfile.TemporaryDirectory() as folder:
 
         @seed(number)
         @settings(
-            max_examples=of, deadline=None, database=None, phases=[Phase.generate],
+            max_examples=EACH, deadline=None, database=None, phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )  # fmt: skip
         @given(examples())
@@ -62,9 +64,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     begun = time.monotonic()
-    each = -(-args.examples // args.jobs)
+    parts: list[tuple[Reached, list[str], float]] = []
+    seeds = range(args.seed, args.seed - (-args.examples // EACH))
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
-        parts = pool.starmap(fuzz, [(args.seed + job, each) for job in range(args.jobs)])
+        for part in pool.imap_unordered(fuzz, seeds):
+            parts.append(part)
+            done = sum(reached.examples + len(faults) for reached, faults, _ in parts)
+            print(f"{done} examples, {sum(len(faults) for _, faults, _ in parts)} faults", file=sys.stderr, flush=True)
     total = Reached()
     for reached, _, _ in parts:
         total.examples += reached.examples

@@ -26,6 +26,10 @@ class DatasetLimits:
     )
 
 
+UNLIMITED = DatasetLimits(bytes=2**62, rows=2**62, columns=2**62)
+"""For what was within its limits before, and is read again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetSettings:
     """Which datapoints are played."""

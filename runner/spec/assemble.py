@@ -10,7 +10,7 @@ from typing import Any
 
 from runner import builtin
 from runner.datasets.load import HUB, Dataset, load_dataset
-from runner.datasets.settings import DatasetSettings
+from runner.datasets.settings import UNLIMITED, DatasetSettings
 from runner.documents.check import check
 from runner.documents.fields import from_plain, to_plain
 from runner.documents.layered import Layered, RenamedKey
@@ -55,6 +55,8 @@ class Spec:
 class Readers:
     """Datasets and journals that were read already, so that a sweep reads each once."""
 
+    saved: bool = False
+    """Whether the spec is that of a run that was played: what is refused since can still be read, and not played."""
     datasets: dict[str, Dataset | SpecError] = field(default_factory=dict)
     journals: dict[Path, str] = field(default_factory=dict)
 
@@ -64,6 +66,8 @@ class Readers:
         return self.journals[run]
 
     def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
+        if self.saved:  # it was within its limits once, and was written by us
+            settings = replace(settings, limits=UNLIMITED)
         name = tagged_hash("read", [to_plain(settings), str(path), seed])
         if name not in self.datasets:
             try:
@@ -76,10 +80,8 @@ class Readers:
         return found
 
 
-def assemble(layered: Layered, readers: Readers, *, saved: bool = False) -> Spec:
+def assemble(layered: Layered, readers: Readers) -> Spec:
     """Check and read all that its own errors allow, so that one mistake does not hide the next.
-
-    `saved` is the spec of a run that was played: what is refused since then can still be read, and not played.
 
     Raises:
         SpecError: with everything that is wrong.
@@ -95,7 +97,7 @@ def assemble(layered: Layered, readers: Readers, *, saved: bool = False) -> Spec
         problems.extend(unplayable(protocol, _where(layered)))
         problems.extend(agent_problems(layered, protocol, sound))
     problems.extend(group_problems(layered, sound))
-    problems.extend(model_problems(layered, sound, saved=saved))
+    problems.extend(model_problems(layered, sound, saved=readers.saved))
     problems.extend(budget_problems(layered, sound))
     with _collecting(problems):
         prompts = _prompts(layered, protocol, dataset)

@@ -67,18 +67,18 @@ def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequenc
 def _load(found: Path, path: str | Path, overrides: Sequence[str], *, saved: bool) -> list[Spec]:
     given = [Override(text) for text in overrides]
     layered = _layers(found, path, given)
-    readers = Readers()
+    readers = Readers(saved=saved)
     _check_size(layered)
     points = list(_points(layered))
     if not points:
-        return [assemble(layered, readers, saved=saved)]
+        return [assemble(layered, readers)]
     problems = [problem for problem in check(layered, experiment_schema()) if problem.key.startswith("sweep")]
     specs = []
     for point in points:
         try:
             swept = _layers(found, path, [*given, Override("sweep={}"), *point])
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point}
-            specs.append(replace(assemble(swept, readers, saved=saved), point=values))
+            specs.append(replace(assemble(swept, readers), point=values))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:

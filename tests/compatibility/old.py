@@ -145,8 +145,22 @@ def holds(new: Any, old: Any) -> bool:
     return bool(new == old)
 
 
+ADDED = (
+    (
+        "  revision: null\n",
+        "  limits:\n    bytes: 268435456\n    rows: 1000000\n    columns: 1000\n    seconds: 60.0\n",
+    ),
+    ("    seconds: 60.0\n", "    memory: 2147483648\n"),
+    ("sweep: {}\n", "max_sweep_points: 1000\n"),
+)
+"""Keys that came since, with their defaults, and what they stand behind."""
+
+
 def with_new_names(spec: Path) -> str:
-    """A saved spec of 0.1.0 with the keys that were renamed since by their new names."""
+    """A saved spec of 0.1.0 with the keys that were renamed since by their new names, and those that came since."""
     text = spec.read_text("utf-8")
     assert text.count("  most_calls: ") == 1
+    for before, added in ADDED:
+        assert text.count(before) == 1
+        text = text.replace(before, before + added)
     return text.replace("  most_calls: ", "  max_calls: ")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.api import run
+from runner.datasets.settings import DatasetLimits
 from runner.errors import SpecError
 from runner.models.extra_body import extra_body_problems
 from runner.models.settings import ModelSettings
@@ -131,3 +132,13 @@ def test_a_run_that_was_played_with_it_is_shown_and_not_gone_on_with(tmp_path: P
             assert refused.returncode == 2
             assert "models.m.extra_body.model: this has a key of its own; set models.m.model" in refused.stderr
         assert server.requests == asked
+
+
+def test_a_run_whose_dataset_is_beyond_the_bound_of_today_is_shown(tmp_path: Path) -> None:
+    spec = load_spec(spec_file(tmp_path, size=2))
+    dataset = replace(spec.experiment.dataset, limits=DatasetLimits(bytes=10, rows=1, columns=1))
+    run(replace(spec, experiment=replace(spec.experiment, dataset=dataset)), tmp_path / "results")
+    name = only_run(tmp_path / "results").name
+    for words in (("show", name, "p0"), ("export", name, "--format", "openai")):
+        shown = nip_run_here(*words, cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr

@@ -179,14 +179,13 @@ def test_no_final_newline_gets_past_a_pattern(tmp_path: Path, key: str) -> None:
 
 def test_a_sweep_has_a_bound_that_can_be_raised(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=2)
-    numbers = ", ".join(map(str, range(40)))
-    sweep = f"sweep={{seed: [{numbers}], rollouts.concurrency: [{numbers}]}}"
-    said = refusal(tmp_path, sweep, size=2)
-    assert "sweep: 1,600 combinations are more than max_sweep_points (1,000)" in said
     few = "sweep={seed: [0, 1, 2]}"
     with pytest.raises(SpecError, match="3 combinations"):
         load_specs(spec, [few, "max_sweep_points=2"])
     assert len(load_specs(spec, [few, "max_sweep_points=3"])) == 3
+    numbers = ", ".join(map(str, range(40)))
+    said = refusal(tmp_path, f"sweep={{seed: [{numbers}], rollouts.concurrency: [{numbers}]}}", size=2)
+    assert "sweep: 1,600 combinations are more than max_sweep_points (1,000)" in said
 
 
 def test_a_sweep_of_any_size_is_counted_before_it_is_made(tmp_path: Path) -> None:
