@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from runner.errors import UsageError
+from runner.models.keys import KeyUse, check_allowed, parse_allowed
 from runner.models.layers.budget import Budget
 from runner.models.tally import Tally
 from runner.results.results import Results
@@ -14,6 +15,7 @@ from runner.runs.run import RunOptions, RunResult, run_games
 from runner.runs.spending import spending
 from runner.runs.wiring import ReplayOf
 from runner.spec.load import Spec
+from runner.training.keys import key_uses_of
 from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
 
 
@@ -27,25 +29,31 @@ def run(
     budget: Budget | None = None,
     watch: Watch | None = None,
     set_model: Mapping[str, str] | None = None,
+    allow_keys: Sequence[str] = (),
 ) -> RunResult:
     """Run a spec, going on where an earlier process stopped.
 
     A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays it with
     another run's answers. `budget` is shared with other runs; without one the spec's own holds. `watch` is called
-    whenever the progress has moved. `set_model` names the models that the user has trained, by group.
+    whenever the progress has moved. `set_model` names the models that the user has trained, by group. `allow_keys` are
+    the pairs `VAR=HOST` that a spec which came from elsewhere may send.
 
     Raises:
-        UsageError: what was asked is for the other kind of run.
+        UsageError: what was asked is for the other kind of run; or a spec from elsewhere wants a key.
         NipRunError: see `runner.runs.run.run_games` and `runner.training.run.train`.
     """
     plan, folder = plan_of(spec), Results(Path(results))
     name = name_of(plan, folder, run_id=run_id, again=again, replay=replay is not None)
-    options = RunOptions(replay=replay, budget=budget, watch=watch, manual_models=set_model or {})
+    options = RunOptions(
+        replay=replay, budget=budget, watch=watch, manual_models=set_model or {}, allowed_keys=parse_allowed(allow_keys)
+    )
     return run_plan(plan, folder, name, options)
 
 
 def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> RunResult:
     """Run a plan under a name; see `run`."""
+    if plan.spec.fetched is not None:
+        check_allowed(keys_sent(plan, options.replay), options.allowed_keys, plan.spec.fetched)
     if not isinstance(plan, TrainingPlan):
         if options.manual_models:
             raise UsageError("--set-model is for training runs; this spec is a benchmark")
@@ -55,6 +63,11 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
     from runner.training.run import train
 
     return train(plan, results, run_id, options)
+
+
+def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ...]:
+    """Which variables a run of a plan sends where; a whole replay asks nobody."""
+    return () if replay is not None and replay.until_round is None else key_uses_of(plan)
 
 
 def name_of(

@@ -16,6 +16,11 @@ def root() -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent
 
 
+def folders() -> tuple[Path, ...]:
+    """The folders of all files that travel with the package."""
+    return (PROTOCOLS, root() / "specs", root() / "prompts")
+
+
 def find(name: str, folder: Path) -> Path | None:
     """A file or folder by the name a spec gives it: beside the spec, else among the built-in ones."""
     candidates = (folder / name, root() / "specs" / name, root() / name)

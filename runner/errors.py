@@ -8,8 +8,10 @@ The tree; an exception without an exit code has that of the one above it:
     ├── RunError                    the run failed; what was paid for is kept
     │   ├── RunDirectoryError           the run directory is in use, or is another spec's
     │   ├── JournalError                the journal is damaged, or cannot be written
+    │   ├── FolderGoneError             the run directory was deleted, moved or replaced while the run went on
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
     │   ├── NewerFormatError            a file was written by a newer nip-run
+    │   ├── ServerUnreachable           a server did not answer call after call
     │   └── Waiting                     a training run goes on when somebody has trained a model by hand
     ├── BudgetExhausted             exit 3
     ├── Interrupted                 exit 130
@@ -32,7 +34,8 @@ The tree; an exception without an exit code has that of the one above it:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar, Self
 
 from runner.exit_codes import ExitCode
@@ -61,9 +64,17 @@ class Place:
     file: str
     line: int = 1
     column: int = 1
+    is_own: bool = field(default=True, compare=False)
+    """Whether the file is the spec's own, or was named by the user: of another, nothing that stands in it is told."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
+
+
+NOT_SHOWN = (
+    "what stands there is not shown, because the file is outside the folder tree of the spec (its git checkout, or the "
+    "current folder where that holds it, else its own folder)"
+)
 
 
 PlaceOf = Callable[[str], Place]
@@ -72,11 +83,20 @@ PlaceOf = Callable[[str], Place]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where, with which key, and what to do about it."""
+    """One thing that is wrong: where, with which key, and what to do about it.
+
+    `kind` says what is wrong without a word of what stands there. It is all that is told of a problem in a file which
+    is not the spec's own: a hostile spec may name any file, and its text must not come out with the message.
+    """
 
     place: Place
     key: str
     message: str
+    kind: str = field(default="it cannot be used", compare=False)
+
+    def as_told(self) -> Problem:
+        """The problem as a user may see it."""
+        return self if self.place.is_own else replace(self, key="", message=f"{self.kind}; {NOT_SHOWN}")
 
     def __str__(self) -> str:
         return f"{self.place}: {self.key}: {self.message}" if self.key else f"{self.place}: {self.message}"
@@ -88,7 +108,9 @@ class SpecError(NipRunError):
     exit_code = ExitCode.USAGE
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(sorted(set(problems), key=lambda p: (p.place, p.key, p.message)))
+        self.problems = tuple(
+            sorted({problem.as_told() for problem in problems}, key=lambda p: (p.place, p.key, p.message))
+        )
         super().__init__("\n".join(map(str, self.problems)))
 
     def lines(self) -> list[str]:
@@ -110,12 +132,24 @@ class JournalError(RunError):
     """The journal is damaged or cannot be written."""
 
 
+class FolderGoneError(RunError):
+    """The run directory was deleted, moved or replaced while the run went on; `now` is where its file is, if known."""
+
+    def __init__(self, message: str, now: Path | None = None) -> None:
+        super().__init__(message)
+        self.now = now
+
+
 class LeaderboardError(RunError):
     """The leaderboard file is locked or cannot be read."""
 
 
 class NewerFormatError(RunError):
     """A file was written by a newer nip-run, in a format that this one does not know."""
+
+
+class ServerUnreachable(RunError):
+    """A server that is asked for completions is down."""
 
 
 class Waiting(RunError):
@@ -154,7 +188,24 @@ class CallError(NipRunError):
 
 
 class TransientError(CallError):
-    """A rate limit, a time-out, a lost connection or a failure of the server."""
+    """A rate limit, a time-out, a lost connection or a failure of the server.
+
+    `attempts` is how many there should be in all, where that is known to be fewer than a policy allows; `unreachable`
+    says that no connection was made.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        status: int | None = None,
+        attempts: int | None = None,
+        unreachable: bool = False,
+    ) -> None:
+        super().__init__(message, retry_after=retry_after, status=status)
+        self.attempts = attempts
+        self.unreachable = unreachable
 
 
 class SeveralRefusedError(CallError):

@@ -25,26 +25,27 @@ FILES = {
 }
 
 ORDER = (
-    "version", "exit_codes", "errors", "text", "hashing", "aio", "builtin", "storage", "documents", "protocols",
+    "version", "exit_codes", "errors", "text", "redaction", "hashing", "aio", "builtin", "storage", "documents",
+    "protocols",
     "prompts", "datasets", "models", "spec", "agents", "rollouts", "results", "finetune", "runs", "training", "api",
     "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
 HOMES = {
-    "aiohttp": {"runner.models.providers.openai"},
+    "aiohttp": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "datasets": {"runner.datasets.read"},
     "duckdb": {
-        "runner.datasets.connection",
         "runner.datasets.load",
         "runner.datasets.read",
         "runner.datasets.tasks",
         "runner.datasets.typed",
         "runner.results.leaderboard",
         "runner.storage.parquet",
+        "runner.storage.queries",
     },
-    "httpx2": {"runner.models.providers.openai"},
-    "jinja2": {"runner.prompts.sandbox"},
+    "httpx2": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
+    "jinja2": {"runner.prompts.sandbox", "runner.prompts.work"},
     "jsonschema": {"runner.documents.check"},
     "numpy": {"runner.agents.arrays", "runner.agents.whole_agent", "runner.training.selection"},
     "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
@@ -57,14 +58,16 @@ HOMES = {
         "runner.hashing",
         "runner.models.costs",
         "runner.models.layers.cache",
+        "runner.models.providers.lenient_json",
         "runner.models.providers.openai_batch",
         "runner.models.providers.openai_body",
+        "runner.models.providers.openai_http",
         "runner.models.providers.openai_wire",
         "runner.results.folder",
         "runner.results.inputs",
         "runner.results.tables",
         "runner.runs.sinks",
-        "runner.storage.journal",
+        "runner.storage.log_lines",
         "runner.training.run",
     },
     "rich": {"runner.cli.output", "runner.cli.progress"},
@@ -159,6 +162,16 @@ def test_each_foreign_package_is_imported_at_home_and_only_there() -> None:
     assert users == HOMES
 
 
+def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:
+    def opens(tree: ast.AST) -> bool:
+        called = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        return any(name.split(".")[0] == "duckdb" for name in called)
+
+    opening = {module for module, path in FILES.items() if opens(ast.parse(path.read_text("utf-8")))}
+    assert opening == {"runner.storage.queries"}
+    assert not [module for module in FILES if "duckdb.connect" in imported(FILES[module])]
+
+
 # The results folder
 
 
@@ -218,6 +231,60 @@ def layout_of_results(tree: ast.AST) -> bool:
 def test_only_results_know_where_a_run_stands_in_them() -> None:
     knowing = {module for module, path in FILES.items() if layout_of_results(ast.parse(path.read_text("utf-8")))}
     assert knowing == {"runner.results.results"}
+
+
+# What is written
+
+
+WRITERS = {"runner.storage.files", "runner.storage.queries", "runner.training.backends.supervise"}
+"""Where files are opened to write to them, and folders made: by what follows no link. The second makes links in a
+temporary folder of its own, the third is a program of its own, which loads nothing of ours."""
+
+_WRITING = {
+    "write_text", "write_bytes", "touch", "mkdir", "makedirs", "symlink_to", "hardlink_to", "symlink", "link", "mkfifo",
+    "copyfile", "copy2", "copytree", "rmtree", "move", "FileHandler", "mknod",
+}  # fmt: skip
+_MODE = re.compile(r"[rwaxbt+]*[wax+][rwaxbt+]*")
+
+
+def writes_files(tree: ast.AST) -> Iterator[str]:
+    """Where code writes a file, or makes or removes a folder, other than by a descriptor that it was given."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (node.attr in _WRITING or node.attr == "O_CREAT"):
+            yield ast.unparse(node)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("open") and "fdopen" not in ast.unparse(node):
+            modes = [one.value for one in (*node.args, *node.keywords) if isinstance(one, ast.keyword)]
+            given = [one for one in (*node.args, *modes) if isinstance(one, ast.Constant)]
+            if any(isinstance(one.value, str) and _MODE.fullmatch(one.value) for one in given):
+                yield ast.unparse(node)
+
+
+def test_files_are_written_by_what_follows_no_link_alone() -> None:
+    found = {module: set(writes_files(ast.parse(path.read_text("utf-8")))) for module, path in FILES.items()}
+    # With O_CREAT our own opener is asked for a file that may be new.
+    others = {
+        (module, write)
+        for module, writes in found.items()
+        for write in writes
+        if module not in WRITERS and (write != "os.O_CREAT" or "os.open(" in FILES[module].read_text("utf-8"))
+    }
+    assert others == set()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open(p, 'w')", "p.open('ab')", "p.open(mode='x')", "io.open(p, 'r+')", "p.write_text('a')", "p.mkdir()",
+        "os.open(p, os.O_RDWR | os.O_CREAT)", "shutil.rmtree(p)", "logging.FileHandler(p)", "shutil.copyfile(p, q)",
+    ],
+)  # fmt: skip
+def test_a_file_that_is_written_is_seen(code: str) -> None:
+    assert list(writes_files(ast.parse(code)))
+
+
+@pytest.mark.parametrize("code", ["p.open('rb')", "open(p)", "os.fdopen(d, 'wb')", "results.open(plan, 'x y')"])
+def test_a_file_that_is_read_is_not_taken_for_written(code: str) -> None:
+    assert not list(writes_files(ast.parse(code)))
 
 
 # What is loaded

@@ -32,6 +32,7 @@ from tests.support.servers.client import Loopback
 from tests.support.specs import spec_file
 
 MEGABYTES = 16
+SHORT = {"max_response_words": 1}
 
 
 @contextmanager
@@ -76,7 +77,8 @@ def main() -> int:
         if not there:
             return 0
         # A whole run first, on the real disk, to know what must come out.
-        path = spec_file(here, server.base_url, size=40)
+        # With short answers there is room by any estimate, so that it is the disk itself that says no.
+        path = spec_file(here, server.base_url, size=40, agents=dict.fromkeys(("prover", "verifier"), SHORT))
         whole = played(path, here / "whole").folder.path
         journal_full(claims, here, server, whole, args)
         derived_full(claims, here, server, whole)

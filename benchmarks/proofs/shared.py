@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.support.processes import environment  # noqa: E402
 from tests.support.runs import journal_records  # noqa: E402
 
 
@@ -39,6 +42,39 @@ def times(description: str | None, default: int) -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=default, metavar="N", help=f"default: {default}")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A process that has ended: what it took, and what it said."""
+
+    code: int
+    seconds: float
+    peak_mb: float
+    out: str
+    err: str
+
+
+_LAUNCH = """
+import json, os, sys
+pid = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+with open(sys.argv[1], "w") as file:
+    json.dump([os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024], file)
+"""
+"""A process begins with the peak of the one that started it, so a small one starts those that are measured."""
+
+
+def measured(command: Sequence[str], cwd: Path) -> Measured:
+    """Run a command to its end."""
+    begun = time.monotonic()
+    with folder() as aside, (aside / "out").open("wb") as out, (aside / "err").open("wb") as err:
+        launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(aside / "usage"), *command]
+        subprocess.run(launch, cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=True)
+        seconds = time.monotonic() - begun
+        code, peak = json.loads((aside / "usage").read_text())
+        said = ((aside / name).read_text("utf-8", "replace") for name in ("out", "err"))
+        return Measured(code, seconds, peak, *said)
 
 
 @contextmanager

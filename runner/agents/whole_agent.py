@@ -162,7 +162,7 @@ class OpenAiWholeAgent(Agent):
         if self.settings.complete is not None:
             return Connection(self.settings.complete)
         group = {self.shared_model_group: self.model_settings}
-        return connect(group, self.hyper_params.retry.transient)
+        return connect(group, self.hyper_params.retry)
 
     def _observation(self, flat: NestedArrayDict, index: int, round_: int | None = None) -> Observation:
         from runner.agents.arrays import NestedArrayDict, rounds_from_arrays

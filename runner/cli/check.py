@@ -14,6 +14,7 @@ from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.spec.checks.trees import tree_calls
 from runner.text import comma_join
+from runner.training.keys import key_uses_of
 from runner.training.plan import AnyPlan, TrainingPlan
 
 
@@ -29,10 +30,22 @@ def execute(args: argparse.Namespace) -> int:
         if spec.point:
             say(f"with {shown_point(spec.point)}")
         say(f"on {len(datapoints)} datapoints ({sum(p.label for p in datapoints)} with label 1).")
+        for line in _keys(point.plan):
+            say(line)
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
         title = "from the shortest games to the longest, without retries; tokens are rough"
         print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)
     return ExitCode.DONE
+
+
+def _keys(plan: AnyPlan) -> list[str]:
+    """What a run would send where; of a spec from elsewhere, what must be allowed."""
+    uses = key_uses_of(plan)
+    lines = [f"sends {comma_join(map(str, uses))}"] if uses else []
+    if uses and plan.spec.fetched is not None:
+        options = " ".join(use.option for use in uses)
+        lines.append(f"It came from elsewhere, so a run of it needs: {options}")
+    return lines
 
 
 def _what(plan: AnyPlan, first: Plan) -> str:
@@ -79,5 +92,6 @@ def _as_json(point: Point) -> dict[str, Any]:
         "rollouts": sum(one.size for one in games) if plan.games.shape is None else None,
         "datapoints": len(spec.dataset.datapoints),
         "protocol": spec.protocol.name,
+        "keys": [asdict(use) for use in key_uses_of(plan)],
         "models": [asdict(estimate) for estimate in _estimates(games)],
     }

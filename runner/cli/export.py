@@ -13,7 +13,7 @@ from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.finetune.files import FineTuneFiles, Trees, format_of
 from runner.finetune.formats import FORMATS, Format
-from runner.results.folder import RunFolder
+from runner.results.folder import FINE_TUNE, RunFolder
 from runner.results.results import Results
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.experiment import FineTune
@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
         only_correct=args.only_correct,
         replace_verifier_guess_with_true_label=args.true_labels,
     )
-    target = args.out or folder.fine_tune / f"export-{args.format}"
+    target = args.out or folder.make(FINE_TUNE, f"export-{args.format}")
     shape = plan.shape if format_.method == "dpo" else None
     trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
     files = FineTuneFiles(target, settings, plan.agents(), folder.run_id, trees)

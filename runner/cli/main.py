@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from runner.cli.output import note, prepare, print_json, say
 from runner.cli.registry import COMMANDS, RENAMED_COMMANDS, folder
+from runner.cli.streams import without_secrets
 from runner.exit_codes import ExitCode
 from runner.text import escape_controls
 from runner.version import __version__
@@ -78,14 +79,15 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
     prepare()
-    try:
-        code = _run(sys.argv[1:] if arguments is None else arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has gone, as in `| head`; nothing more can be told.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
-    return code
+    with without_secrets():
+        try:
+            code = _run(sys.argv[1:] if arguments is None else arguments)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever read our output has gone, as in `| head`; nothing more can be told.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.DONE
+        return code
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -33,14 +33,32 @@ def watching(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None] |
 
 def _lines(name: str) -> Callable[[Progress], None]:
     started = last = time.monotonic()
+    news = _News()
 
     def watch(progress: Progress) -> None:
         nonlocal last
+        for warning in news.of(progress):
+            note(f"{name}: {warning}")
         if time.monotonic() - last >= LINE_SECONDS:
             last = time.monotonic()
             note(f"{name}: {summary(progress, last - started)}")
 
     return watch
+
+
+class _News:
+    """What is wrong and was not shown yet, to be shown at once."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+
+    def of(self, progress: Progress) -> list[str]:
+        if progress.warnings == self._shown:
+            return []
+        new = [text for server, text in progress.warnings.items() if self._shown.get(server) != text]
+        over = [f"{server} answers again" for server in self._shown if server not in progress.warnings]
+        self._shown = dict(progress.warnings)
+        return [escape_controls(text) for text in (*new, *over)]
 
 
 @contextmanager
@@ -60,9 +78,12 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
     )
     task = bar.add_task(escape_controls(name), total=None, detail="")
     started, last = time.monotonic(), 0.0
+    news = _News()
 
     def watch(progress: Progress) -> None:
         nonlocal last
+        for warning in news.of(progress):
+            bar.console.print(warning, markup=False, highlight=False)
         if time.monotonic() - last < BAR_SECONDS:
             return
         last = time.monotonic()

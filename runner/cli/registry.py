@@ -79,6 +79,13 @@ def _run(parser: argparse.ArgumentParser) -> None:
         metavar="GROUP=NAME",
         help="the model that you have trained for a group whose backend is `files`",
     )
+    parser.add_argument(
+        "--allow-key",
+        action="append",
+        default=[],
+        metavar="VAR=HOST",
+        help="let a spec that came from elsewhere send this variable to this host; may be given again",
+    )
     parser.add_argument("--again", action="store_true", help="play a finished run anew, as a run of its own")
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"

@@ -8,15 +8,17 @@ import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from runner.api import name_of, run_plan, spent
+from runner.api import keys_sent, name_of, run_plan, spent
 from runner.cli.output import note, print_json
 from runner.cli.progress import watching
 from runner.cli.result import as_json, show_result
 from runner.cli.specs import Point, load_points, split_words
 from runner.errors import (
     BudgetExhausted,
+    FolderGoneError,
     Interrupted,
     LeaderboardError,
     NipRunError,
@@ -27,12 +29,14 @@ from runner.errors import (
     Waiting,
 )
 from runner.exit_codes import ExitCode
+from runner.models.keys import check_allowed, parse_allowed
 from runner.models.layers.budget import Budget
 from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.runs.process import allow_open_files
 from runner.runs.run import RunOptions, RunResult
 from runner.runs.wiring import ReplayOf
+from runner.text import comma_join
 
 
 @dataclass(frozen=True)
@@ -70,11 +74,13 @@ class _Runs:
         self._names: dict[Point, str] = {}
         self._budgets: dict[str, Budget] = {}
         self._locked: set[str] = set()
+        self._allowed = parse_allowed(args.allow_key)
 
     def execute(self) -> int:
         """Run every point; the exit code."""
         done: list[RunResult] = []
         waiting_points: list[_WaitingPoint] = []
+        self._show_keys()
         with ExitStack() as locks:
             self._share_budgets(locks)
             for point in self.points:
@@ -103,8 +109,18 @@ class _Runs:
                 locked=name in self._locked,
                 watch=watch,
                 manual_models=_manual_models(self.args.set_model),
+                allowed_keys=self._allowed,
             )
             return run_plan(point.plan, self.results, name, options)
+
+    def _show_keys(self) -> None:
+        """Tell which variables go where, before any does; and ask, where a spec came from elsewhere."""
+        uses = {use: None for point in self.points for use in keys_sent(point.plan, self._replay)}
+        for point in self.points:
+            if point.spec.fetched is not None:
+                check_allowed(keys_sent(point.plan, self._replay), self._allowed, point.spec.fetched)
+        if uses and not self.args.quiet:
+            note(f"sends {comma_join(map(str, uses))}")
 
     def _name(self, point: Point) -> str:
         """The id of a point's run. With --again, points that would be one run have each a run of their own."""
@@ -160,9 +176,19 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
-    if not isinstance(error, (RunDirectoryError, LeaderboardError)):
+    if isinstance(error, FolderGoneError) and error.now is not None:
+        error.add_note(f"Go on with{_going_on_there(error.now, args)}")
+    elif not isinstance(error, (RunDirectoryError, LeaderboardError)):
         more = " a larger budget (budget.usd=..., .tokens or .completions)"
         error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
+
+
+def _going_on_there(moved: Path, args: argparse.Namespace) -> str:
+    """What to say of going on with a run whose log was moved."""
+    results = Results.moved(moved)
+    if results is None:
+        return f" the same command once {moved.parent} is back at its place: {_same_command(args)}"
+    return f": {_same_command(argparse.Namespace(**{**vars(args), 'results': results.path}))}"
 
 
 def _manual_models(words: list[str]) -> dict[str, str]:
@@ -208,6 +234,8 @@ def _options(args: argparse.Namespace) -> list[str]:
         words.append("--again")
     if args.replay:
         words += ["--replay", args.replay]
+    for pair in args.allow_key:
+        words += ["--allow-key", pair]
     if args.until_round is not None:
         words += ["--until-round", str(args.until_round)]
     return words

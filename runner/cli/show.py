@@ -20,6 +20,7 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.storage.atomic import read_json
+from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.text import comma_join, in_one_line
 
 
@@ -51,6 +52,8 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
     for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
                  "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
         say(f"{name:<15} {in_one_line(str(shown.get(name, '-')))}")
+    if not is_bound_to_run(folder.stage_log if training else folder.journal):
+        say(f"{'journal':<15} {NOT_BOUND}")
     if metrics is None:
         note("no results yet; run the same command again to go on")
         return ExitCode.DONE

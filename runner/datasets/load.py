@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.datasets.apart import TaskEnded, TaskFailed, run_apart
-from runner.datasets.connection import connect
 from runner.datasets.limits import TooLarge
 from runner.datasets.read import Table, Unreadable, canonical_problem, check_not_ragged, hub_file, read_table, renamed
 from runner.datasets.settings import DatasetSettings
 from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.hashing import derived_seed, hash_parity, tagged_hash
+from runner.storage.queries import connect
 from runner.text import comma_join, did_you_mean
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     """
     import duckdb
 
-    connection = connect(settings.limits.memory)
+    connection = connect(memory=f"{settings.limits.memory >> 20}MiB")
     try:
         with _file(connection, settings, path, where) as (file, sha256):
             table = _read(connection, file, settings, where)

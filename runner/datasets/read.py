@@ -23,7 +23,7 @@ from runner.datasets.settings import DatasetLimits
 from runner.datasets.typed import CSV, JSON, PARQUET, csv_options, json_format, parquet_values
 from runner.errors import Place, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
-from runner.storage.queries import duckdb_pattern
+from runner.storage.queries import duckdb_literal, duckdb_pattern
 from runner.text import comma_join, did_you_mean
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def hub_file(
     (content,) = connection.execute(rows).fetchone() or (None,)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "hub.parquet"
-        connection.execute(f"COPY raw TO '{path}' (FORMAT parquet)")
+        connection.execute(f"COPY raw TO {duckdb_literal(path)} (FORMAT parquet)")
         connection.execute("DROP TABLE raw")
         yield path, tagged_hash("hub", [name, split, revision, content])
 

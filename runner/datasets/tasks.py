@@ -6,6 +6,7 @@ the system, and whoever started it ends it. It opens the file, and from then on 
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 from collections.abc import Callable, Mapping
@@ -14,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from runner.datasets.connection import connect
 from runner.datasets.typed import quoted, typed_table
-from runner.storage.queries import duckdb_pattern
+from runner.storage.queries import connect, duckdb_pattern
 
 if TYPE_CHECKING:
     import duckdb
@@ -31,7 +31,7 @@ _FIXED_WIDTH = (
 
 def main() -> None:
     """Do what stdin says as JSON; the answer, or the error, goes to stdout as JSON."""
-    task = orjson.loads(sys.stdin.buffer.read())
+    task = json.loads(sys.stdin.buffer.read())  # which has names of files that are not UTF-8
     resource.setrlimit(resource.RLIMIT_AS, (task["memory"], task["memory"]))
     seconds = int(task["seconds"]) + 5
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
@@ -39,7 +39,7 @@ def main() -> None:
     import duckdb
 
     try:
-        with connect(task["memory"] // 2) as connection:
+        with connect(memory=f"{task['memory'] >> 21}MiB") as connection:
             done = _TASKS[task["task"]](connection, Path(task["path"]), task)
     except duckdb.OutOfMemoryException:
         raise MemoryError from None

@@ -90,6 +90,7 @@ def _problems(error: ValidationError, layered: Layered, validator: Any) -> Itera
                     layered.place((*at, name)),
                     ".".join(map(str, (*at, name))),
                     f"unknown key{did_you_mean(name, known) or '; known are ' + comma_join(known)}",
+                    "unknown key",
                 )
         return
     if "propertyNames" in error.absolute_schema_path:

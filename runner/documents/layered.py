@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.documents.own_tree import OwnTree
 from runner.documents.reader import KeyPath, place_in
 from runner.errors import Place, Problem
 
@@ -32,10 +33,20 @@ class Layered:
     problems: list[Problem] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     renamed: list[RenamedKey] = field(default_factory=list)
+    tree: OwnTree | None = None
+    """The files of which it may be told what stands in them; None: all."""
 
     def place(self, at: KeyPath) -> Place:
         """Where a key was set; for one that was not, where the nearest mapping above it was."""
         return place_in(self.places, at) or Place(self.files[-1] if self.files else "command line")
+
+    def shows(self, at: KeyPath, path: Path) -> bool:
+        """Whether it may be told what stands in a file that is named at this key; what the user names, is theirs."""
+        return not self.is_said_by_a_file(at) or self.tree is None or self.tree.holds(path)
+
+    def is_said_by_a_file(self, at: KeyPath) -> bool:
+        """Whether a key was set by a file, and not by the user."""
+        return self.place(at).file in self.folders
 
     def folder(self, at: KeyPath) -> Path:
         """The folder that a path written at this key is relative to."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from runner.documents.interpolation import resolve
 from runner.documents.layered import Layered
 from runner.documents.overrides import Override, apply_override
+from runner.documents.own_tree import OwnTree
 from runner.documents.reader import Document, KeyPath, read
 from runner.documents.renames import rename_document
 from runner.errors import Problem
@@ -24,14 +25,23 @@ Find = Callable[[str, Path], Path | None]
 
 
 def load_layers(
-    path: Path, shown: str, overrides: Sequence[Override], find: Find, names: Mapping[str, str] | None = None
+    path: Path,
+    shown: str,
+    overrides: Sequence[Override],
+    find: Find,
+    names: Mapping[str, str] | None = None,
+    *,
+    keys: Collection[str] | None = None,
+    tree: OwnTree | None = None,
 ) -> Layered:
     """Read a file and all it extends, apply overrides, and resolve interpolations.
 
-    `names` are old dotted keys that still work, each with the new one.
+    `names` are old dotted keys that still work, each with the new one. `tree` holds the files of which messages may
+    show something, by default that of the file itself; another one must have no other keys than `keys`, or nothing of
+    it is taken.
     """
-    layered = Layered()
-    _Files(find, names or {}, layered).add(path, shown, ())
+    layered = Layered(tree=tree or OwnTree.of(path))
+    _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS}).add(path, shown, ())
     for override in overrides:
         apply_override(override, layered, names or {})
     resolve(layered)
@@ -45,9 +55,12 @@ class _Files:
     find: Find
     names: Mapping[str, str]
     layered: Layered
+    keys: Collection[str] | None
 
     def add(self, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
-        document = read(path, shown)
+        assert self.layered.tree is not None
+        document = read(path, shown, is_own=self.layered.tree.holds(path))
+        self._take_whole_or_not(document)
         renamed = rename_document(document, self.names)
         self.layered.files.append(shown)
         self.layered.folders[shown] = document.folder
@@ -70,6 +83,16 @@ class _Files:
                 self.add(found, _shown(found), (*chain, path.resolve()))
         document.data.pop(EXTENDS, None)
         _merge(document, self.layered)
+
+    def _take_whole_or_not(self, document: Document) -> None:
+        """Take nothing of somebody else's file that is no document of ours: other messages would tell of it."""
+        if document.is_own:
+            return
+        for name in document.data:
+            if self.keys is not None and name not in {*self.keys, *(old.split(".")[0] for old in self.names)}:
+                document.problems.append(Problem(document.place((name,)), name, "unknown key", "unknown key"))
+        if document.problems:
+            document.data = {}
 
     def _refuse(self, document: Document, at: KeyPath, message: str) -> None:
         self.layered.problems.append(Problem(document.places[at], EXTENDS, message))

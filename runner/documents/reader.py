@@ -6,6 +6,7 @@ nesting, and aliases multiply. Values are read by OmegaConf, places from the YAM
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 from collections.abc import Iterator, Mapping
@@ -19,9 +20,11 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar_parser import parse as parse_interpolation
 
 from runner.errors import Place, Problem
+from runner.storage.files import read_bounded
 from runner.text import not_text
 
 MAX_BYTES = 256 << 10
+NOT_READ = "not a document that can be read"
 MAX_DEPTH = 24
 MAX_NODES = 50_000
 
@@ -45,10 +48,12 @@ class Document:
     data: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    is_own: bool = True
+    """Whether it may be told what stands in it; see `own_tree`."""
 
     def place(self, at: KeyPath) -> Place:
         """Where a key stands, or the nearest key above it."""
-        return place_in(self.places, at) or Place(self.file)
+        return place_in(self.places, at) or Place(self.file, is_own=self.is_own)
 
 
 def place_in(places: Mapping[KeyPath, Place], at: KeyPath) -> Place | None:
@@ -56,21 +61,27 @@ def place_in(places: Mapping[KeyPath, Place], at: KeyPath) -> Place | None:
     return next((places[at[:end]] for end in range(len(at), -1, -1) if at[:end] in places), None)
 
 
-def read(path: Path, shown: str | None = None) -> Document:
+def read(path: Path, shown: str | None = None, *, is_own: bool = True) -> Document:
     """Read a YAML file whose root is a mapping; `shown` is how messages name it."""
-    document = Document(shown or str(path), path.parent)
+    document = Document(shown or str(path), path.parent, is_own=is_own)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return _failed(document, f"the file is larger than {MAX_BYTES >> 10} KiB; is this a spec?")
-        raw = path.read_bytes()
+        raw = read_bounded(path, MAX_BYTES)
     except OSError as error:
-        return _failed(document, f"cannot read the file: {error.strerror or error}")
+        large = f"the file is larger than {MAX_BYTES >> 10} KiB; is this a spec?"
+        message = large if error.errno == errno.EFBIG else f"cannot read the file: {error.strerror or error}"
+        return _failed(document, message, kind=message)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)
-        return _failed(document, f"not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8", line, column)
+        return _failed(
+            document,
+            f"not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8",
+            line,
+            column,
+            kind="not UTF-8",
+        )
     return parse(text, document)
 
 
@@ -86,16 +97,18 @@ def parse(text: str, document: Document) -> Document:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error).split("\n")[0]
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        return _failed(document, f"not valid YAML: {what}", line, column)
+        return _failed(document, f"not valid YAML: {what}", line, column, kind="not valid YAML")
     for message, line, column in refused:
         _failed(document, message, line, column)
     if refused:
         return document
     if node is None:
-        return _failed(document, "the file is empty; `nip-run schema` lists the keys")
+        empty = "the file is empty; `nip-run schema` lists the keys"
+        return _failed(document, empty, kind=empty)
     if not isinstance(node, yaml.MappingNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
-        return _failed(document, f"a mapping (KEY: VALUE lines) belongs here, this is {kind}")
+        message = f"a mapping (KEY: VALUE lines) belongs here, this is {kind}"
+        return _failed(document, message, kind=message)
     return _read_mapping(node, text, document)
 
 
@@ -119,8 +132,9 @@ def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Docu
     return document
 
 
-def _failed(document: Document, message: str, line: int = 1, column: int = 1) -> Document:
-    document.problems.append(Problem(Place(document.file, line, column), "", message))
+def _failed(document: Document, message: str, line: int = 1, column: int = 1, kind: str = NOT_READ) -> Document:
+    """Add a problem; `kind` is the message without what stands in the file."""
+    document.problems.append(Problem(Place(document.file, line, column, document.is_own), "", message, kind))
     return document
 
 
@@ -204,7 +218,7 @@ def _walk(node: yaml.Node, at: KeyPath, document: Document, broken: list[Problem
 
 
 def _place(node: yaml.Node, document: Document) -> Place:
-    return Place(document.file, node.start_mark.line + 1, node.start_mark.column + 1)
+    return Place(document.file, node.start_mark.line + 1, node.start_mark.column + 1, document.is_own)
 
 
 def _is_sound_key(node: yaml.Node, at: KeyPath, document: Document, seen: set[str]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import RunError
+from runner.storage.files import create, make_folders
 
 
 def digest(line: bytes) -> bytes:
@@ -21,9 +22,9 @@ class DedupIndex:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            make_folders(path.parent)
+            create(path).close()
+            self._db = sqlite3.connect(path.absolute(), isolation_level=None, check_same_thread=False)  # not `file:`
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute("PRAGMA journal_mode=OFF")
             self._db.execute(

@@ -22,7 +22,8 @@ from runner.finetune.examples import Example, Source
 from runner.finetune.formats import Format
 from runner.hashing import file_hash
 from runner.storage.atomic import fsync_dir
-from runner.storage.parquet import write_parquet
+from runner.storage.files import create, make_folders
+from runner.storage.parquet import try_parquet, write_parquet
 
 
 def trace_of(target: Path) -> Path:
@@ -34,9 +35,6 @@ def remove_dataset(target: Path) -> None:
     """Remove a dataset file and its sidecar, where they are."""
     target.unlink(missing_ok=True)
     trace_of(target).unlink(missing_ok=True)
-
-
-BUFFER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,9 @@ class _Lines:
     def __init__(self, target: Path) -> None:
         self.target = target
         self.beside = target.with_name(target.name + ".new")
-        self.size = 0
+        self.size = self.longest = 0
         self._hash = hashlib.sha256()
-        self._file: IO[bytes] = self.beside.open("wb", buffering=BUFFER_BYTES)
+        self._file: IO[bytes] = create(self.beside)
 
     @property
     def sha256(self) -> str:
@@ -76,6 +74,7 @@ class _Lines:
         self._file.write(line)
         self._hash.update(line)
         self.size += len(line)
+        self.longest = max(self.longest, len(line))
 
     def flush(self) -> None:
         self._file.flush()
@@ -118,11 +117,17 @@ class ExampleFile:
         self._left_out: Counter[str] = Counter()
         self._full = False
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(target.parent)
             self._lines = _Lines(target if format.columns is None else target.with_name(target.name + ".rows"))
-            self._trace = _Lines(trace_of(target))
+            try:
+                self._trace = _Lines(trace_of(target))
+            except OSError:
+                self._lines.discard()
+                raise
         except OSError as error:
             raise self._cannot(error) from error
+        if format.columns is not None:
+            try_parquet(target.parent, format.columns)
         self._seen = seen or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
         self._sees_alone = seen is None
 
@@ -198,7 +203,7 @@ class ExampleFile:
         if self.format.columns is None:
             self._lines.put()
         else:
-            write_parquet([self._lines.beside], self.format.columns, self.target)
+            write_parquet([self._lines.beside], self.format.columns, self.target, longest=self._lines.longest)
             self._lines.discard()
             sha256 = file_hash(self.target)
         fsync_dir(self.target.parent)

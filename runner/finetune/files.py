@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.agents.agent import Agent
-from runner.errors import UsageError
+from runner.errors import RunError, UsageError
 from runner.finetune.dedup import DedupIndex, ScopedDedup
 from runner.finetune.example_file import ExampleFile, line_of, remove_dataset
 from runner.finetune.examples import Example, RlTurn, Source
@@ -23,10 +23,15 @@ from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import build_tree
 from runner.spec.experiment import FineTune
+from runner.storage.files import make_folder
 from runner.text import comma_join, did_you_mean
 
 OF_ROLLOUTS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if f.method in ("sft", "rl")}
 """What a finished game gives each consumer, by the consumer's name."""
+
+
+AGENTS = "agents"
+"""The folder of the agents' own files; those of model groups stand above it."""
 
 
 def format_of(name: str, *, trees: bool) -> Format:
@@ -53,12 +58,20 @@ def in_validation(datapoint_id: str, share: float) -> bool:
 
 
 def remove_files(folder: Path) -> None:
-    """Remove the fine-tune files that an earlier pass over the run has left; nobody else's."""
+    """Remove the fine-tune files that an earlier pass over the run has left; nobody else's.
+
+    What a link leads to is somebody else's.
+    """
+    if folder.is_symlink():
+        return
+    places = [place for place in (folder, folder / AGENTS) if not place.is_symlink()]
     for format_ in FORMATS.values():
         for suffix in (format_.suffix, format_.validation_suffix):
-            for path in (*folder.glob("*" + suffix), *folder.glob("agents/*" + suffix)):
-                remove_dataset(path)
-    (folder / "report.json").unlink(missing_ok=True)
+            for place in places:
+                for path in place.glob("*" + suffix):
+                    remove_dataset(path)
+    for place in places[:1]:
+        (place / "report.json").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -100,11 +113,14 @@ class DatasetFiles:
         self._files: dict[tuple[str, str], _Splits] = {}
         self._digests = DedupIndex(folder / ".seen")
         try:
+            make_folder(folder / AGENTS)
             for format_ in formats:
                 for owner in (*map(_agent_file, self._groups), *dict.fromkeys(self._groups.values())):
                     self._files[format_.suffix, owner] = self._opened(format_, owner)
-        except BaseException:
+        except BaseException as error:
             self.discard()
+            if isinstance(error, OSError):
+                raise RunError(f"cannot make {folder / AGENTS}: {error.strerror}") from error
             raise
 
     def _opened(self, format_: Format, owner: str) -> _Splits:
@@ -157,7 +173,7 @@ class DatasetFiles:
 
 
 def _agent_file(agent: str) -> str:
-    return f"agents/{agent}"
+    return f"{AGENTS}/{agent}"
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,8 @@ class Completion:
     from_cache: bool = False
     """Whether it was paid for elsewhere: by another run, or as another sample's part of one call."""
     other: dict[str, Any] = field(default_factory=dict)
+    altered: tuple[str, ...] = ()
+    """What was changed in it on arrival: `bytes` that are no text (now U+FFFD), a `secret` that was removed."""
 
 
 Complete = Callable[[Request], Awaitable[Completion]]

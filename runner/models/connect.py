@@ -1,6 +1,7 @@
 """Model groups into one way to ask any of them.
 
-The layers, from the outside in: cache, retries, budget, limits, provider. The journal goes around all of them.
+The layers, from the outside in: cache, retries with a breaker for each server, budget, limits, provider. The journal
+goes around all of them.
 """
 
 from __future__ import annotations
@@ -8,18 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from runner.models.base import Complete, Completion, Request
 from runner.models.costs import CallCosts
 from runner.models.events import NO_EVENTS, CallEvents
+from runner.models.layers.breaker import Breaker
 from runner.models.layers.budget import Budget, within_budget
 from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep, within_limits
 from runner.models.layers.retry import with_retries
-from runner.models.policy import TransientPolicy
+from runner.models.policy import Retry, TransientPolicy
+from runner.models.providers.bodies import Places
 from runner.models.providers.dummy import DummyModel
+from runner.models.providers.openai_wire import BASE_URL
 from runner.models.providers.table import ProviderName
 from runner.models.settings import ModelSettings
 
@@ -51,9 +56,10 @@ class Connection:
 
 def connect(
     groups: Mapping[str, ModelSettings],
-    policy: TransientPolicy,
+    policy: Retry,
     *,
     concurrency: int = 64,
+    answered: bool = False,
     replays: Mapping[str, Path] | None = None,
     budget: Budget | None = None,
     cache: Cache | None = None,
@@ -63,15 +69,18 @@ def connect(
 ) -> Connection:
     """Connect every group but those that `providers` holds, which are connected already.
 
+    `answered` says that the servers have answered calls of this run before.
+
     Raises:
         ProviderRefusal: a group's key is missing.
         RunError: a run to replay has no journal.
     """
-    limits = _limits(groups, policy, concurrency, sleep)
+    limits = _limits(groups, policy.transient, concurrency, sleep)
     connected = dict(providers or {})
+    places = Places()
     for group, settings in groups.items():
         if group not in connected:
-            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group))
+            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group), places)
             connected[group] = CONNECTORS[settings.provider](place)
 
     costs = CallCosts(groups)
@@ -83,7 +92,16 @@ def connect(
     complete = within_limits(ask, FairSemaphore(concurrency), limits, lambda request: costs.worst_case(request).tokens)
     if budget is not None:
         complete = within_budget(complete, budget, costs)
-    complete = _live_retried(complete, groups, policy, events, sleep)
+    breakers = _breakers(groups, policy, events, sleep, answered=answered)
+    retried = with_retries(
+        complete,
+        policy.transient,
+        events,
+        timed=lambda request: not groups[request.group].batch,
+        breaker_of=lambda request: breakers.get(request.group),
+        sleep=sleep,
+    )
+    complete = _live_retried(complete, retried, groups)
     if cache is not None:
         complete = through_cache(complete, cache, groups)
     return Connection(complete, tuple(provider.close for provider in connected.values()))
@@ -107,11 +125,26 @@ def _limits(
     }
 
 
-def _live_retried(
-    complete: Complete, groups: Mapping[str, ModelSettings], policy: TransientPolicy, events: CallEvents, sleep: Sleep
-) -> Complete:
-    """`complete` with retries where there is a network: a replay's failures are what they are, the dummy has none."""
-    retried = with_retries(complete, policy, events, timed=lambda request: not groups[request.group].batch, sleep=sleep)
+def _breakers(
+    groups: Mapping[str, ModelSettings], policy: Retry, events: CallEvents, sleep: Sleep, *, answered: bool
+) -> dict[str, Breaker]:
+    """The breaker of each group that is asked call by call over a network; groups on one server share it."""
+    of_server: dict[str, Breaker] = {}
+    breakers = {}
+    for group, settings in groups.items():
+        if settings.called_live:
+            server = settings.base_url or BASE_URL
+            if server not in of_server:
+                tell = partial(events.server_down, server)
+                of_server[server] = Breaker(
+                    server, policy.breaker, policy.transient, tell=tell, answered=answered, sleep=sleep
+                )
+            breakers[group] = of_server[server]
+    return breakers
+
+
+def _live_retried(complete: Complete, retried: Complete, groups: Mapping[str, ModelSettings]) -> Complete:
+    """Retries where there is a network: a replay's failures are what they are, the dummy has none."""
 
     async def complete_by_provider(request: Request) -> Completion:
         remote = groups[request.group].traits.remote
@@ -129,6 +162,7 @@ class _Place:
     concurrency: int
     limit: GroupLimit | None
     replayed: Path | None
+    places: Places
 
 
 def _openai(place: _Place) -> Provider:
@@ -136,7 +170,7 @@ def _openai(place: _Place) -> Provider:
     from runner.models.providers.openai import OpenAiModel
 
     learn = place.limit.learn if place.limit is not None else None
-    return OpenAiModel(place.settings, place.group, place.concurrency, learn=learn)
+    return OpenAiModel(place.settings, place.group, place.concurrency, learn=learn, places=place.places)
 
 
 def _dummy(_: _Place) -> Provider:

@@ -15,6 +15,9 @@ class CallEvents:
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         """An attempt failed; a negative wait before the next says that there is none."""
 
+    def server_down(self, server: str, message: str | None) -> None:
+        """A server does not answer any more, as the message says; with None it does again."""
+
     def recorded(self, request: Request, completion: Completion) -> None:
         """An answer is on disk; `n` of the request says how many were asked for together."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.models.base import SampleKey
 from runner.models.records import BatchRecord, CallRecord, EndedRecord, Entry, FailureRecord, parse_record, read_records
-from runner.storage.journal import JournalReader
+from runner.storage.log_lines import JournalReader
 
 
 class JournalIndex:
@@ -44,16 +44,16 @@ class JournalIndex:
         return self._failures.get((datapoint, repeat), ())
 
 
-def open_index(path: Path) -> tuple[JournalReader, JournalIndex]:
+def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, JournalIndex]:
     """The index of a journal that nobody appends to, and what it reads by; the caller closes that.
 
     Raises:
-        JournalError: the file is damaged before its last line.
+        JournalError: the file is damaged before its last line, or is not of the run with the identity `run`.
         NewerFormatError: a newer nip-run wrote it.
     """
     reader = JournalReader(path)
     try:
-        return reader, JournalIndex(reader.record, read_records(path))
+        return reader, JournalIndex(reader.record, read_records(path, run))
     except BaseException:
         reader.close()
         raise

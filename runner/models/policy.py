@@ -51,6 +51,23 @@ class TransientPolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BreakerPolicy:
+    """When a server counts as down: it is asked one call at a time, and then the run stops, to be gone on with."""
+
+    failures: int = option(
+        "So many calls to one server that fail in a row, whichever games they are of, open its breaker: it is asked "
+        "one call at a time.",
+        default=16,
+        minimum=1,
+    )
+    probes: int = option(
+        "So many calls one at a time that fail in a row stop the run, with the waits of `transient` before each.",
+        default=7,
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Retry:
     """One retry layer, by class of failure. A fatal failure (key, billing, unknown model) always stops the run."""
 
@@ -59,3 +76,4 @@ class Retry:
     )
     refused: RefusedPolicy = option("Refusals.", factory=RefusedPolicy)
     transient: TransientPolicy = option("Failures of transport.", factory=TransientPolicy)
+    breaker: BreakerPolicy = option("A server that is down.", factory=BreakerPolicy)

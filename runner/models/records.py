@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,12 @@ from runner.models.base import Choice, Completion, SampleKey, Usage
 from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
 from runner.storage.formats import KEY, LOG_FORMAT
-from runner.storage.journal import read_journal
+from runner.storage.log_lines import RUN, RUN_ID, read_journal
 
-FIRST: Mapping[str, Any] = {"kind": "begun", KEY: LOG_FORMAT}
-"""What a journal begins with: the version of its format."""
+
+def begun(run: str, run_id: str) -> dict[str, Any]:
+    """What a new journal begins with: the version of its format, its run, and a number that no other journal has."""
+    return {"kind": "begun", KEY: LOG_FORMAT, RUN: run, RUN_ID: run_id, "journal": secrets.token_hex(8)}
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:
@@ -28,6 +31,7 @@ def messages_hash(messages: Sequence[ChatMessage]) -> str:
 def completion_fields(completion: Completion) -> dict[str, Any]:
     """A completion as plain fields."""
     usage = completion.usage
+    altered = {"altered": list(completion.altered)} if completion.altered else {}
     return {
         "choices": [[choice.text, choice.finish_reason, choice.refusal] for choice in completion.choices],
         "model": completion.model,
@@ -35,6 +39,7 @@ def completion_fields(completion: Completion) -> dict[str, Any]:
         "ms": round(completion.latency_ms, 3),
         "cache": completion.from_cache,
         "other": completion.other,
+        **altered,
     }
 
 
@@ -47,6 +52,7 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
         fields["ms"],
         fields["cache"] if from_cache is None else from_cache,
         fields["other"],
+        tuple(fields.get("altered", ())),
     )
 
 
@@ -220,13 +226,13 @@ def parse_record(data: Mapping[str, Any]) -> Record:
     return _KINDS.get(data["kind"], OtherRecord.from_json)(data)
 
 
-def read_records(path: Path) -> Iterator[Entry]:
+def read_records(path: Path, run: str | None = None) -> Iterator[Entry]:
     """Every whole record of a run's journal.
 
     Raises:
-        JournalError: the file is damaged before its last line.
+        JournalError: the file is damaged before its last line, or is not of the run with the identity `run`.
     """
-    for offset, data in read_journal(path):
+    for offset, data in read_journal(path, run):
         yield Entry(offset, data["seq"], parse_record(data))
 
 

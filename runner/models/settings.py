@@ -145,6 +145,13 @@ class ModelSettings:
         return self.model or self.provider
 
     @property
+    def key_variable(self) -> str | None:
+        """The environment variable of its key, if it sends one; OpenAI's own key is for OpenAI's own server only."""
+        if not self.traits.remote:
+            return None
+        return self.api_key_env or ("OPENAI_API_KEY" if self.base_url is None else None)
+
+    @property
     def traits(self) -> ProviderTraits:
         """What its provider can do."""
         return PROVIDERS[self.provider]

@@ -2,12 +2,14 @@
 
 Templates come from strangers. They render in Jinja2's immutable sandbox with strict undefined variables, and
 only what is on the allow-list below parses at all: no calls, no arithmetic that can blow up, no includes, no
-attributes, no assignments. Variables are plain text and numbers, and what is rendered has a bound.
+attributes, no assignments. Variables are plain text and numbers. What is rendered has a bound, and so has the work of
+rendering it, which is counted and not timed: a template that is refused here is refused everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +18,22 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from runner.errors import RunError
+from runner.prompts.work import (
+    BUDGET,
+    COUNTING_FILTERS,
+    MAX_RENDERED,
+    TOO_LONG,
+    Counting,
+    Work,
+    counted_filter,
+    indent,
+    join,
+)
 from runner.text import comma_join
 
 MAX_NODES = 5_000
+MAX_DEPTH = 100
 MAX_LOOPS = 1
-MAX_RENDERED = 4 << 20
-_TOO_LONG = f"renders to more than {MAX_RENDERED >> 20} MiB"
 _TOO_DEEP = "the template nests too deep"
 
 _FILTERS = (
@@ -47,31 +59,22 @@ _NODES: tuple[type[nodes.Node], ...] = (
 )  # fmt: skip
 
 
-def _join(values: Any, between: str = "") -> str:
-    """Jinja2's `join`, of a list alone: joining the letters of a text is how a template grows without bound."""
-    if not isinstance(values, (list, tuple)):
-        raise SecurityError("join takes a list")
-    if sum(len(str(value)) for value in values) + len(values) * len(between) > MAX_RENDERED:
-        raise SecurityError(_TOO_LONG)
-    return str(between).join(map(str, values))
-
-
-def _indent(text: str, width: int = 4, first: bool = False) -> str:
-    """Jinja2's `indent`, by a number of blanks."""
-    if len(str(text)) + width * (str(text).count("\n") + 1) > MAX_RENDERED:
-        raise SecurityError(_TOO_LONG)
-    indented = str(text).replace("\n", "\n" + " " * width)
-    return " " * width + indented if first else indented
-
-
 class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(["*", "**", "%", "/", "//"])
 
     def __init__(self) -> None:
         super().__init__(undefined=StrictUndefined, autoescape=False, loader=None)
         self.globals.clear()
-        self.filters = {**{name: self.filters[name] for name in _FILTERS}, "join": _join, "indent": _indent}
+        counted = {name: counted_filter(name, self.filters[name]) for name in _FILTERS}
+        self.filters = {**counted, "join": join, "indent": indent, **COUNTING_FILTERS}
         self.tests = {name: self.tests[name] for name in _TESTS}
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Items only: Jinja2 would go on to attributes, and `text['title']` would be a method."""
+        try:
+            return obj[argument]
+        except (TypeError, LookupError, AttributeError):
+            return self.undefined(obj=obj, name=argument)
 
 
 _environment = _Sandbox()
@@ -90,7 +93,8 @@ class SandboxedTemplate:
     def __init__(self, name: str, source: str) -> None:
         self._name = name
         try:
-            self._template = _environment.from_string(source)
+            tree = Counting().visit(_environment.parse(source))
+            self._template = _environment.from_string(tree)
         except _FAILURES as error:
             raise self._failure(error) from error
 
@@ -102,10 +106,10 @@ class SandboxedTemplate:
         """
         parts, size = [], 0
         try:
-            for part in self._template.generate(variables):
+            for part in self._template.generate({**variables, BUDGET: Work()}):
                 size += len(part)
                 if size > MAX_RENDERED:
-                    raise SecurityError(_TOO_LONG)
+                    raise SecurityError(TOO_LONG)
                 parts.append(part)
         except _FAILURES as error:
             raise self._failure(error) from error
@@ -136,39 +140,48 @@ def scan(source: str) -> Scan:
         refused = list(_refusals(tree))
     except TemplateError as error:
         return Scan({}, [(_line(error), f"template syntax: {error.message}")])
+    except (ValueError, OverflowError) as error:  # a number that is none for Python
+        return Scan({}, [(1, f"template syntax: {error}")])
     except RecursionError:
         return Scan({}, [(1, _TOO_DEEP)])
+    refused = refused or list(_compile_refusals(source))
+    lines: dict[str, int] = {}
+    for node, _, _ in _descendants(tree):  # and not by `find_all`, which recurses
+        if isinstance(node, nodes.Name):
+            lines[node.name] = min(node.lineno or 1, lines.get(node.name, sys.maxsize))
+    used = lines.keys() - {"loop"} if refused else meta.find_undeclared_variables(tree)
+    return Scan({name: lines.get(name, 1) for name in used}, refused)
+
+
+def _compile_refusals(source: str) -> Iterator[tuple[int, str]]:
+    """What makes a template that parses fail to compile."""
     try:
-        _environment.compile(tree)
-    except RecursionError:
-        return Scan({}, [(1, _TOO_DEEP)])
-    except (TemplateError, AssertionError) as error:
-        refused = [(_line(error), f"template syntax: {error}")]
-    names = {node.name for node in tree.find_all(nodes.Name)} - {"loop"}
-    used = names if refused else meta.find_undeclared_variables(tree)
-    return Scan({name: _first_line(name, tree) for name in used}, refused)
+        _environment.compile(Counting().visit(_environment.parse(source)))
+    except (RecursionError, SyntaxError, MemoryError):  # of Python's own compiler
+        yield 1, _TOO_DEEP
+    except (TemplateError, AssertionError, ValueError, OverflowError) as error:
+        yield _line(error), f"template syntax: {error}"
 
 
 def _line(error: Exception) -> int:
     return getattr(error, "lineno", 1) or 1
 
 
-def _first_line(name: str, tree: nodes.Template) -> int:
-    return min((node.lineno or 1 for node in tree.find_all(nodes.Name) if node.name == name), default=1)
-
-
 def _refusals(tree: nodes.Template) -> Iterator[tuple[int, str]]:
-    for count, node in enumerate(_descendants(tree)):
+    for count, (node, depth, loops) in enumerate(_descendants(tree)):
         if count >= MAX_NODES:
             yield 1, f"a template has at most {MAX_NODES} nodes"
             return
-        why = _refusal(node, tree)
+        if depth > MAX_DEPTH:
+            yield 1, _TOO_DEEP
+            return
+        why = _refusal(node, loops)
         if why is not None:
             yield node.lineno, why
 
 
-def _refusal(node: nodes.Node, tree: nodes.Template) -> str | None:
-    """Why a node must not stand in a template."""
+def _refusal(node: nodes.Node, loops: int) -> str | None:
+    """Why a node must not stand in a template, inside so many loops."""
     if not isinstance(node, _NODES):
         return f"{type(node).__name__} is not allowed in a template"
     match node:
@@ -182,7 +195,7 @@ def _refusal(node: nodes.Node, tree: nodes.Template) -> str | None:
             return _filter_refusal(node)
         case nodes.Test() if node.name not in _TESTS:
             return f"no test {node.name!r}; allowed are {comma_join(_TESTS)}"
-        case nodes.For() if node.recursive or _loops_above(node, tree) >= MAX_LOOPS:
+        case nodes.For() if node.recursive or loops >= MAX_LOOPS:
             return "a loop inside a loop, or a recursive one, is not allowed in a template"
     return None
 
@@ -203,25 +216,12 @@ def _is_loop_attribute(node: nodes.Getattr) -> bool:
     return isinstance(node.node, nodes.Name) and node.node.name == "loop" and node.attr in ("index", "first", "last")
 
 
-def _descendants(node: nodes.Node) -> Iterable[nodes.Node]:
-    stack = [node]
+def _descendants(top: nodes.Node) -> Iterator[tuple[nodes.Node, int, int]]:
+    """A node and all below it, each with how deep it is and in how many loops it stands."""
+    stack = [(top, 0, 0)]
     while stack:
-        current = stack.pop()
-        yield current
-        children = list(current.iter_child_nodes())
-        stack.extend(child for child in reversed(children) if not isinstance(child, nodes.Keyword))
-        stack.extend(child.value for child in children if isinstance(child, nodes.Keyword))
-
-
-def _loops_above(target: nodes.For, tree: nodes.Template) -> int:
-    def depth(node: nodes.Node, loops: int) -> int | None:
-        if node is target:
-            return loops
-        inner = loops + isinstance(node, nodes.For)
-        for child in node.iter_child_nodes():
-            found = depth(child, inner)
-            if found is not None:
-                return found
-        return None
-
-    return depth(tree, 0) or 0
+        current, depth, loops = stack.pop()
+        yield current, depth, loops
+        inside = loops + isinstance(current, nodes.For)
+        children = [c.value if isinstance(c, nodes.Keyword) else c for c in current.iter_child_nodes()]
+        stack.extend((child, depth + 1, inside) for child in reversed(children))

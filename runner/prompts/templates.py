@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from typing import Any
 from runner.errors import Place, Problem, SpecError
 from runner.prompts.sandbox import SandboxedTemplate, scan, variables_of
 from runner.protocols.protocol import Protocol
+from runner.storage.files import read_bounded
 from runner.text import comma_join, did_you_mean, did_you_mean_file
 
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
 MAX_BYTES = 64 << 10
+REFUSED = "a template that cannot be used"
 
 VARIABLES: Mapping[str, str] = {
     "agent": "the agent's name in the protocol, such as `prover0`",
@@ -74,8 +77,16 @@ def template_names(protocol: Protocol) -> list[str]:
     return names
 
 
-def load_prompts(folder: Path, protocol: Protocol, columns: Iterable[str] | None, place: Place) -> PromptSet:
+def load_prompts(
+    folder: Path,
+    protocol: Protocol,
+    columns: Iterable[str] | None,
+    place: Place,
+    shows: Callable[[Path], bool] = lambda _: True,
+) -> PromptSet:
     """Read a protocol's templates and check them against the columns of the dataset (None: not known).
+
+    `shows` says of a file whether it may be told what stands in it.
 
     Raises:
         SpecError: with everything that is wrong: missing files, syntax, what the sandbox forbids, a variable
@@ -95,9 +106,9 @@ def load_prompts(folder: Path, protocol: Protocol, columns: Iterable[str] | None
             problems.append(Problem(place, "prompts", f"no template {str(path)!r} ({error.strerror}){hint}"))
             continue
         except ValueError as error:
-            problems.append(Problem(Place(str(path)), "", str(error)))
+            problems.append(Problem(Place(str(path), is_own=shows(path)), "", str(error), str(error)))
             continue
-        found = list(_template_problems(source, path, columns))
+        found = list(_template_problems(source, Place(str(path), is_own=shows(path)), columns))
         problems.extend(found)
         if not found:
             sources[name] = source
@@ -107,22 +118,25 @@ def load_prompts(folder: Path, protocol: Protocol, columns: Iterable[str] | None
 
 
 def _read(path: Path) -> str:
-    raw = path.read_bytes()
-    if len(raw) > MAX_BYTES:
-        raise ValueError(f"a template is at most {MAX_BYTES >> 10} KiB")
+    try:
+        raw = read_bounded(path, MAX_BYTES)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        raise ValueError(f"a template is at most {MAX_BYTES >> 10} KiB") from error
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
 
 
-def _template_problems(source: str, path: Path, columns: Iterable[str] | None) -> Iterable[Problem]:
+def _template_problems(source: str, file: Place, columns: Iterable[str] | None) -> Iterable[Problem]:
     found = scan(source)
     for line, message in found.refused:
-        yield Problem(Place(str(path), line or 1), "", message)
+        yield Problem(replace(file, line=line or 1), "", message, REFUSED)
     known = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
     for name, line in sorted(found.variables.items()):
-        place = _place_of(name, line, source, path)
+        place = _place_of(name, line, source, file)
         if name in FORBIDDEN:
             yield Problem(place, name, "the label must not reach a prompt")
         elif name in VARIABLES and name in (columns or ()):
@@ -133,10 +147,10 @@ def _template_problems(source: str, path: Path, columns: Iterable[str] | None) -
             yield Problem(place, name, message)
 
 
-def _place_of(name: str, line: int, source: str, path: Path) -> Place:
+def _place_of(name: str, line: int, source: str, file: Place) -> Place:
     """Where in its line a variable stands."""
     found = re.search(rf"\b{re.escape(name)}\b", source.split("\n")[line - 1])
-    return Place(str(path), line, found.start() + 1 if found else 1)
+    return replace(file, line=line, column=found.start() + 1 if found else 1)
 
 
 def prompt_variables(

@@ -12,6 +12,7 @@ from runner.documents.check import check
 from runner.documents.fields import for_editors, from_plain, schema
 from runner.documents.layered import Layered
 from runner.documents.layers import load_layers
+from runner.documents.own_tree import OwnTree
 from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters, ProtocolFile
@@ -55,8 +56,11 @@ def load_protocol(
     *,
     folder: Path = Path(),
     where: PlaceOf = lambda _: Place("protocol"),
+    tree: OwnTree | None = None,
 ) -> Protocol:
     """Load a protocol by its built-in name or its file's path; `where` gives the place of a key such as `protocol.use`.
+
+    `tree` holds the files of which messages may show something, by default that of the protocol's file.
 
     Raises:
         SpecError: with everything that is wrong with the file or with the parameters for it.
@@ -68,8 +72,10 @@ def load_protocol(
         raise SpecError(
             [Problem(where("protocol.use"), "protocol.use", f"no protocol {name!r}{hint}; or give a .yaml file")]
         )
-    layered = load_layers(path, str(path) if path.parent != builtin.PROTOCOLS else f"{path.stem}.yaml", (), _find_base)
-    problems = layered.problems or check(layered, protocol_schema())
+    checked = protocol_schema()
+    shown = str(path) if path.parent != builtin.PROTOCOLS else f"{path.stem}.yaml"
+    layered = load_layers(path, shown, (), _find_base, keys=checked["properties"], tree=tree)
+    problems = layered.problems or check(layered, checked)
     if problems:
         raise SpecError(problems)
     file = from_plain(ProtocolFile, layered.data)

@@ -13,6 +13,10 @@ from runner.results.manifest import Manifest
 from runner.rollouts.plan import Plan
 from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.load import load_saved
+from runner.storage.files import read_bounded
+
+MAX_SPEC = 4 << 20
+"""A resolved spec is longer than what it was made of."""
 
 
 def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
@@ -38,7 +42,7 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
     import yaml
 
     try:
-        saved = yaml.safe_load(folder.spec.read_text("utf-8"))
+        saved = yaml.safe_load(read_bounded(folder.spec, MAX_SPEC))
     except (OSError, yaml.YAMLError):
         return ["spec.yaml cannot be read"]
     if not isinstance(saved, dict) or not all(isinstance(saved.get(name), dict) for name in ("dataset", "models")):

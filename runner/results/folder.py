@@ -10,9 +10,14 @@ import orjson
 from runner.errors import NewerFormatError, RunError
 from runner.results.manifest import Manifest, Status
 from runner.storage.atomic import atomic_write, read_json
+from runner.storage.files import make_folder, make_folders
 from runner.storage.formats import KEY, RUN_FOLDER, refuse_newer
 from runner.storage.journal import JOURNAL
 from runner.storage.locks import is_locked
+
+FINE_TUNE = "fine_tune"
+STAGE_LOG = "stages.jsonl"
+"""The log of a training run, which is written by what trains."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,10 @@ class RunFolder:
         return self.path / JOURNAL
 
     @property
+    def stage_log(self) -> Path:
+        return self.path / STAGE_LOG
+
+    @property
     def log(self) -> Path:
         return self.path / "run.log"
 
@@ -55,7 +64,23 @@ class RunFolder:
 
     @property
     def fine_tune(self) -> Path:
-        return self.path / "fine_tune"
+        return self.path / FINE_TUNE
+
+    def make(self, *names: str) -> Path:
+        """A folder inside this one, by the names on the way to it, made where it is not there.
+
+        Raises:
+            RunError: it cannot be made, or a link or a file stands where one of them belongs.
+        """
+        path = self.path
+        try:
+            make_folders(path)
+            for name in names:
+                path /= name
+                make_folder(path)
+        except OSError as error:
+            raise RunError(f"cannot make {path}: {error.strerror}") from error
+        return path
 
     def beside(self, run_id: str) -> RunFolder:
         """Another run of the same results folder."""

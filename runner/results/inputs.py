@@ -11,7 +11,6 @@ import orjson
 from runner.datasets.load import Dataset
 from runner.documents.dump import dump
 from runner.documents.fields import to_plain
-from runner.errors import RunError
 from runner.hashing import tagged_hash
 from runner.prompts.templates import SUFFIX
 from runner.results.folder import RunFolder
@@ -21,11 +20,8 @@ from runner.storage.atomic import atomic_write
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:
     """Save the resolved spec and every file it needs, so that the folder can be played again by itself."""
-    inputs = folder.path / "inputs"
-    try:
-        (inputs / "prompts").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make {inputs}: {error.strerror}") from error
+    inputs = folder.make("inputs")
+    folder.make("inputs", "prompts")
     for name, source in plan.spec.prompts.sources.items():
         atomic_write(inputs / "prompts" / (name + SUFFIX), source)
     protocol = to_plain(plan.spec.protocol.file)

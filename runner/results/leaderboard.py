@@ -14,27 +14,44 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, UsageError
+from runner.results.changes import MAX_SPEC
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.storage.atomic import fsync_dir, read_json
+from runner.storage.files import create, open_to_read, read_bounded
 from runner.storage.formats import LEADERBOARD, refuse_newer
 from runner.storage.locks import locked
-from runner.storage.queries import duckdb_pattern, interruptible_queries
+from runner.storage.queries import (
+    connect,
+    database_at,
+    duckdb_literal,
+    duckdb_pattern,
+    interruptible_queries,
+    work_beside,
+)
 
 FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
-PIECE = 10_000
+PIECE_ROWS = 10_000
+PIECE_BYTES = 8 << 20
 BOARD_GROUP_ROWS = 10_240
-MEMORY = "64MB"
+MEMORY = 64 << 20
 """DuckDB keeps what it has read and written of the board until this is full, however little of it is used again."""
 CHECKPOINT = "2MB"
 """Rows stand in memory until they are checkpointed, by default at 16 MB of log."""
+QUESTION_MEMORY = "512MB"
+"""What a question needs above this stands in a temporary folder until it is answered."""
+QUESTION_THREADS = 2
+"""Each thread holds a row group, so that more of them need more memory."""
+COPIES = 8
+"""How often DuckDB holds a piece, at most, as it copies it from Parquet to the board."""
 _Kind = duckdb.StatementType
 
 _TABLES = """
@@ -94,6 +111,14 @@ class Leaderboard:
     def path(self) -> Path:
         return self.folder / FILE
 
+    def check(self) -> None:
+        """See, before anything is paid for, that a run's rows may be put on the board.
+
+        Raises:
+            LeaderboardError: a newer nip-run wrote it.
+        """
+        _check_format(self.path)
+
     def append(self, folder: RunFolder, wait_seconds: float = WAIT_SECONDS) -> None:
         """Put a run's rows on the board; rows of the same run that stand there are replaced.
 
@@ -123,17 +148,10 @@ class Leaderboard:
         """Whether the board has this run as finished; False too where it cannot be read."""
         if not self.path.is_file():
             return False
-        try:
-            connection = duckdb.connect(str(self.path), read_only=True)
-        except duckdb.Error:
-            return False
-        try:
-            found = connection.execute("SELECT 1 FROM runs WHERE run_id = ? AND status = ?", [run_id, Status.DONE])
-            return bool(found.fetchall())
-        except duckdb.Error:
-            return False
-        finally:
-            connection.close()
+        with suppress(duckdb.Error, OSError), _reading(self.path) as connection:
+            done = "SELECT 1 FROM board.runs WHERE run_id = ? AND status = ?"
+            return bool(connection.execute(done, [run_id, Status.DONE]).fetchall())
+        return False
 
     def rebuild(self, wait_seconds: float = WAIT_SECONDS) -> list[str]:
         """Make the board again from the run folders; the ids of the runs that are on it.
@@ -151,23 +169,21 @@ class Leaderboard:
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Ask the board, and all runs' `messages` and `completions`, one read-only question.
 
-        The question runs on a copy in memory with no access to files, so that it can change nothing.
+        The question runs on a copy with no access to files, so that it can change nothing.
 
         Raises:
             UsageError: the question is wrong, or is more than a question.
             LeaderboardError: the board is damaged.
         """
-        connection = self._open_copy(sql)
-        try:
-            statements = connection.extract_statements(sql)
-            if len(statements) != 1 or statements[0].type not in (_Kind.SELECT, _Kind.EXPLAIN):
-                raise UsageError("one question at a time, and a question only reads: SELECT ...")
-            found = connection.execute(sql, list(parameters))
-            return [item[0] for item in found.description or []], found.fetchall()
-        except duckdb.Error as error:
-            raise UsageError(str(error)) from error
-        finally:
-            connection.close()
+        with self._tables_of(sql) as connection:
+            try:
+                statements = connection.extract_statements(sql)
+                if len(statements) != 1 or statements[0].type not in (_Kind.SELECT, _Kind.EXPLAIN):
+                    raise UsageError("one question at a time, and a question only reads: SELECT ...")
+                found = connection.execute(sql, list(parameters))
+                return [item[0] for item in found.description or []], found.fetchall()
+            except duckdb.Error as error:
+                raise UsageError(str(error)) from error
 
     @property
     def _rebuilding(self) -> str:
@@ -187,11 +203,11 @@ class Leaderboard:
                 _copy_beside(path, fresh=fresh) as copy,
             ):
                 _check_format(path)
-                connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": MEMORY})
+                connection = connect(memory=f"{MEMORY}B")
                 try:
                     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
                     # Rows wait in memory until their group is full; the usual groups are of 122,880 rows.
-                    connection.execute(f"ATTACH '{_quoted(copy)}' AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
+                    connection.execute(f"ATTACH {duckdb_literal(copy)} AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
                     connection.execute(_FORMAT)
                     connection.execute(_TABLES)
@@ -201,42 +217,40 @@ class Leaderboard:
                     connection.close()
                 if _log_of(copy).exists():
                     raise LeaderboardError(f"{copy} could not be completed; is the disk full? {later}")
-                with copy.open("rb") as file:
-                    os.fsync(file.fileno())
-                # A log that a killed foreign writer left belongs to the file that is replaced, and to no other.
-                _log_of(path).unlink(missing_ok=True)
-                copy.replace(path)
-                fsync_dir(self.folder)
+                _put(copy, path)
         except RunDirectoryError as error:
             raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
         except (duckdb.Error, OSError) as error:
             raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {later}") from error
 
-    def _open_copy(self, sql: str) -> duckdb.DuckDBPyConnection:
-        """The tables that a question names, in memory, locked against files, extensions and further settings."""
+    @contextmanager
+    def _tables_of(self, sql: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The tables that a question names, locked against files, extensions and further settings."""
         _check_format(self.path)
-        connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
-        try:
-            if self.path.is_file():
-                connection.execute(f"ATTACH '{_quoted(self.path)}' AS board (READ_ONLY)")
+        with (
+            TemporaryDirectory(prefix="nip-run-") as spill,
+            connect(memory=QUESTION_MEMORY, threads=QUESTION_THREADS, spill=Path(spill)) as connection,
+        ):
+            try:
+                self._load(connection, sql.lower())
+                connection.execute("SET enable_external_access=false; SET lock_configuration=true")
+            except (duckdb.Error, OSError) as error:
+                raise LeaderboardError(
+                    f"cannot read {self.path}: {str(error).splitlines()[0]}. It can be made again: {self._rebuilding}"
+                ) from error
+            yield connection
+
+    def _load(self, connection: duckdb.DuckDBPyConnection, question: str) -> None:
+        if self.path.is_file():
+            with database_at(self.path) as file:
+                connection.execute(f"ATTACH {file} AS board (READ_ONLY)")
                 for table in ("runs", "agents", "metrics", "rollouts"):
                     connection.execute(f"CREATE TABLE {table} AS SELECT * FROM board.{table}")
                 connection.execute("DETACH board")
-            connection.execute(_TABLES)
-            for name in ("messages", "completions"):
-                if name in sql.lower():
-                    _load_table(connection, name, self.runs())
-            for setting in (
-                "SET temp_directory=''", "SET python_enable_replacements=false", "SET enable_external_access=false",
-                "SET lock_configuration=true",
-            ):  # fmt: skip
-                connection.execute(setting)
-        except duckdb.Error as error:
-            connection.close()
-            raise LeaderboardError(
-                f"cannot read {self.path}: {str(error).splitlines()[0]}. It can be made again: {self._rebuilding}"
-            ) from error
-        return connection
+        connection.execute(_TABLES)
+        for name in ("messages", "completions"):
+            if name in question:
+                _load_table(connection, name, self.runs())
 
 
 def _check_format(path: Path) -> None:
@@ -247,26 +261,53 @@ def _check_format(path: Path) -> None:
     """
     if not path.is_file():
         return
-    with suppress(duckdb.Error), duckdb.connect(str(path), read_only=True) as connection:
-        if connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'format'").fetchall():
-            ((found,),) = connection.execute("SELECT max(version) FROM format").fetchall()
+    with suppress(duckdb.Error), _reading(path) as connection:
+        has_format = "SELECT 1 FROM duckdb_tables() WHERE database_name = 'board' AND table_name = 'format'"
+        if connection.execute(has_format).fetchall():
+            ((found,),) = connection.execute("SELECT max(version) FROM board.format").fetchall()
             hint = ", or remove the file and have it made again from the run folders: nip-run leaderboard --rebuild"
             refuse_newer(path, found, LEADERBOARD, error=LeaderboardError, hint=hint)
 
 
 @contextmanager
+def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to a board that only reads it, by the name `board`."""
+    with database_at(path) as file, connect() as connection:
+        connection.execute(f"ATTACH {file} AS board (READ_ONLY)")
+        yield connection
+
+
+@contextmanager
 def _copy_beside(path: Path, *, fresh: bool) -> Iterator[Path]:
     """A copy of the board to write to, which is gone in the end, and its log with it."""
-    copy = path.with_name(FILE + ".new")
+    with work_beside(path, ".new") as copy:
+        try:
+            for leftover in (copy, _log_of(copy)):
+                leftover.unlink(missing_ok=True)
+            if path.is_file() and not fresh:
+                with open_to_read(path) as board, create(copy) as file:
+                    shutil.copyfileobj(board, file, 1 << 20)
+            yield copy
+        finally:
+            for leftover in (copy, _log_of(copy)):
+                leftover.unlink(missing_ok=True)
+
+
+def _put(copy: Path, path: Path) -> None:
+    """Have a copy take the place of the board; one that stands elsewhere is moved beside it first."""
+    beside = path.with_name(path.name + ".new")
     try:
-        for leftover in (copy, _log_of(copy)):
-            leftover.unlink(missing_ok=True)
-        if path.is_file() and not fresh:
-            shutil.copyfile(path, copy)
-        yield copy
+        if copy.parent != path.parent:
+            with open_to_read(copy) as made, create(beside) as file:
+                shutil.copyfileobj(made, file, 1 << 20)
+        with open_to_read(beside) as file:
+            os.fsync(file.fileno())
+        # A log that a killed foreign writer left belongs to the file that is replaced, and to no other.
+        _log_of(path).unlink(missing_ok=True)
+        beside.replace(path)
+        fsync_dir(path.parent)
     finally:
-        for leftover in (copy, _log_of(copy)):
-            leftover.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 def _log_of(path: Path) -> Path:
@@ -301,18 +342,38 @@ def _insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
         )
     if finished:
-        _insert_rollouts(connection, folder, manifest.rollouts or 0)
+        _insert_rollouts(connection, folder)
 
 
-def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, count: int) -> None:
-    """Copy a run's rollouts in pieces, so that memory does not grow with them."""
+def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
+    """Copy a run's rollouts in pieces, so that memory does not grow with them or with what is told of their errors."""
     path = duckdb_pattern(folder.table("rollouts"))
-    for start in range(0, count, PIECE):
+    pieces = list(_pieces(connection, path))
+    largest = max((size for _, _, size in pieces), default=0)
+    connection.execute(f"SET memory_limit = '{max(MEMORY, COPIES * largest)}B'")
+    for first, end, _ in pieces:
         connection.execute(
             "INSERT INTO rollouts BY NAME SELECT * EXCLUDE (file_row_number) "
             "FROM read_parquet(?, file_row_number=true, hive_partitioning=false) WHERE file_row_number BETWEEN ? AND ?",
-            [path, start, start + PIECE - 1],
+            [path, first, end - 1],
         )
+
+
+def _pieces(connection: duckdb.DuckDBPyConnection, path: str) -> Iterator[tuple[int, int, int]]:
+    """The rows of a Parquet file by whole row groups: the first, the one after the last, and their bytes."""
+    groups = connection.execute(
+        "SELECT row_group_num_rows, sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?) "
+        "GROUP BY row_group_id, row_group_num_rows ORDER BY row_group_id",
+        [path],
+    ).fetchall()
+    first = end = size = 0
+    for rows, more in groups:
+        if end > first and (end - first + rows > PIECE_ROWS or size + more > PIECE_BYTES):
+            yield first, end, size
+            first, size = end, 0
+        end, size = end + rows, size + more
+    if end > first:
+        yield first, end, size
 
 
 def _json_or_null(value: Any) -> str | None:
@@ -322,7 +383,7 @@ def _json_or_null(value: Any) -> str | None:
 def _spec_as_json(folder: RunFolder) -> str:
     import yaml
 
-    return json.dumps(yaml.safe_load(folder.spec.read_text("utf-8")), sort_keys=True)
+    return json.dumps(yaml.safe_load(read_bounded(folder.spec, MAX_SPEC)), sort_keys=True)
 
 
 def _load_table(connection: duckdb.DuckDBPyConnection, name: str, runs: Iterable[RunFolder]) -> None:
@@ -337,7 +398,3 @@ def _load_table(connection: duckdb.DuckDBPyConnection, name: str, runs: Iterable
     else:
         columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
         connection.execute(f"CREATE TABLE {name} ({columns})")
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")

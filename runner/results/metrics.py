@@ -84,6 +84,7 @@ class Metrics:
     """Collects rollouts and gives estimates."""
 
     def __init__(self, protocol: Protocol) -> None:
+        _student(2)  # what the intervals need is loaded before the games, which cost money, and not after them
         self._protocol = protocol
         self._tallies: dict[tuple[str | None, str], _Tally] = {}
         self.outcomes: Counter[Outcome] = Counter()

@@ -18,8 +18,9 @@ from runner.results.manifest import Manifest, Status
 from runner.results.provenance import new_manifest
 from runner.rollouts.run_plan import RunPlan
 from runner.spec.experiment import RUN_ID_PATTERN
-from runner.storage.journal import check_log_format
+from runner.storage.files import make_folders
 from runner.storage.locks import locked
+from runner.storage.log_lines import check_log_format
 
 if TYPE_CHECKING:
     from runner.results.leaderboard import Leaderboard
@@ -128,7 +129,7 @@ class Results:
         if manifest is not None:
             return folder, manifest
         try:
-            folder.path.mkdir(parents=True, exist_ok=True)
+            make_folders(folder.path)
         except OSError as error:
             raise RunError(f"cannot make {folder.path}: {error.strerror}") from error
         return folder, new_manifest(plan.games, run_id, plan.identity)
@@ -148,6 +149,13 @@ class Results:
             what = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
             raise RunDirectoryError(f"{folder.path} holds another spec's run; {what}. Choose another --run-id")
         return manifest
+
+    @classmethod
+    def moved(cls, log: Path) -> Self | None:
+        """The results folder that a run's journal or stage log was moved to; None where its run stands in none."""
+        folder = RunFolder(log.parent)
+        results = cls.of(folder)
+        return results if results.run(folder.run_id) == folder else None
 
     def lock(self, run_id: str) -> AbstractContextManager[None]:
         """Keep a run to this process; its folder is made if it is not there.

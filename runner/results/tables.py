@@ -1,13 +1,13 @@
 """Finished rollouts into rows: `rollouts`, `messages` and `completions`, streamed as they come, sealed as Parquet.
 
 Rows wait for those before them, so that the tables are in the order of the plan whatever finished first. While a
-run goes on they stand in `.parts/` as JSON lines; sealing turns each into one Parquet file, beside and renamed.
+run goes on they stand in `.parts/` as JSON lines; sealing turns each into one Parquet file, beside and renamed. What is
+held in memory is bounded in bytes, whatever the rows hold.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +15,8 @@ import orjson
 
 from runner.errors import RunError
 from runner.rollouts.rollout import Rollout
-from runner.storage.parquet import write_parquet
+from runner.storage.files import create, make_folder, remove_folder
+from runner.storage.parquet import try_parquet, write_parquet
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "rollouts": {
@@ -70,7 +71,8 @@ def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
 
 
 PART_ROWS = 10_000
-"""Rows of one part: DuckDB reads a file through a buffer as large as the file, up to 32 MB."""
+PART_BYTES = 8 << 20
+"""A part has more only where a single row has: what reads it holds it whole."""
 
 
 class _Parts:
@@ -79,17 +81,29 @@ class _Parts:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
         self.paths: list[Path] = []
-        self._rows = PART_ROWS
+        self.longest = 0
+        """The size of the longest row."""
+        self._rows = self._bytes = 0
         self._file: IO[bytes] | None = None
 
-    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        if self._file is None or self._rows >= PART_ROWS:
-            self.close()
-            self.paths.append(self._folder / f"{self._name}.{len(self.paths):05d}.jsonl")
-            self._file = self.paths[-1].open("wb")
-            self._rows = 0
-        self._file.write(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
-        self._rows += len(rows)
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        file = self._file or self._next()
+        for row in rows:
+            line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+            size = len(line)
+            if self._rows >= PART_ROWS or (self._rows and self._bytes + size > PART_BYTES):
+                file = self._next()
+            file.write(line)
+            self._rows += 1
+            self._bytes += size
+            self.longest = max(self.longest, size)
+
+    def _next(self) -> IO[bytes]:
+        self.close()
+        self.paths.append(self._folder / f"{self._name}.{len(self.paths):05d}.jsonl")
+        self._rows = self._bytes = 0
+        self._file = create(self.paths[-1])
+        return self._file
 
     def close(self) -> None:
         if self._file is not None:
@@ -98,21 +112,26 @@ class _Parts:
 
 
 class PartFiles:
-    """The unsealed tables of a run that is going on."""
+    """The unsealed tables of a run that is going on.
+
+    Raises:
+        RunError: from all methods: something cannot be written; at once, where a table could not be sealed.
+    """
 
     def __init__(self, folder: Path, run_id: str) -> None:
-        self._folder = folder
-        self._parts = folder / ".parts"
+        self._target = folder
+        self.folder = folder / ".parts"
+        """Where they stand, gone once they are sealed."""
         self._run_id = run_id
-        self._tables = {name: _Parts(self._parts, name) for name in COLUMNS}
+        self._tables = {name: _Parts(self.folder, name) for name in COLUMNS}
         try:
-            if self._parts.is_dir():
-                shutil.rmtree(self._parts)
-            self._parts.mkdir()
+            remove_folder(self.folder)
+            make_folder(self.folder)
             for table in self._tables.values():
                 table.write([])
         except OSError as error:
-            raise _disk_error(self._parts, error) from error
+            raise _disk_error(self.folder, error) from error
+        try_parquet(self.folder, {name: kind for columns in COLUMNS.values() for name, kind in columns.items()})
 
     def write(self, rollout: Rollout) -> None:
         """Add a rollout's rows; rollouts come in the order of the plan."""
@@ -120,24 +139,25 @@ class PartFiles:
             for name, rows in rows_of(self._run_id, rollout).items():
                 self._tables[name].write(rows)
         except OSError as error:
-            raise _disk_error(self._parts, error) from error
+            raise _disk_error(self.folder, error) from error
 
     def close(self) -> None:
         for table in self._tables.values():
             try:
                 table.close()
             except OSError as error:
-                raise _disk_error(self._parts, error) from error
+                raise _disk_error(self.folder, error) from error
 
     def seal(self) -> None:
         """Turn the parts into Parquet files, each whole or absent."""
         self.close()
         for name, columns in COLUMNS.items():
-            write_parquet(self._tables[name].paths, columns, self._folder / f"{name}.parquet")
+            table = self._tables[name]
+            write_parquet(table.paths, columns, self._target / f"{name}.parquet", longest=table.longest)
         try:
-            shutil.rmtree(self._parts)
+            remove_folder(self.folder)
         except OSError as error:
-            raise _disk_error(self._parts, error) from error
+            raise _disk_error(self.folder, error) from error
 
 
 def _disk_error(path: Path, error: OSError) -> RunError:

@@ -49,6 +49,20 @@ def estimates(plan: Plan) -> list[CostEstimate]:
     return rows
 
 
+BYTES_PER_TOKEN = 4
+
+
+def answer_bytes(plan: Plan) -> int:
+    """What is said in the shortest possible games, if every answer is as long as its agent is asked to make it."""
+    shortest, _ = _played_rounds(plan.spec.protocol)
+    limits = {name: agent.max_response_words for name, agent in plan.spec.experiment.agents.items()}
+    said = 0
+    for round_ in range(shortest):
+        words = sum(games * limits[name] for name, games in _speaking(plan, round_).items())
+        said += words * (1 if plan.shape is None else plan.shape.responses ** (round_ + 1))
+    return int(said * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
+
+
 def total_cost(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:
     """The sums by model group."""
     rows: dict[str, CostEstimate] = {}

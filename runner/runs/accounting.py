@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from runner.models.tally import Tally
 from runner.results.manifest import Counts
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
+
+log = logging.getLogger("nip_run.accounting")
 
 
 @dataclass
@@ -26,6 +29,8 @@ class Progress:
     outcomes: dict[str, int] = field(default_factory=dict)
     answers: Tally = field(default_factory=Tally)
     """Of all answers, whoever paid for them; the dollars are those of this run's own."""
+    warnings: dict[str, str] = field(default_factory=dict)
+    """What is wrong just now, such as a server that does not answer, by its address."""
     priced: bool = True
     """False once a call came whose price is unknown."""
 
@@ -73,6 +78,15 @@ class Accounting:
     def failed(self) -> None:
         """Count a failed attempt."""
         self.progress.failures += 1
+        self._watch(self.progress)
+
+    def warn(self, server: str, message: str | None) -> None:
+        """Tell those who watch what is wrong with a server, and with None that it is no more."""
+        log.warning("%s", message or f"{server} answers again")
+        if message is None:
+            self.progress.warnings.pop(server, None)
+        else:
+            self.progress.warnings[server] = message
         self._watch(self.progress)
 
     def add(self, rollout: Rollout) -> None:

@@ -17,6 +17,11 @@ from runner.rollouts.stop import Stop
 from runner.runs.accounting import Accounting
 from runner.storage.journal import Journal
 
+_ALTERED = {
+    "secret": "an answer to {group} held a secret, which was removed; its record says so (`altered`)",
+    "bytes": "an answer to {group} was no JSON or text to the letter, and was mended; its record says so (`altered`)",
+}
+
 
 @dataclass(frozen=True)
 class RunCallEvents(CallEvents):
@@ -51,6 +56,9 @@ class RunCallEvents(CallEvents):
         self.in_flight.settled(sample)
         self.stop.check()
 
+    def server_down(self, server: str, message: str | None) -> None:
+        self.accounting.warn(server, message)
+
     def recorded(self, request: Request, completion: Completion) -> None:
         if self.cache is None:
             return
@@ -67,4 +75,8 @@ class RunCallEvents(CallEvents):
         self.in_flight.refused(sample)
 
     def answered(self, request: Request, completion: Completion) -> None:
+        for kind in completion.altered:
+            line = _ALTERED.get(kind, "an answer was changed on arrival: {kind}").format(kind=kind, group=request.group)
+            if line not in self.notes:
+                self.notes.append(line)
         self.accounting.answered(request, completion)

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import logging
 import resource
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from runner.aio import on_interrupt
 from runner.errors import Interrupted, RunError
+from runner.redaction import redacted
 from runner.rollouts.stop import Stop
+from runner.storage.files import append_to
 
 GRACE_SECONDS = 30.0
 """How long calls in flight may still come in after the first Ctrl-C."""
 
 
-class _QuietFile(logging.FileHandler):
+class _QuietStream(logging.StreamHandler[TextIO]):
     """A log that a full disk may silence: the journal is what counts, and says so itself."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
         del record
+
+
+class _WithoutSecrets(logging.Formatter):
+    """What a log says is made of what servers said."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
 
 
 @contextmanager
@@ -31,10 +42,12 @@ def log_to(path: Path) -> Iterator[None]:
     """Send what limits, retries and batches say of themselves to the run's log."""
     logger = logging.getLogger("nip_run")
     try:
-        handler = _QuietFile(path, encoding="utf-8")
+        file = append_to(path)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    stream = io.TextIOWrapper(file, "utf-8", write_through=True)
+    handler = _QuietStream(stream)
+    handler.setFormatter(_WithoutSecrets("%(asctime)s %(name)s %(message)s"))
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
@@ -44,6 +57,8 @@ def log_to(path: Path) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         handler.close()
+        with suppress(OSError):
+            stream.close()
 
 
 @contextmanager
@@ -138,3 +153,23 @@ def allow_open_files(more: int) -> None:
         wanted = soft + more if hard == resource.RLIM_INFINITY else min(soft + more, hard)
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+SPARE_FILES = 32
+"""Files that a run opens besides its connections: journal, tables, log, names looked up, the leaderboard."""
+
+
+def connections_within_limits(wanted: int) -> int:
+    """As many connections, of those wanted, as this process may hold open, after its soft limit was raised for them."""
+    allow_open_files(wanted + SPARE_FILES)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return max(min(wanted, soft - _open_files() - SPARE_FILES), 1)
+
+
+def _open_files() -> int:
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # without the one that lists
+    return SPARE_FILES

@@ -40,7 +40,7 @@ class Reconstructor:
             raise RunError(f"{folder.path} holds no journal")
         self.plan = plan
         self._asked: list[Request] = []
-        self._reader, self._recorded = open_index(folder.journal)
+        self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
         self._engine = Engine(plan.spec.protocol, plan.agents(), self._complete, shape=plan.shape, branch=plan.branch)
 
     async def _complete(self, request: Request) -> Completion:

@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from runner.errors import NipRunError, RunDirectoryError, RunError, UsageError
+from runner.errors import FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
+from runner.models.keys import KeyUse
 from runner.models.layers.budget import Budget
 from runner.results.changes import is_unchanged
 from runner.results.folder import RunFolder
@@ -78,6 +79,8 @@ class RunOptions:
     """Called whenever the progress has moved."""
     manual_models: Mapping[str, str] = field(default_factory=dict)
     """Of a training run: the models that the user trained, by group."""
+    allowed_keys: frozenset[KeyUse] = frozenset()
+    """What the user lets a spec that came from elsewhere send, and where."""
 
 
 def run_games(
@@ -99,6 +102,7 @@ def run_games(
         if _is_finished(plan, folder, manifest, options.replay):
             results.board.append_missing(folder)
             return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
+        results.board.check()
         write_inputs(plan, folder)
         budget, settings = options.budget, plan.spec.experiment.budget
         if budget is None and settings.limited:
@@ -152,7 +156,8 @@ def _run_session(session: Session, results: Results) -> None:
     except NipRunError as error:
         for line in session.notes:
             error.add_note(f"note: {line}")
-        results.board.append_unfinished(session.folder)
+        if not isinstance(error, FolderGoneError):  # which may leave no board to write to, or another's
+            results.board.append_unfinished(session.folder)
         raise
 
 

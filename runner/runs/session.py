@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from runner.aio import run_sync
-from runner.errors import BudgetExhausted, CallError, Interrupted, RunError
+from runner.errors import BudgetExhausted, CallError, FolderGoneError, Interrupted, RunError
 from runner.models.costs import CallCosts
 from runner.models.layers.budget import Budget
 from runner.results.folder import RunFolder
@@ -21,6 +21,7 @@ from runner.rollouts.stop import Stop, Stopped
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.accounting import Accounting, Watch
 from runner.runs.process import log_to, relaxed_gc, stopping_on_signals
+from runner.runs.room import check_room
 from runner.runs.sinks import RecordSinks
 from runner.runs.spending import spending, used_models
 from runner.runs.wiring import ReplayOf, Wired, Wiring
@@ -53,6 +54,7 @@ class Session:
 
         Raises:
             Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all is kept.
+            FolderGoneError: likewise; the message says where.
         """
         self.manifest = replace(self.manifest, status=Status.RUNNING)
         self.folder.write_manifest(self.manifest)
@@ -63,10 +65,17 @@ class Session:
             if self.manifest.status == Status.RUNNING:  # else all is written already
                 self._end(Status.INTERRUPTED)
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
+        except FolderGoneError:
+            raise  # what stands at the folder's place now is not ours to write to
         except Exception as error:
             self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED)
             if isinstance(error, (CallError, OSError)):
                 raise RunError(f"run {self.folder.run_id} failed: {error}") from error
+            if isinstance(error, MemoryError):
+                raise RunError(
+                    f"run {self.folder.run_id} failed: out of memory; what was paid for is kept. Lower "
+                    "rollouts.concurrency, or give the process more"
+                ) from None
             raise
 
     def _end(self, status: Status) -> None:
@@ -77,8 +86,10 @@ class Session:
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
+        if self._wiring.replay is None:
+            check_room(self.plan, self.folder)
         async with self._wiring.opened() as wired:
-            await self._play_all(self._engine(wired))
+            await self._play_all(self._engine(wired), wired.check_there)
         await _signals_heard()  # a Ctrl-C of the last moment cancels here, or it would be forgotten
 
     def _engine(self, wired: Wired) -> Engine:
@@ -95,7 +106,7 @@ class Session:
             stop=self._stop,
         )
 
-    async def _play_all(self, engine: Engine) -> None:
+    async def _play_all(self, engine: Engine, check_there: Callable[[], None]) -> None:
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder, engine.agents), self._accounting
 
@@ -106,12 +117,13 @@ class Session:
             sinks.end_job(rollouts)
             accounting.end_job()
 
-        ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency))
         try:
-            with stopping_on_signals(self._stop):
+            ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency), sinks.unsealed)
+            with closing(ordered), stopping_on_signals(self._stop):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
                 await _signals_heard()
                 self._stop.check()
+                check_there()
         except BaseException:
             sinks.discard()
             raise

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import orjson
 
 from runner.agents.agent import Agent
 from runner.errors import RunError
 from runner.finetune.files import FineTuneFiles, Trees, remove_files
-from runner.results.folder import RunFolder
+from runner.results.folder import FINE_TUNE, RunFolder
 from runner.results.metrics import Metrics
 from runner.results.tables import PartFiles
 from runner.rollouts.plan import Plan
@@ -30,9 +31,18 @@ class RecordSinks:
         self._parts = PartFiles(folder.path, folder.run_id)
         self._settings = plan.spec.experiment.fine_tune
         trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
-        self._files = (
-            FineTuneFiles(folder.fine_tune, self._settings, agents, folder.run_id, trees) if self._settings else None
-        )
+        self._files: FineTuneFiles | None = None
+        if self._settings:
+            try:
+                self._files = FineTuneFiles(folder.make(FINE_TUNE), self._settings, agents, folder.run_id, trees)
+            except BaseException:
+                self.discard()
+                raise
+
+    @property
+    def unsealed(self) -> Path:
+        """Where the tables stand until they are sealed."""
+        return self._parts.folder
 
     def add(self, rollout: Rollout) -> None:
         """Add one rollout's rows and figures."""

@@ -24,7 +24,7 @@ from runner.models.layers.cache import Cache
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.layers.lost_calls import InFlight
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
-from runner.models.records import FIRST, BatchRecord, FailureRecord, read_records
+from runner.models.records import BatchRecord, FailureRecord, begun, read_records
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
 from runner.results.folder import RunFolder
@@ -35,8 +35,10 @@ from runner.rollouts.rollout import Call
 from runner.rollouts.stop import Stop
 from runner.runs.accounting import Accounting
 from runner.runs.call_events import RunCallEvents
+from runner.runs.process import connections_within_limits
 from runner.runs.spending import count_lost
 from runner.storage.journal import Journal
+from runner.storage.log_lines import NOT_BOUND
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Wired:
 
     complete: Complete
     failed_calls: Callable[[Job], Sequence[Call]]
+    check_there: Callable[[], None]
+    """Raises `FolderGoneError` where the run's folder is not at its place any more."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Wiring:
         """Open the journal, count what an earlier process left in flight, and connect every layer.
 
         Raises:
-            RunDirectoryError, JournalError: the journal is in use or damaged.
+            RunDirectoryError, JournalError: the journal is in use, damaged, or of another run.
             RunError: a file cannot be opened, or the run to replay has no journal.
             ProviderRefusal: a key is missing.
         """
@@ -98,7 +102,8 @@ class Wiring:
                 cache=None if self.replay is not None else cache,
                 budgeted=self.budget is not None,
             )  # fmt: skip
-            connection = self._connect(replayed, cache, events, self._batches(journal, recorded))
+            batches = self._batches(journal, recorded)
+            connection = self._connect(replayed, cache, events, batches, answered=len(recorded) > 0)
             closing.push_async_callback(connection.close)
             closing.callback(in_flight.close)
             journaled = JournaledCompleter(
@@ -110,7 +115,7 @@ class Wiring:
                 events=events,
                 worst_case=self.costs.worst_case,
             )
-            yield Wired(journaled.complete, failed_calls.take)
+            yield Wired(journaled.complete, failed_calls.take, journal.check_there)
 
     @property
     def _until_round(self) -> int | None:
@@ -119,10 +124,13 @@ class Wiring:
     async def _journal(self, closing: AsyncExitStack) -> Journal:
         # What replays, and what is drawn from the seed, costs nothing to have again.
         durable = any(settings.traits.metered for settings in self.costs.groups.values())
-        journal = Journal(self.folder.journal, first=FIRST, durable=durable)
+        run = self.plan.identity
+        journal = Journal(self.folder.journal, first=begun(run, self.folder.run_id), run=run, durable=durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
+        if not journal.is_bound:
+            self.notes.append(f"the journal is {NOT_BOUND}")
         self._note_lost(await count_lost(self.folder, journal))
         return journal
 
@@ -146,14 +154,17 @@ class Wiring:
         cache: Cache | None,
         events: CallEvents,
         batches: Mapping[str, Provider],
+        *,
+        answered: bool,
     ) -> Connection:
         """A whole replay alone; or live models, with a replay before them where there is one."""
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
         live = connect(
             self.costs.groups,
-            self.plan.spec.experiment.retry.transient,
-            concurrency=self.plan.spec.experiment.rollouts.concurrency,
+            self.plan.spec.experiment.retry,
+            answered=answered,
+            concurrency=self._calls_at_once(),
             replays=self.plan.spec.replays,
             budget=self.budget,
             cache=cache,
@@ -165,6 +176,22 @@ class Wiring:
             return live
         both = ReplayThenLive(replayed, live, self._until_round)
         return Connection(both.complete, (both.close,))
+
+    def _calls_at_once(self) -> int:
+        """The concurrency that the spec asks for, or what the limit on open files leaves of it."""
+        asked = self.plan.spec.experiment.rollouts.concurrency
+        pools = sum(settings.called_live for settings in self.costs.groups.values())  # each group has connections
+        if not pools:
+            return asked
+        fitting = max(connections_within_limits(asked * pools) // pools, 1)
+        if fitting < asked:
+            limited = (
+                f"{fitting} calls at once instead of {asked} (rollouts.concurrency): this process may open no more "
+                "files (ulimit -n)"
+            )
+            self.notes.append(limited)
+            self.accounting.warn("open files", limited)
+        return min(asked, fitting)
 
     def _batches(self, journal: Journal, recorded: JournalIndex) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from runner.spec.checks.sound import Sound
 from runner.spec.checks.training import training_problems
 from runner.spec.checks.trees import tree_problems
 from runner.spec.experiment import Experiment, experiment_schema
+from runner.spec.origin import fetched_folder
 from runner.storage.journal import JOURNAL
 
 
@@ -49,6 +51,8 @@ class Spec:
     """What the sweep sets here: dotted keys and their values."""
     renamed: tuple[RenamedKey, ...] = ()
     """Keys that it has by their old names."""
+    fetched: Path | None = None
+    """The folder that it was fetched into, where it came from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Readers:
     def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
         if self.saved:  # it was within its limits once, and was written by us
             settings = replace(settings, limits=UNLIMITED)
-        name = tagged_hash("read", [to_plain(settings), str(path), seed])
+        name = tagged_hash("read", [to_plain(settings), ascii(path), seed])
         if name not in self.datasets:
             try:
                 self.datasets[name] = load_dataset(settings, path, seed, where)
@@ -138,7 +142,15 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
     replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
-    return replace(spec, test=test, cache=cache, replays=replays, replayed=replayed, renamed=tuple(layered.renamed))
+    return replace(
+        spec,
+        test=test,
+        cache=cache,
+        replays=replays,
+        replayed=replayed,
+        renamed=tuple(layered.renamed),
+        fetched=fetched_folder(layered.folders.values()),
+    )
 
 
 def _where(layered: Layered) -> PlaceOf:
@@ -157,7 +169,13 @@ def _dataset(layered: Layered, readers: Readers, sound: Sound) -> Dataset | None
 def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings, seed: int) -> Dataset:
     at = ("dataset", "path")
     path = None if settings.path.startswith(HUB) else builtin.find(settings.path, layered.folder(at))
-    return readers.dataset(settings, path, seed, _where(layered))
+    try:
+        return readers.dataset(settings, path, seed, _where(layered))
+    except SpecError as error:
+        if path is None or layered.shows(at, path):
+            raise
+        place = replace(layered.place(at), is_own=False)
+        raise SpecError([Problem(place, "", "", f"dataset.path: {path} cannot be used")]) from error
 
 
 def _test_dataset(layered: Layered, readers: Readers, experiment: Experiment) -> Dataset | None:
@@ -181,8 +199,10 @@ def _protocol(layered: Layered, sound: Sound) -> Protocol | None:
         return None
     known = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in section.items() if name in known}
-    folder = layered.folder(("protocol", "use"))
-    return load_protocol(section["use"], parameters, folder=folder, where=_where(layered))
+    at = ("protocol", "use")
+    # One that the user names has a tree of its own.
+    tree = layered.tree if layered.is_said_by_a_file(at) else None
+    return load_protocol(section["use"], parameters, folder=layered.folder(at), where=_where(layered), tree=tree)
 
 
 def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | None) -> PromptSet | None:
@@ -192,4 +212,7 @@ def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | Non
     folder = builtin.find(name, layered.folder(("prompts",)))
     if folder is None or not builtin.is_folder(folder):
         raise SpecError([Problem(place, "prompts", f"no folder {name!r} beside the spec, nor among the built-in ones")])
-    return None if protocol is None else load_prompts(folder, protocol, dataset.columns if dataset else None, place)
+    if protocol is None:
+        return None
+    shows = partial(layered.shows, ("prompts",))
+    return load_prompts(folder, protocol, dataset.columns if dataset else None, place, shows)

@@ -112,7 +112,8 @@ def _layers(found: Path, path: str | Path, overrides: Sequence[Override]) -> Lay
     Raises:
         SpecError: with everything that is wrong before the keys are looked at.
     """
-    layered = load_layers(found, str(path), overrides, builtin.find, RENAMED_KEYS)
+    keys = experiment_schema()["properties"]
+    layered = load_layers(found, str(path), overrides, builtin.find, RENAMED_KEYS, keys=keys)
     if layered.problems:
         raise SpecError(layered.problems)
     return layered

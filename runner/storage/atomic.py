@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
+from runner.storage.files import create, read_bounded
+
+MAX_JSON = 64 << 20
+"""The largest file of ours that is read whole."""
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
@@ -18,14 +23,15 @@ def atomic_write(path: Path, data: bytes | str) -> None:
     """
     beside = path.with_name(path.name + ".new")
     try:
-        with beside.open("wb") as file:
+        with create(beside) as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
         fsync_dir(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that was planted there is no more ours to remove than to write to
+            beside.unlink(missing_ok=True)
         raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
@@ -45,7 +51,7 @@ def read_json(path: Path) -> dict[str, Any]:
         RunError: it is missing or damaged.
     """
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(read_bounded(path, MAX_JSON))
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

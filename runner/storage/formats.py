@@ -6,7 +6,8 @@ number here, and reads the old ones on.
 
     run folder    `format` in manifest.json, for every file of the folder but its two logs
     logs          `format` in the first record of journal.jsonl and of stages.jsonl: they are appended to and never
-                  written anew, so each goes on as it was begun. A first record keeps its form in all versions
+                  written anew, so each goes on as it was begun. A first record keeps its form in all versions.
+                  From 2 on it says whose log it is, and the lines are bound to it (see `log_lines`)
     cache         SQLite's `user_version`
     leaderboard   the table `format`
 """
@@ -19,7 +20,7 @@ from typing import Any
 from runner.errors import NewerFormatError, RunError
 
 RUN_FOLDER = 1
-LOG_FORMAT = 1
+LOG_FORMAT = 2
 CACHE = 1
 LEADERBOARD = 1
 

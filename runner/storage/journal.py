@@ -1,10 +1,8 @@
 """The journal of a run, a write-ahead log: every completion that was paid for, on disk before anything derived from it.
 
-One record a line: `crc32hex SP canonical-JSON LF`, each with a sequence number. A line is whole or absent: a torn
-last line is cut off on opening, a bad line with good ones after it is damage and stops. Records that were appended
-together count together: all but the last say `more`, and a group whose last is missing is a torn end. The file is
-locked while it is open. After a failed write the journal takes no more, because nobody knows what the disk holds. The
-first record says the file's format (see `formats`); one of 0.1.0 says none.
+Its lines are those of `log_lines`: a torn last line is cut off on opening, and damage stops. The file is locked while
+it is open. After a failed write the journal takes no more, because nobody knows what the disk holds; nor does it once
+the file is not at its place any more, which each write looks at (see `gone`).
 
 Writes are group commits: records that arrive while one write is under way, or shortly after it, go out together in
 the next, so that a thousand games share one fsync.
@@ -16,19 +14,18 @@ import asyncio
 import errno
 import fcntl
 import os
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
-import orjson
-
-from runner.errors import JournalError, RunDirectoryError
-from runner.hashing import canonical
-from runner.storage.formats import KEY, LOG_FORMAT, refuse_newer
+from runner.errors import FolderGoneError, JournalError, RunDirectoryError, RunError
+from runner.storage.files import is_there, open_own, open_to_read
+from runner.storage.gone import check_there
+from runner.storage.log_lines import MORE, encode, is_bound, record_at, scan, seed_of
 
 JOURNAL = "journal.jsonl"
 """Its name in the folder of a run."""
@@ -64,101 +61,8 @@ class Opened:
 GROUP_COMMIT_SECONDS = 0.003
 """The least time from one write to the next: each costs as much CPU as a good part of a call."""
 
-MORE = "more"
-"""Set in a record that does not count without the next."""
-
-
-def encode(sequence: int, record: Mapping[str, Any]) -> bytes:
-    """One record as its line."""
-    body = canonical({**record, "seq": sequence})
-    return b"%08x %b\n" % (zlib.crc32(body), body)
-
-
-def _body(line: bytes) -> bytes:
-    """The record of a line, behind its checksum."""
-    return line[9:].removesuffix(b"\n")
-
-
-def decode(line: bytes, sequence: int) -> dict[str, Any] | None:
-    """A line as its record; None where it is not whole or not the one that belongs here."""
-    if len(line) < 10 or line[8:9] != b" " or line[-1:] != b"\n":
-        return None
-    body = _body(line)
-    if line[:8] != b"%08x" % zlib.crc32(body):
-        return None
-    record = orjson.loads(body)
-    return record if isinstance(record, dict) and record.get("seq") == sequence else None
-
-
-def read_journal(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every whole record of a journal with the offset of its line, without locking it.
-
-    Raises:
-        JournalError: the file is damaged before its last line.
-        NewerFormatError: a newer nip-run wrote it.
-    """
-    with path.open("rb") as file:
-        for offset, _, record in _scan(file, path):
-            if record is not None:
-                yield offset, record
-
-
-class JournalReader:
-    """Single records of a journal, wherever they stand, without locking it."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-
-    def record(self, offset: int) -> dict[str, Any]:
-        """The record at an offset that reading the journal gave."""
-        self._file.seek(offset)
-        record: dict[str, Any] = orjson.loads(_body(self._file.readline()))
-        return record
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def check_log_format(path: Path) -> None:
-    """Read no more of a journal than its format. One that cannot be read is for whoever opens it.
-
-    Raises:
-        NewerFormatError: a newer nip-run wrote it.
-    """
-    with suppress(OSError), path.open("rb") as file:
-        _check_first(path, decode(file.readline(), 0))
-
-
-def _check_first(path: Path, record: dict[str, Any] | None) -> None:
-    if record is not None:
-        refuse_newer(path, record.get(KEY, 0), LOG_FORMAT)
-
-
-def _scan(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
-    """The lines that count, with their offsets and records; at last the torn end, if there is one, with None."""
-    offset = 0
-    torn = False
-    group: list[tuple[int, bytes, dict[str, Any] | None]] = []
-    for sequence, line in enumerate(file):
-        if torn:
-            bad = group[-1][0]
-            raise JournalError(
-                f"{path} is damaged at byte {bad}, and records follow; restore it from a backup, or cut it there "
-                f"(truncate -s {bad} {path}) and run the same command again"
-            )
-        record = decode(line, sequence)
-        if sequence == 0:
-            _check_first(path, record)
-        group.append((offset, line, record))
-        if record is None:
-            torn = True
-        elif not record.get(MORE):
-            yield from group
-            group = []
-        offset += len(line)
-    if group:
-        yield group[0][0], b"".join(line for _, line, _ in group), None
-
+LOOK_SECONDS = 0.5
+"""How often a journal that is not flushed looks for its file."""
 
 _Batch = list[tuple[bytes, asyncio.Future[None]]]
 """What was appended at once, as lines, each with what tells its writer that it is on disk."""
@@ -168,30 +72,38 @@ class Journal:
     """An open journal: append records, each on disk when `append` returns."""
 
     def __init__(
-        self, path: Path, *, first: Mapping[str, Any] | None = None, durable: bool = True, disk: Disk | None = None
+        self,
+        path: Path,
+        *,
+        first: Mapping[str, Any] | None = None,
+        run: str | None = None,
+        durable: bool = True,
+        disk: Disk | None = None,
     ) -> None:
         """Open or create; with `durable` false records are written and left to the system to flush.
 
         `first` is written before the first record that is appended to an empty journal; one that has records stays as
-        it was begun.
+        it was begun. `run` is the identity of the run that it must be of, where it says of which it is.
 
         Raises:
             RunDirectoryError: another process has it open.
-            JournalError: it is damaged, or cannot be opened.
+            JournalError: it is damaged, is of another run, or cannot be opened.
             NewerFormatError: a newer nip-run wrote it; nothing is changed.
         """
         self._path = path
+        self._standing = path.absolute()  # a notebook may change its folder meanwhile
         self._first = first
+        self._run = run
         self._durable = durable
         self._disk = disk or RealDisk()
         self._pending: _Batch = []
         self._flushed_at = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._failure: OSError | None = None
+        self._failure: OSError | FolderGoneError | None = None
         self._thread: ThreadPoolExecutor | None = None
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         except OSError as error:
             raise JournalError(f"cannot open {path}: {error.strerror}") from error
         try:
@@ -201,6 +113,9 @@ class Journal:
             os.close(self._fd)
             raise
         self._sequence = self.opened.records
+        # A file system may number its files anew at each look: there nothing can be said.
+        self._watched = is_there(self._standing, self._fd)
+        self._looked_at = time.monotonic()
 
     def _lock(self) -> None:
         try:
@@ -212,11 +127,14 @@ class Journal:
 
     def _repair(self) -> Opened:
         records, end, torn = 0, 0, 0
-        with self._path.open("rb") as file:
-            for offset, line, record in _scan(file, self._path):
+        self._seed, self.is_bound = 0, True
+        with open_to_read(self._path) as file:
+            for offset, line, record in scan(file, self._path, self._run):
                 if record is None:
                     torn = len(line)
                 else:
+                    if records == 0:
+                        self._bind(line, record)
                     records += 1
                     end = offset + len(line)
         if torn:
@@ -227,6 +145,10 @@ class Journal:
                 raise JournalError(f"cannot cut the torn end of {self._path}: {error.strerror}") from error
         self._end = end
         return Opened(records, torn)
+
+    def _bind(self, first: bytes, record: Mapping[str, Any]) -> None:
+        """Go on as the first line says."""
+        self._seed, self.is_bound = seed_of(first, record), is_bound(record)
 
     @property
     def records(self) -> int:
@@ -263,15 +185,18 @@ class Journal:
         """The next records as their lines."""
         if self._failure is not None:
             raise self._cannot(self._failure)
-        begun = [encode(0, self._first)] if self._sequence == 0 and self._first is not None else []
-        self._sequence += len(begun)
-        first, last = self._sequence, len(records) - 1
-        lines = [
-            encode(first + index, record if index == last else {**record, MORE: True})
-            for index, record in enumerate(records)
-        ]
-        self._sequence += len(lines)
-        return b"".join([*begun, *lines])
+        lines = [self._line(self._first)] if self._sequence == 0 and self._first is not None else []
+        lines.extend(self._line({**record, MORE: True}) for record in records[:-1])
+        lines.append(self._line(records[-1]))
+        return b"".join(lines)
+
+    def _line(self, record: Mapping[str, Any]) -> bytes:
+        """The next record as its line."""
+        line = encode(self._sequence, record, self._seed)
+        if self._sequence == 0:
+            self._bind(line, record)
+        self._sequence += 1
+        return line
 
     def _flush_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
         # Never at once: games that are ready now send their records along.
@@ -327,9 +252,28 @@ class Journal:
                 self._disk.truncate(self._fd, self._end)
             raise self._cannot(error) from error
         self._end += len(data)
+        if self._durable or time.monotonic() - self._looked_at > LOOK_SECONDS:
+            self.check_there()
 
-    def _cannot(self, error: OSError) -> JournalError:
+    def check_there(self) -> None:
+        """See that the journal is still where it was opened.
+
+        Raises:
+            FolderGoneError: it was deleted, moved or replaced; the message says where its records are.
+        """
+        self._looked_at = time.monotonic()
+        if self._failure is not None or not self._watched:
+            return
+        try:
+            check_there(self._standing, self._fd, rescue=self._durable)
+        except FolderGoneError as error:
+            self._failure = error
+            raise
+
+    def _cannot(self, error: OSError | FolderGoneError) -> RunError:
         """What every writer is told from the first failure on: which of them is heard is chance."""
+        if isinstance(error, FolderGoneError):
+            return FolderGoneError(str(error), error.now)
         return JournalError(
             f"cannot write {self._path}: {error.strerror}; everything written before is kept. "
             "Make room, and run the same command again"
@@ -343,13 +287,17 @@ class Journal:
         os.close(self._fd)
 
     def record(self, offset: int) -> dict[str, Any]:
-        """The record at an offset that reading this journal gave."""
+        """The record at an offset that reading this journal gave.
+
+        Raises:
+            JournalError: it is not there any more.
+        """
         size = 1 << 14
         line = os.pread(self._fd, size, offset)
         while b"\n" not in line:
-            more = os.pread(self._fd, size, offset + len(line))
-            if not more:
+            size *= 2  # from the start again: adding up small pieces of a long line would copy it each time
+            longer = os.pread(self._fd, size, offset)
+            if len(longer) == len(line):
                 break
-            line += more
-        record: dict[str, Any] = orjson.loads(_body(line.partition(b"\n")[0]))
-        return record
+            line = longer
+        return record_at(self._path, offset, line.partition(b"\n")[0], self._seed)

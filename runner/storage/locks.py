@@ -14,6 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runner.errors import RunDirectoryError, RunError
+from runner.storage.files import make_folders, open_own, read_bounded
+
+MAX_HOLDER = 64 << 10
 
 
 @contextmanager
@@ -27,8 +30,8 @@ def locked(path: Path, what: str, wait_seconds: float = 0.0) -> Iterator[None]:
         RunError: the file cannot be opened.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        make_folders(path.parent)
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RunError(f"cannot open {path}: {error.strerror}") from error
     _acquire(descriptor, path, what, wait_seconds)
@@ -91,7 +94,7 @@ class _Queue:
 def is_locked(path: Path) -> bool:
     """Whether some process holds a lock of ours."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_own(path, os.O_RDWR)
     except OSError:
         return False
     try:
@@ -105,7 +108,7 @@ def is_locked(path: Path) -> bool:
 
 def _holder(path: Path) -> str:
     try:
-        holder = json.loads(path.read_bytes())
+        holder = json.loads(read_bounded(path, MAX_HOLDER))
         return f"process {holder['pid']} on {holder['host']} ({holder['command']})"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError):
         return "another process"

@@ -1,38 +1,79 @@
-"""JSON lines into a Parquet file."""
+"""JSON lines into a Parquet file, in memory that does not grow with them.
+
+DuckDB holds one file of lines, or as much of it as its buffer takes, as one chunk, and the chunks of one row group
+until that is written. So a file of lines is of a bounded size or a single line, and a group ends by its bytes too.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from runner.errors import RunError
-from runner.storage.queries import duckdb_pattern
+from runner.storage.files import create
+from runner.storage.queries import connect, duckdb_literal, duckdb_pattern
 
 GROUP_ROWS = 10_000
+GROUP_BYTES = 16 << 20
+MEMORY = 256 << 20
+"""Enough for everything but a single line of more than the next."""
+LONG_LINE = 16 << 20
+"""DuckDB's own limit for a line."""
+BESIDE = "table.parquet.new"
+"""What a table is written as, before it takes its place: a file's own name may be one that DuckDB does not take."""
+_COPIES = 8
+"""How often a single line stands in memory, at most: twice in the buffer that it is read by, then as it is parsed,
+gathered, encoded and compressed."""
 
 
-def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Path) -> None:
+def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Path, *, longest: int = 0) -> None:
     """Write files of JSON lines, in their order, as one Parquet file, whole or absent.
+
+    `longest` is the size of the longest line.
 
     Raises:
         RunError: it cannot be written.
     """
     import duckdb
 
-    beside = target.with_name(target.name + ".new")
-    quoted = str(beside).replace("'", "''")
-    connection = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
+    beside = target.with_name(BESIDE)
+    line = max(longest, LONG_LINE)
     try:
-        connection.execute(
-            "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?, hive_partitioning=false)) TO "
-            f"'{quoted}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS})",
-            [[duckdb_pattern(path) for path in lines], dict(columns)],
-        )
+        beside.unlink(missing_ok=True)
+        connection = connect(memory=f"{MEMORY + _COPIES * (line - LONG_LINE)}B")
+        try:
+            # The order is kept by the one thread; asked to keep it by itself, DuckDB bounds groups by rows alone.
+            connection.execute("SET preserve_insertion_order=false")
+            connection.execute(
+                "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?, maximum_object_size=?, "
+                f"hive_partitioning=false)) TO {duckdb_literal(beside)} "
+                f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS}, ROW_GROUP_SIZE_BYTES {GROUP_BYTES})",
+                [[duckdb_pattern(path) for path in lines], dict(columns), line],
+            )
+        finally:
+            connection.close()
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         beside.replace(target)
     except (duckdb.Error, OSError) as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise RunError(f"cannot write {target}: {error}") from error
-    finally:
-        connection.close()
+
+
+def try_parquet(folder: Path, columns: Mapping[str, str]) -> None:
+    """Write an empty table in a folder and remove it: whatever would keep one from being written there shows.
+
+    Raises:
+        RunError: none can be written.
+    """
+    lines, table = folder / "trial.jsonl", folder / "trial.parquet"
+    try:
+        create(lines).close()
+        write_parquet([lines], columns, table)
+        for path in (lines, table):
+            path.unlink()
+    except OSError as error:
+        raise RunError(f"cannot write {folder}: {error.strerror}") from error

@@ -1,19 +1,152 @@
-"""What every question to DuckDB needs: paths that are not patterns, and a Ctrl-C that is heard."""
+"""What every use of DuckDB needs: a closed connection, names that it takes as they are, and a Ctrl-C that is heard."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from runner.errors import RunError
+from runner.storage.files import create, open_to_read
+
+if TYPE_CHECKING:
+    import duckdb
 
 _QUERY_INTERRUPTED = "Query interrupted"
 """All that tells DuckDB's error for a Ctrl-C from others."""
 
+_PLAIN = re.compile(r"/[^?*\[\\\x00-\x1f\ud800-\udfff]*")
+"""Absolute, and without what DuckDB has a meaning of its own for (`?` begins parameters, a backslash parts folders),
+or cannot even be told: bytes that are not UTF-8, which Python has as lone surrogates."""
+
+_CLOSED = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "extension_directories": "['/dev/null']",  # nothing is found there, and nothing can be put there
+    "python_enable_replacements": "false",  # a name in a question is a table, never a variable of this program
+    "enable_external_file_cache": "false",  # what was read once is not read again
+}
+
+
+def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
+    """A database in memory that loads no extension.
+
+    `memory` is the most that it takes, by default most of the machine's; what does not fit is written to the folder
+    `spill`, or is an error.
+    """
+    import duckdb
+
+    config: dict[str, str | bool | int | float | list[str]] = {**_CLOSED, "threads": threads}
+    config["temp_directory"] = "" if spill is None else str(spill)  # by default a folder where the user happens to be
+    if memory is not None:
+        config["memory_limit"] = memory
+    return duckdb.connect(":memory:", config=config)
+
 
 def duckdb_pattern(path: Path) -> str:
-    """A path as DuckDB's readers want it: they take file names for patterns."""
-    return re.sub(r"([*?\[])", r"[\1]", str(path))
+    """A path as DuckDB's readers and writers want it: they take names for patterns, and beginnings for protocols.
+
+    Where its own name will not do, that of a link to it.
+
+    Raises:
+        RunError: there is no place for a link.
+    """
+    absolute = path.absolute()
+    if _PLAIN.fullmatch(str(absolute)):
+        return str(absolute)
+    link = _place_for_links(path) / (hashlib.sha256(os.fsencode(absolute)).hexdigest()[:32] + path.suffix)
+    if not _PLAIN.fullmatch(str(link)):
+        link = link.with_suffix("")
+    try:
+        with suppress(FileExistsError):
+            link.symlink_to(absolute)
+    except OSError as error:
+        raise RunError(f"cannot link to {path} from {link}: {error.strerror}") from error
+    return str(link)
+
+
+def duckdb_literal(path: Path) -> str:
+    """A file that is to be made, as a text in SQL; its own name is one of ours, its folder's may be any.
+
+    Raises:
+        RunError: see `duckdb_pattern`.
+    """
+    return "'" + f"{duckdb_pattern(path.parent)}/{path.name}".replace("'", "''") + "'"
+
+
+@contextmanager
+def database_at(path: Path) -> Iterator[str]:
+    """The file of a database, to be read, as a text in SQL: itself, or a copy, since DuckDB sees through a link.
+
+    Raises:
+        RunError: there is no place for a copy.
+    """
+    if has_plain_name(path):
+        yield duckdb_literal(path)
+        return
+    with _temporary_folder(path) as folder:
+        database = folder / "database.duckdb"
+        with open_to_read(path) as original, create(database) as copy:
+            shutil.copyfileobj(original, copy, 1 << 20)
+        yield duckdb_literal(database)
+
+
+@contextmanager
+def work_beside(path: Path, ending: str) -> Iterator[Path]:
+    """Where a database is made that is then put in a path's place: beside it, or where names are plain."""
+    if has_plain_name(path):
+        yield path.with_name(path.name + ending)
+        return
+    with _temporary_folder(path) as folder:
+        yield folder / ("database" + ending)
+
+
+def has_plain_name(path: Path) -> bool:
+    """Whether DuckDB can open a database there: it follows links to the name behind them."""
+    return _PLAIN.fullmatch(os.path.realpath(path)) is not None
+
+
+@contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    try:
+        made = TemporaryDirectory(prefix="nip-run-")
+    except OSError as error:
+        raise _no_place_for(path) from error
+    with made as name:
+        if not has_plain_name(Path(name)):
+            raise _no_place_for(path)
+        yield Path(name)
+
+
+def _place_for_links(path: Path) -> Path:
+    try:
+        folder = Path(_links().name)
+    except OSError as error:
+        raise _no_place_for(path) from error
+    if not _PLAIN.fullmatch(str(folder)):
+        raise _no_place_for(path)
+    return folder
+
+
+@cache
+def _links() -> TemporaryDirectory[str]:
+    """A folder of links that is gone when the process ends."""
+    return TemporaryDirectory(prefix="nip-run-")
+
+
+def _no_place_for(path: Path) -> RunError:
+    return RunError(
+        f"DuckDB cannot open {path} by this name, and there is no temporary folder with a plain name; set TMPDIR to "
+        "one, or rename the folder"
+    )
 
 
 @contextmanager

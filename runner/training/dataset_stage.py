@@ -14,7 +14,7 @@ from runner.spec.trainers import TrainerSettings
 from runner.training.build_datasets import build_datasets
 from runner.training.games import Games
 from runner.training.plan import TrainingPlan
-from runner.training.stage_log import StageLog, iteration_folder
+from runner.training.stage_log import ITERATIONS, StageLog, iteration_folder
 from runner.training.stages import DatasetReport, DatasetsBuilt, JobNoted
 
 log = logging.getLogger("nip_run.training")
@@ -51,7 +51,7 @@ class DatasetStage:
         formats = self._formats_to_build(iteration, before)
         if not formats:
             return before
-        folder = iteration_folder(self.folder, iteration)
+        folder = self.folder.make(ITERATIONS, str(iteration))
         built = build_datasets(self.plan, iteration, self.games.learnt_from(iteration), folder, formats)
         for group, report in built.items():
             if group in before:

@@ -14,6 +14,7 @@ from runner.hashing import derived_seed, file_hash, tagged_hash
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.spec.trainers import TrainerSettings
+from runner.storage.files import make_folder
 from runner.training.backends.base import Backend, FineTuneJob, JobHandle, JobNote, JobState, JobStatus
 from runner.training.dataset_stage import edited_by_user
 from runner.training.plan import Models, TrainingPlan
@@ -71,7 +72,10 @@ class GroupJob:
             self._handle = trained.handle
             self.status = JobStatus(JobState.SUCCEEDED, trained.model, facts=trained.facts)
             return
-        self.job.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            make_folder(self.job.folder)
+        except OSError as error:
+            raise RunError(f"cannot make {self.job.folder}: {error.strerror}") from error
         if self.edit is not None:
             log.warning("iteration %d: %s: %s", self.iteration, self.group, self.edit.note)
         noted = self.stages.of_group(JobNoted, self.iteration, self.group)

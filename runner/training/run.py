@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from runner.errors import BudgetExhausted, Interrupted, NipRunError, RunError, UsageError, Waiting
+from runner.errors import BudgetExhausted, FolderGoneError, Interrupted, NipRunError, RunError, UsageError, Waiting
 from runner.models.layers.budget import Budget
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
@@ -109,7 +109,7 @@ class _Work:
             sigterm_as_keyboard_interrupt(),
             self._finishing(),
             log_to(self.folder.log),
-            stage_log(self.folder.path) as stages,
+            stage_log(self.folder, self.plan.identity) as stages,
         ):
             loop = Loop(self.plan, self.folder, stages, self._run_games, self._connect, self._switched, self.sleep)
             loop.run()
@@ -183,6 +183,8 @@ class _Work:
         except KeyboardInterrupt:
             end(Status.INTERRUPTED)
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
+        except FolderGoneError:
+            raise  # what stands at the folder's place now is not ours to write to
         except (Waiting, Interrupted, BudgetExhausted):
             end(Status.INTERRUPTED)
             raise

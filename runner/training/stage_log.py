@@ -11,12 +11,12 @@ from typing import Any
 
 from runner.aio import run_sync
 from runner.errors import JournalError
-from runner.results.folder import RunFolder
+from runner.results.folder import STAGE_LOG, RunFolder
 from runner.storage import formats
-from runner.storage.journal import Journal, read_journal
+from runner.storage.journal import Journal
+from runner.storage.log_lines import read_journal
 from runner.training.stages import RECORDS, Begun, StageRecord, Stages
 
-STAGE_LOG = "stages.jsonl"
 ITERATIONS = "iterations"
 """The folder of the datasets and of what trainers leave, in a folder for each iteration."""
 
@@ -75,19 +75,20 @@ def _parsed(record: dict[str, Any], path: Path) -> StageRecord:
 
 
 @contextmanager
-def stage_log(folder: Path) -> Iterator[StageLog]:
-    """The log of a run's stages, open; begun where there is none.
+def stage_log(folder: RunFolder, run: str) -> Iterator[StageLog]:
+    """The log of the stages of the run with this identity, open; begun where there is none.
 
     Raises:
-        JournalError: see `read_stages`; or it cannot be written.
+        JournalError: see `read_stages`; or it is of another run, or cannot be written.
     """
-    records = read_stages(folder).records
-    journal = Journal(folder / STAGE_LOG)
+    records = read_stages(folder.path).records
+    journal = Journal(folder.stage_log, run=run)
     try:
         stages = StageLog(records, journal)
         if not records:
             # What tells this run's jobs from those of a run of the same id in another folder.
-            stages.add(Begun(token=secrets.token_hex(8), format=formats.LOG_FORMAT))
+            token = secrets.token_hex(8)
+            stages.add(Begun(token=token, format=formats.LOG_FORMAT, run=run, run_id=folder.run_id))
         yield stages
     finally:
         run_sync(journal.close)

@@ -122,10 +122,13 @@ class Begun(StageRecord):
     token: str
     format: int = 0
     """The version of the log's format; 0.1.0 wrote none."""
+    run: str = ""
+    run_id: str = ""
+    """The identity of the run and its id, from format 2 on; see `storage.log_lines`."""
 
     def to_plain(self) -> dict[str, Any]:
         plain = super().to_plain()
-        return plain if self.format else {name: value for name, value in plain.items() if name != "format"}
+        return {name: value for name, value in plain.items() if value or name not in ("format", "run", "run_id")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,10 +39,14 @@ def test_everything_new_says_its_format(folder: Path) -> None:
     assert called("run", "specs/learning.yaml", "-q", "--results", "new", cwd=folder).code == 1
     run = folder / played["folder"]
     assert read_json(run / "manifest.json")["format"] == 1
-    assert journal(run)[0] == {"kind": "begun", "format": 1, "seq": 0}
+    manifest, first = read_json(run / "manifest.json"), journal(run)[0]
+    whose = {"run": manifest["identity"], "run_id": manifest["run_id"]}
+    assert first == {"kind": "begun", "format": 2, "seq": 0, **whose, "journal": first["journal"]}
+    assert len(first["journal"]) == 16
     assert [record["kind"] for record in journal(run)].count("begun") == 1
     begun = journal(run_folder(folder, "learning", "new"), "stages.jsonl")[0]
-    assert (begun["stage"], begun["format"]) == ("begun", 1)
+    training = read_json(run_folder(folder, "learning", "new") / "manifest.json")
+    assert (begun["stage"], begun["format"], begun["run"]) == ("begun", 2, training["identity"])
     assert cache_format(folder / "own.sqlite") == 1
     assert board_format(folder / "new" / "leaderboard.duckdb") == 1
 
@@ -73,7 +77,7 @@ def newer_manifest(folder: Path) -> Path:
 
 def newer_log(path: Path) -> Path:
     """The first record has the form that it has in every version; what follows need not."""
-    body = json.dumps({"format": 2, "seq": 0, "kind": "begun"}, sort_keys=True, separators=(",", ":")).encode()
+    body = json.dumps({"format": 3, "seq": 0, "kind": "begun"}, sort_keys=True, separators=(",", ":")).encode()
     path.write_bytes(b"%08x %b\n" % (zlib.crc32(body), body) + b"what is not known")
     return path
 
@@ -128,9 +132,9 @@ def test_what_is_newer_is_refused_and_nothing_is_changed(folder: Path, name: str
     refused = called(*words, cwd=folder)
     assert refused.code == 1
     assert refused.err.startswith(str(path.relative_to(folder)) if name != "explain misses" else "results/runs/served")
-    assert (
-        f"{path.name} was written by a newer nip-run (its format is 2, this one knows up to 1); upgrade" in refused.err
-    )
+    newer, known = (3, 2) if path.suffix == ".jsonl" else (2, 1)
+    said = f"{path.name} was written by a newer nip-run (its format is {newer}, this one knows up to {known}); upgrade"
+    assert said in refused.err
     assert contents(folder) == before
 
 

@@ -12,7 +12,7 @@ from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.connect import connect
 from runner.models.events import CallEvents
 from runner.models.layers.budget import Budget, BudgetSettings
-from runner.models.policy import TransientPolicy
+from runner.models.policy import Retry, TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
 from tests.support.calls import answer_to
@@ -23,7 +23,7 @@ GROUPS = {
     "batch": ModelSettings(model="tiny", base_url=URL, batch=True),
     "offline": ModelSettings(provider="dummy"),
 }
-POLICY = TransientPolicy(attempts=3, first_wait=0.0)
+POLICY = Retry(transient=TransientPolicy(attempts=3, first_wait=0.0))
 
 
 class Flaky:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 
 from runner.errors import TransientError
+from runner.models.records import completion_fields, completion_from_fields
 from tests.support.openai_calls import answered, ask, settings
 from tests.support.servers.chat_client import serving
 
@@ -100,7 +102,30 @@ def test_an_odd_finish_reason_is_no_crash(reason: Any) -> None:
     assert found.finish_reason is None or isinstance(found.finish_reason, str)
 
 
-def test_text_that_utf_8_cannot_hold_does_not_get_through() -> None:
-    """JSON can spell half a surrogate pair; a journal cannot write one."""
-    with pytest.raises(TransientError):
-        answered(200, '{"choices": [{"finish_reason": "stop", "message": {"content": "\\ud800"}}]}')
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ('{"choices": [{"message": {"content": "\\ud800 x"}}]}', "\ufffd x"),
+        ('{"choices": [{"message": {"content": "\\ud83d\\ude00 \\ude00"}}]}', "\U0001f600 \ufffd"),
+        ('\ufeff{"choices": [{"message": {"content": "x"}}]}', "x"),
+        ('{"choices": [{"message": {"content": "a\nb\0c"}}]}', "a\nb\0c"),
+        ('{"choices": [{"message": {"content": "x"}}], "a": [NaN, -Infinity, 1e999, ' + "9" * 5000 + "]}", "x"),
+        ('{"choices": [{"message": {"content": "x"}}]}{"choices": []}', "x"),
+    ],
+)
+def test_a_paid_answer_is_kept_whatever_its_bytes(body: str, text: str) -> None:
+    completion = answered(200, body)
+    assert (completion.choices[0].text, completion.altered) == (text, ("bytes",))
+    assert completion_from_fields(orjson.loads(orjson.dumps(completion_fields(completion)))) == completion
+
+
+def test_an_answer_that_was_not_changed_has_no_note_of_it_in_its_record() -> None:
+    completion = answered(200, {"choices": [choice(content="a \0 b \u00e9")]})
+    assert completion.choices[0].text == "a \0 b \u00e9"
+    assert "altered" not in completion_fields(completion)
+
+
+@pytest.mark.parametrize("integer", [2**63, 2**64, 10**30])
+def test_large_integers_are_read(integer: int) -> None:
+    completion = answered(200, {"choices": [choice(content="x")], "more": integer})
+    assert completion.other["more"] == pytest.approx(integer)

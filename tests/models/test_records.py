@@ -24,7 +24,7 @@ from runner.models.records import (
     read_records,
 )
 from runner.models.tally import Tally
-from runner.storage.journal import JournalReader, encode
+from runner.storage.log_lines import JournalReader, encode
 
 SAMPLE = SampleKey("p0", 2, 1, "prover", 0)
 ASKED = Asked("p", "m")

@@ -13,7 +13,8 @@ import pytest
 from runner.errors import CallError, ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
 from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.events import CallEvents
-from runner.models.layers.retry import own_wait, with_retries
+from runner.models.layers.retry import with_retries
+from runner.models.layers.waits import own_wait
 from runner.models.policy import TransientPolicy
 from runner.models.providers.openai_wire import retry_after
 from tests.support.calls import answer_to

@@ -16,7 +16,8 @@ from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.journal_index import JournalIndex
 from runner.models.layers.journaled import JournaledCompleter
 from runner.spec.load import load_spec
-from runner.storage.journal import Journal, read_journal
+from runner.storage.journal import Journal
+from runner.storage.log_lines import read_journal
 from tests.support.processes import nip_run_here, started_silent
 from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing

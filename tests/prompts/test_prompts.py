@@ -137,7 +137,8 @@ from runner.errors import NipRunError, Place
 from tests.prompts.test_prompts import rendered
 folder, source = Path(sys.argv[1]), sys.argv[2]
 try:
-    print("rendered", len(rendered(folder, source, {"question": "q" * 20_000, "solution": "a\\n" * 2_000})))
+    columns = {"question": "q" * 200_000, "solution": "a\\n" * 20_000, "rows": [["x" * 1000] * 100] * 100}
+    print("rendered", len(rendered(folder, source, columns)))
 except NipRunError as error:
     print("refused", error)
 """
@@ -159,6 +160,17 @@ except NipRunError as error:
         "{% for x in question %}{% if question|join(question)|length %}{% endif %}{% endfor %}",
         "{{ question }}" * 2000,
         "{{ (" * 10 + "question" + "~question)" * 10 + "|length }}",
+        "{% for x in question %}" + "{% if question|title|title %}{% endif %}" * 150 + "{% endfor %}",
+        "{% for x in question %}" + "{{ question == question }}" * 200 + "{% endfor %}",
+        "{% for x in question %}" + "{% if 'b' in question %}{% endif %}" * 200 + "{% endfor %}",
+        "{% for x in question %}" + "{% if question is in [solution] %}{% endif %}" * 150 + "{% endfor %}",
+        "{% for x in question %}" + "{% if x %}{% endif %}" * 400 + "{% endfor %}",
+        "{% for x in question %}{% if [" + "rows," * 1500 + "1]|length %}{% endif %}{% endfor %}",
+        "{% for x in question %}{% if " + "(" * 20 + "question" + "+question)" * 20 + " %}{% endif %}{% endfor %}",
+        "{% for x in question if " + "x == 'b' or " * 300 + "false %}{% endfor %}",
+        "{{ [" + "question," * 800 + "1] }}",
+        "{{ rows" + "|wordcount }}{{ question" * 300 + " }}",
+        "{{ " + "9" * 5000 + " }}",
     ],
     ids=lambda source: source[:60],
 )
@@ -188,9 +200,33 @@ def test_what_fails_while_it_is_rendered_names_the_template(tmp_path: Path, sour
         rendered(tmp_path, source)
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["{{ question['title'] }}", "{{ question['ti' ~ 'tle'] }}", "{{ size['real'] }}", "{{ tags['append'] }}",
+     "{% for x in tags %}{{ loop['cycle'] }}{% endfor %}", "{{ question[tags[0]] }}"],
+)  # fmt: skip
+def test_a_subscript_reaches_items_and_never_attributes(tmp_path: Path, source: str) -> None:
+    columns = {**COLUMNS, "tags": ["upper"]}
+    with pytest.raises(RunError, match="has no"):
+        rendered(tmp_path, source, columns)
+
+
+def test_a_subscript_reaches_the_items_of_lists_and_mappings(tmp_path: Path) -> None:
+    columns = {**COLUMNS, "rows": [{"title": "one"}, {"title": "two"}]}
+    assert rendered(tmp_path, "{{ rows[1]['title'] }}{{ question[0] }}", columns) == "twoW"
+
+
 def test_a_file_that_renders_too_much_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="'verifier' renders to more than 4 MiB"):
         rendered(tmp_path, "{% for x in question %}{{ question }}{% endfor %}", {**COLUMNS, "question": "q" * 3000})
+
+
+def test_a_template_that_nests_deep_is_refused_before_it_is_compiled(tmp_path: Path) -> None:
+    chain = "{% if " + "size == 1 or " * 120 + "false %}{% endif %}"
+    assert refusal(tmp_path, chain) == "verifier.jinja:1:1: the template nests too deep"
+    assert (
+        rendered(tmp_path, chain.replace("size == 1 or " * 120, "size == 5 or " * 80).replace("%}{%", "%}x{%")) == "x"
+    )
 
 
 def test_all_that_is_forbidden_is_reported_with_its_line(tmp_path: Path) -> None:

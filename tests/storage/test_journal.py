@@ -6,22 +6,15 @@ import asyncio
 import errno
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.errors import JournalError, NewerFormatError, RunDirectoryError
-from runner.storage.journal import (
-    Disk,
-    Journal,
-    JournalReader,
-    RealDisk,
-    check_log_format,
-    decode,
-    encode,
-    read_journal,
-)
+from runner.storage.journal import Disk, Journal, RealDisk
+from runner.storage.log_lines import JournalReader, check_log_format, decode, encode, read_journal
 from tests.support.processes import python
 
 
@@ -133,10 +126,10 @@ def test_cut_at_every_byte_a_journal_has_one_first_record(tmp_path: Path) -> Non
 
 def test_a_newer_journal_is_neither_read_nor_cut(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    newer = encode(0, {"kind": "begun", "format": 2}) + b"what is torn by our rules"
+    newer = encode(0, {"kind": "begun", "format": 3}) + b"what is torn by our rules"
     path.write_bytes(newer)
     for use in (opened_and_closed, check_log_format, lambda file: list(read_journal(file))):
-        with pytest.raises(NewerFormatError, match=r"format is 2, this one knows up to 1"):
+        with pytest.raises(NewerFormatError, match=r"format is 3, this one knows up to 2"):
             use(path)
     assert path.read_bytes() == newer
 
@@ -418,3 +411,17 @@ def test_random_damage_never_gives_a_record_that_was_not_written(tmp_path: Path)
         except JournalError:
             continue
         assert found == good[: len(found)]
+
+
+def test_a_long_record_is_read_in_the_time_that_its_bytes_take(tmp_path: Path) -> None:
+    """Read in small pieces that are added up, it was copied two thousand times."""
+    text = "x" * (32 << 20)
+    journal = Journal(tmp_path / "journal.jsonl", durable=False)
+    journal.append_now({"kind": "call", "text": text})
+    journal.append_now({"kind": "call", "text": "short"})
+    ((first, _), (second, _)) = read_journal(tmp_path / "journal.jsonl")
+    begun = time.perf_counter()
+    assert journal.record(first)["text"] == text
+    assert journal.record(second)["text"] == "short"
+    assert time.perf_counter() - begun < 2.0
+    asyncio.run(journal.close())

@@ -13,7 +13,7 @@ from runner.api import run
 from runner.results.folder import RunFolder
 from runner.runs.run import RunResult
 from runner.spec.load import load_spec
-from runner.storage.journal import read_journal
+from runner.storage.log_lines import read_journal
 from tests.support.specs import merged
 
 TRAIN, TEST = 12, 6

@@ -10,9 +10,10 @@ import pytest
 
 from runner.errors import JournalError
 from runner.hashing import canonical
-from runner.storage.journal import encode
-from runner.training.stage_log import read_stages
-from runner.training.stages import RECORDS, Begun, GroupRecord, StageKind, TrainingEnded, Waited
+from runner.results.folder import RunFolder
+from runner.storage.log_lines import encode
+from runner.training.stage_log import read_stages, stage_log
+from runner.training.stages import RECORDS, Begun, GroupRecord, StageKind, StageRecord, TrainingEnded, Waited
 
 REPORT = (
     '{"agents":["prover"],"examples":4,"file":"p.sft.jsonl","for":"p","format":"openai","left_out":{"repeated":1},'
@@ -67,6 +68,33 @@ def test_a_record_that_lacks_a_key_is_named(tmp_path: Path) -> None:
     del trained["model"]
     with pytest.raises(JournalError, match=r"stages\.jsonl: record 1 of stage 'trained' lacks a key: .*'model'"):
         read_stages(log_of(tmp_path, begun, trained))
+
+
+def begun_log(folder: Path, *records: StageRecord) -> bytes:
+    folder.mkdir()
+    with stage_log(RunFolder(folder), "the identity") as stages:
+        for record in records:
+            stages.add(record)
+    return (folder / "stages.jsonl").read_bytes()
+
+
+def test_a_stage_of_another_log_is_refused(tmp_path: Path) -> None:
+    """Two runs of one spec have the same stages; what one has trained is not what the other has."""
+    waited = [Waited(iteration=index, group="p") for index in range(3)]
+    mine = begun_log(tmp_path / "one", *waited).splitlines(keepends=True)
+    theirs = begun_log(tmp_path / "two", *waited).splitlines(keepends=True)
+    assert read_stages(tmp_path / "one").records[1:] == waited
+    log = tmp_path / "one" / "stages.jsonl"
+    log.write_bytes(b"".join([*mine[:-1], theirs[-1]]))
+    with (
+        pytest.raises(JournalError, match=r"stages\.jsonl is damaged at byte \d+: what stands there is whole"),
+        stage_log(RunFolder(tmp_path / "one"), "the identity"),
+    ):
+        pass
+    log.write_bytes(b"".join(mine))
+    with pytest.raises(JournalError, match="is of another run, 'one'"), stage_log(RunFolder(tmp_path / "one"), "other"):
+        pass
+    assert log.read_bytes() == b"".join(mine)
 
 
 def test_stages_are_found_by_group_and_iteration(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from runner.models.base import Complete, Completion, Request
 from runner.models.providers.openai_body import request_body
 from runner.models.records import completion_fields, completion_from_fields
 from runner.models.settings import ModelSettings
+from runner.storage.files import make_folders
 from runner.storage.formats import CACHE, refuse_newer
 
 BUSY_SECONDS = 30.0
@@ -57,8 +58,8 @@ class Cache:
         """
         self._path, self._run_id = path, run_id
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            make_folders(path.parent)
+            self._db = sqlite3.connect(path.absolute(), timeout=BUSY_SECONDS, isolation_level=None)  # not `file:`
             refuse_newer(path, self._db.execute("PRAGMA user_version").fetchone()[0], CACHE)
             self._db.execute("PRAGMA journal_mode=WAL")
             # One of 0.1.0 has the table and stays as it is, without a version.

@@ -24,6 +24,7 @@ from runner.hashing import canonical
 from runner.models.base import SampleKey
 from runner.models.records import BatchRecord, LostRecord, Record
 from runner.models.tally import Tally
+from runner.storage.files import create_only, is_there, open_to_read
 
 _NAME_BYTES = 16
 _SLOT = struct.Struct("<16sqdqq")
@@ -77,7 +78,7 @@ class InFlight:
 
     def _write(self, at: int, data: bytes) -> None:
         if self._file is None:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._file = create_only(self._path, os.O_WRONLY)
             self._write(0, os.urandom(_NAME_BYTES))
         if os.pwrite(self._file, data, at) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -85,10 +86,11 @@ class InFlight:
     def close(self) -> None:
         """Let go of the file, and remove it if no call is left in it."""
         if self._file is not None:
+            # Of a folder that took the place of ours, the file is another process's.
+            if not self._taken and is_there(self._path, self._file):
+                self._path.unlink(missing_ok=True)
             os.close(self._file)
             self._file = None
-            if not self._taken:
-                self._path.unlink(missing_ok=True)
 
 
 class AbandonedCalls:
@@ -96,7 +98,8 @@ class AbandonedCalls:
 
     def __init__(self, path: Path) -> None:
         try:
-            data = path.read_bytes()
+            with open_to_read(path) as file:
+                data = file.read()
         except FileNotFoundError:
             data = b""
         except OSError as error:

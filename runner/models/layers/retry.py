@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from runner.errors import TransientError
 from runner.models.base import Complete, Completion, Request
 from runner.models.events import CallEvents
+from runner.models.layers.breaker import Breaker
+from runner.models.layers.waits import own_wait
 from runner.models.policy import TransientPolicy
 
 
@@ -19,12 +21,14 @@ def with_retries(
     events: CallEvents,
     *,
     timed: Callable[[Request], bool] = lambda _: True,
+    breaker_of: Callable[[Request], Breaker | None] = lambda _: None,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
     rng: random.Random | None = None,
 ) -> Complete:
     """`complete` with transient failures asked again; `timed` says for which calls the total time is bounded.
 
+    `breaker_of` is the breaker of the server that a request goes to, where it has one.
     The total time runs from the first failure: waiting for a place or for a rate is no failure. Jitter draws
     from a generator of its own: waiting is the one thing that may differ between equal runs.
     """
@@ -33,28 +37,22 @@ def with_retries(
     async def retrying(request: Request) -> Completion:
         started = clock()
         attempt = 0
+        breaker = breaker_of(request)
         while True:
             attempt += 1
             try:
-                return await complete(request)
+                return await (complete(request) if breaker is None else breaker.guard(complete, request))
             except TransientError as error:
                 # A server that says `0` says no more than that it does not know.
                 wait = error.retry_after or own_wait(policy, attempt, jitter)
                 started = started if attempt > 1 else clock()
                 late = timed(request) and clock() - started + wait > policy.total_seconds
-                last = attempt >= policy.attempts or late
+                last = attempt >= min(policy.attempts, error.attempts or policy.attempts) or late
                 await events.failed(request, attempt, error, -1.0 if last else wait)
+                if breaker is not None:
+                    breaker.check()
                 if last:
                     raise
                 await sleep(wait)
 
     return retrying
-
-
-def own_wait(policy: TransientPolicy, attempt: int, rng: random.Random) -> float:
-    """Seconds before the next call after `attempt` failed ones."""
-    try:
-        wait = min(policy.first_wait * policy.factor ** (attempt - 1), policy.max_wait)
-    except OverflowError:
-        wait = policy.max_wait
-    return wait * (1 - policy.jitter * rng.random())

@@ -4,34 +4,42 @@ The client is the official one: it holds the key, the base URL and the headers, 
 retries are off, because the spec's policy is the only one. Two things are left out that have no use here and
 that cost more than all the rest: the walk over every message that converts typed parameters, and the building of
 response models. The body is serialised once and the answer is read from its bytes. The transport is the
-client's aiohttp one, whose pool does not slow down with the number of connections.
+edge (see `openai_http`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import aiohttp
 import httpx2
 import openai
 
-from runner.errors import NipRunError, ProviderRefusal, SeveralRefusedError, TransientError
+from runner.errors import NipRunError, ProviderRefusal, RunError, SeveralRefusedError, TransientError
 from runner.models.base import Completion, Request
+from runner.models.providers.bodies import Places
+from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
-from runner.models.providers.openai_wire import BASE_URL, classified, key_variable, read_completion, refuses_n, where
+from runner.models.providers.openai_http import ALTERED, CLOSE_SECONDS, LeanHttp, TooLargeError, UnreadableError
+from runner.models.providers.openai_wire import BASE_URL, classified, read_completion, refuses_n, where
 from runner.models.settings import ModelSettings
+from runner.redaction import redacted, remember
 
-CONNECT_SECONDS = 10.0
+T = TypeVar("T")
+
+Client = openai.AsyncOpenAI
 
 
-def make_client(settings: ModelSettings, group: str, connections: int) -> openai.AsyncOpenAI:
-    """The official client for one model group; it follows no redirect and reads no proxy from the environment.
+def make_client(settings: ModelSettings, group: str, connections: int, places: Places | None = None) -> Client:
+    """The official client for one model group, on the edge's transport; `places` are those that a run shares.
 
     Raises:
         ProviderRefusal: the environment holds no key.
@@ -40,82 +48,21 @@ def make_client(settings: ModelSettings, group: str, connections: int) -> openai
         api_key=_key(settings, group),
         base_url=settings.base_url or BASE_URL,
         max_retries=0,
-        http_client=_LeanHttp(
-            timeout=httpx2.Timeout(settings.timeout, connect=CONNECT_SECONDS),
-            limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
-            follow_redirects=False,
-            trust_env=False,
-        ),
+        http_client=LeanHttp(settings.timeout, connections, places or Places()),
     )
     _keep_from_other_servers(client, settings)
     return client
 
 
-def make_sync_client(settings: ModelSettings, group: str) -> openai.OpenAI:
-    """The client for the few slow calls beside the games, under the same rules.
-
-    Raises:
-        ProviderRefusal: the environment holds no key.
-    """
-    client = openai.OpenAI(
-        api_key=_key(settings, group),
-        base_url=settings.base_url or BASE_URL,
-        max_retries=0,
-        http_client=openai.DefaultHttpxClient(
-            timeout=httpx2.Timeout(settings.timeout, connect=CONNECT_SECONDS),
-            limits=httpx2.Limits(max_keepalive_connections=0),  # the next call is minutes away
-            follow_redirects=False,
-            trust_env=False,
-        ),
-    )
-    _keep_from_other_servers(client, settings)
-    return client
-
-
-def _keep_from_other_servers(client: openai.AsyncOpenAI | openai.OpenAI, settings: ModelSettings) -> None:
+def _keep_from_other_servers(client: Client, settings: ModelSettings) -> None:
     """What the environment holds for OpenAI (organization, project, headers) is not for any other server."""
     if settings.base_url is not None:
         client.organization = client.project = None
         client._custom_headers = {}  # noqa: SLF001 - filled from OPENAI_CUSTOM_HEADERS, with no public way to refuse
 
 
-class _LeanHttp(openai.DefaultAioHttpClient):
-    """The client's aiohttp transport without httpx's work around it that our one kind of request has no use for.
-
-    The client gives whole headers and an absolute address; merging both with defaults, and flows for redirects and
-    authentication, are left out. Uploads of files, and all other bodies that are not plain bytes, go the long way.
-    """
-
-    _addresses: ClassVar[dict[str, httpx2.URL]] = {}
-
-    def build_request(self, method: str, url: Any, **options: Any) -> httpx2.Request:
-        content = options.get("content")
-        if not isinstance(content, bytes) or options.get("params") or options.get("files"):
-            return super().build_request(method, url, **options)
-        address = self._addresses.get(url)
-        if address is None:
-            address = self._addresses[url] = httpx2.URL(url)
-        timeout = options.get("timeout")
-        extensions: dict[str, Any] = {"timeout": timeout.as_dict()} if isinstance(timeout, httpx2.Timeout) else {}
-        request = httpx2.Request(
-            method, address, headers=options.get("headers"), content=content, extensions=extensions
-        )
-        request.extensions["lean"] = True
-        return request
-
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        if not request.extensions.get("lean"):
-            return await super().send(request, **options)
-        response = await self._transport.handle_async_request(request)
-        try:
-            await response.aread()
-        finally:
-            await response.aclose()
-        return response
-
-
 def _key(settings: ModelSettings, group: str) -> str:
-    variable = key_variable(settings)
+    variable = settings.key_variable
     if variable is None:
         return "none"
     key = os.environ.get(variable, "").strip()
@@ -124,23 +71,86 @@ def _key(settings: ModelSettings, group: str) -> str:
             f"models.{group}: the environment variable {variable} holds no key; set it, or name another with "
             f"models.{group}.api_key_env"
         )
+    remember(key)
     return key
 
 
 def map_client_error(error: Exception, settings: ModelSettings, group: str) -> NipRunError:
     """Any error of the client, as the class of failure that it is."""
     here = where(settings, group)
+    cause = redacted(str(error.__cause__ or error))
+    if isinstance(error.__cause__, TooLargeError):
+        # The call may have been billed, and the next answer is most likely as large: one more try tells a server that
+        # had a bad moment from one that is like this. The game then ends; another process may have more luck.
+        return TransientError(f"{here}: {cause}", attempts=2)
+    if isinstance(error.__cause__, UnreadableError):
+        return TransientError(f"{here}: {cause}")
     if isinstance(error, openai.APITimeoutError):
-        return TransientError(f"no answer from {here}: {error.__cause__ or error}")
+        return _unanswered(f"no answer from {here}: {cause}", error)
     if isinstance(error, openai.APIConnectionError):
-        return TransientError(f"cannot reach {here}: {error.__cause__ or error}")
+        return _unanswered(f"cannot reach {here}: {cause}", error)
     if isinstance(error, openai.APIStatusError):
         return classified(error.status_code, error.body, error.response.headers, settings, group)
-    return TransientError(f"the call to {here} failed: {error}")
+    return TransientError(f"the call to {here} failed: {cause}")
 
 
-CLIENT_ERRORS = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError, ValueError)
+def _unanswered(said: str, error: Exception) -> NipRunError:
+    """A call without an answer; where this process can open no more files, that is no fault of the server's."""
+    if _has_too_many_files(error):
+        return RunError(
+            "this process may open no more files; lower rollouts.concurrency or raise `ulimit -n`, and run the same "
+            "command again: everything that was paid for is kept"
+        )
+    return TransientError(said, unreachable=isinstance(error.__cause__, (httpx2.ConnectError, httpx2.ConnectTimeout)))
+
+
+def _has_too_many_files(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def without_secret_cause(error: Exception) -> Exception | None:
+    """The error as the cause of ours; none where it, or what caused it, tells a secret."""
+    told: BaseException | None = error
+    while told is not None:
+        if redacted(str(told)) != str(told):
+            return None
+        told = told.__cause__ or told.__context__
+    return error
+
+
+CLIENT_ERRORS = (
+    openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError, ValueError, RecursionError,
+)  # fmt: skip
 """All that the client and its transport raise for a call; `aiohttp` lets its own errors for broken HTTP through."""
+
+
+SLOWEST = 64 << 10
+"""Bytes a second: a file that goes or comes more slowly is given up."""
+
+
+async def within(settings: ModelSettings, call: Awaitable[T], size: int = 0) -> T:
+    """A call beside the games, with an end: the time of any call, and more for a file of so many bytes.
+
+    Raises:
+        TimeoutError: it took longer; one of the `CLIENT_ERRORS`.
+    """
+    seconds = settings.timeout + size / SLOWEST
+    try:
+        async with asyncio.timeout(seconds):
+            return await call
+    except TimeoutError as error:
+        raise TimeoutError(f"no answer in {seconds:g} s") from error
+
+
+async def close_client(client: Client) -> None:
+    """Close the connections; a server that does not let go of one is left to the system."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await client.close()
 
 
 class OpenAiModel:
@@ -152,11 +162,12 @@ class OpenAiModel:
         group: str,
         connections: int,
         learn: Callable[[Mapping[str, str]], None] | None = None,
+        places: Places | None = None,
     ) -> None:
         self._settings = settings
         self._group = group
         self._learn = learn or (lambda _: None)
-        self._client = make_client(settings, group, connections)
+        self._client = make_client(settings, group, connections, places)
         # An absolute address spares the client the join with its base URL at each call.
         base = self._client.base_url
         self._address = str(base.copy_with(raw_path=base.raw_path + b"chat/completions"))
@@ -164,7 +175,7 @@ class OpenAiModel:
         self._numbers = itertools.count()
 
     async def close(self) -> None:
-        await self._client.close()
+        await close_client(self._client)
 
     def _options(self) -> Any:
         """What the client would make again for each call: deep copies of its defaults, and a random key.
@@ -206,9 +217,16 @@ class OpenAiModel:
             if isinstance(error, openai.APIStatusError):
                 self._learn(error.response.headers)
                 if n is not None and refuses_n(error.status_code, error.body):
-                    said = f"{where(self._settings, self._group)} refuses n: {error.message}"
-                    raise SeveralRefusedError(said, status=error.status_code) from error
-            raise map_client_error(error, self._settings, self._group) from error
+                    said = f"{where(self._settings, self._group)} refuses n: {redacted(error.message)}"
+                    raise SeveralRefusedError(said, status=error.status_code) from None
+            raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
         self._learn(response.headers)
         latency = round((time.perf_counter() - started) * 1000, 3)
-        return read_completion(response.content, response.headers, request, self._settings, latency_ms=latency)
+        content, headers = response.content, response.headers
+        altered = (SECRET_ALTERED,) if ALTERED in response.extensions else ()
+        try:
+            return read_completion(content, headers, request, self._settings, latency_ms=latency, altered=altered)
+        except NipRunError as error:
+            # Retries wait with the error in hand, and its traceback would hold the whole answer.
+            del response, content
+            raise error.with_traceback(None) from None

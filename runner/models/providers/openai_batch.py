@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,8 +21,17 @@ from runner.aio import cancel_all
 from runner.errors import NipRunError, ProviderRefusal, TransientError
 from runner.hashing import tagged_hash
 from runner.models.base import Completion, Request
-from runner.models.providers.openai import CLIENT_ERRORS, make_client, map_client_error
+from runner.models.providers.batch_results import BatchResults, Row
+from runner.models.providers.openai import (
+    CLIENT_ERRORS,
+    close_client,
+    make_client,
+    map_client_error,
+    within,
+    without_secret_cause,
+)
 from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
 from runner.models.providers.openai_wire import classified, read_completion
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
@@ -57,7 +65,7 @@ class _Sent:
     batch_id: str
     from_earlier_process: bool = False
     waiting: dict[str, _Waiting] = field(default_factory=dict)
-    results: dict[str, dict[str, Any]] | None = None
+    results: BatchResults | None = None
 
 
 def custom_id(request: Request, body: bytes) -> str:
@@ -91,6 +99,7 @@ class BatchModel:
         self._found: asyncio.Task[None] | None = None
         self._lines: dict[str, _Sent] = {}
         self._failure: BaseException | None = None
+        self._opened: list[BatchResults] = []
 
     async def complete(self, request: Request) -> Completion:
         """Wait for this call's line in some batch.
@@ -115,8 +124,8 @@ class BatchModel:
         sent = self._lines.pop(name, None)
         if sent is not None and sent.results is None:
             sent.waiting[name] = waiting
-        elif sent is not None and sent.results is not None and name in sent.results:
-            self._hand_out(waiting, sent.results[name])
+        elif sent is not None and sent.results is not None and (row := sent.results.get(name)) is not None:
+            self._hand_out(waiting, row)
         else:
             self._pending[name] = waiting
             self._start_gathering()
@@ -161,18 +170,19 @@ class BatchModel:
         await self._write(record)
         data = b"".join(waiting.line for waiting in lines.values())
         try:
-            file = await self._client.files.create(file=(f"{intent}.jsonl", data), purpose="batch")
+            uploading = self._client.files.create(file=(f"{intent}.jsonl", data), purpose="batch")
+            file = await within(self._settings, uploading, len(data))
             self._before_sending()  # the upload may have taken minutes, and costs nothing yet
-            batch = await self._client.batches.create(
+            creating = self._client.batches.create(
                 input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={METADATA: intent}
             )
-            batch_id = batch.id
+            batch_id = (await within(self._settings, creating)).id
         except CLIENT_ERRORS as error:
             # An answer that was lost may have been a yes: a batch is not sent twice before we have looked.
             ours = map_client_error(error, self._settings, self._group)
             found = await self._find({intent}) if isinstance(ours, TransientError) else {}
             if intent not in found:
-                raise ours from error
+                raise ours from without_secret_cause(error)
             batch_id = found[intent]
         await self._write(replace(record, batch=batch_id))
         log.info("%s: batch %s with %d calls", self._group, batch_id, len(lines))
@@ -189,7 +199,7 @@ class BatchModel:
             batch = await self._ended(sent.batch_id)
             sent.results = await self._results(batch)
         except Exception as error:  # noqa: BLE001 - a poll that fails in any way must not leave games waiting
-            sent.results = {}
+            sent.results = BatchResults()
             if sent.from_earlier_process:
                 self._send_again(sent)  # the provider knows no more of it
             else:
@@ -210,11 +220,11 @@ class BatchModel:
         """The batch once it has ended; a poll that fails is tried again."""
         while True:
             try:
-                batch = await self._client.batches.retrieve(batch_id)
+                batch = await within(self._settings, self._client.batches.retrieve(batch_id))
             except CLIENT_ERRORS as error:
                 ours = map_client_error(error, self._settings, self._group)
                 if not isinstance(ours, TransientError):
-                    raise ours from error
+                    raise ours from without_secret_cause(error)
                 log.info("%s: cannot look at batch %s: %s", self._group, batch_id, ours)
             else:
                 if getattr(batch, "status", None) in TERMINAL_STATUSES:
@@ -241,38 +251,35 @@ class BatchModel:
         if self._gathering is None or self._gathering.done():
             self._gathering = asyncio.create_task(self._gather())
 
-    async def _results(self, batch: Any) -> dict[str, dict[str, Any]]:
+    async def _results(self, batch: Any) -> BatchResults:
         """The lines of both files, by name: finished lines of an expired batch count, and are charged."""
-        results: dict[str, dict[str, Any]] = {}
+        results = BatchResults()
+        self._opened.append(results)
         for file_id in (batch.output_file_id, batch.error_file_id):
-            if not file_id:
-                continue
-            while True:
+            while file_id:
                 try:
-                    content = await self._client.files.content(file_id)
+                    found = await within(self._settings, self._client.files.content(file_id), USUAL_FILE_BYTES)
                     break
                 except CLIENT_ERRORS as error:
                     ours = map_client_error(error, self._settings, self._group)
                     if not isinstance(ours, TransientError):
-                        raise ours from error
+                        raise ours from without_secret_cause(error)
                     await asyncio.sleep(self._settings.batch_poll)
-            for line in content.content.splitlines():
-                with suppress(orjson.JSONDecodeError, KeyError, TypeError):  # a torn line is a line that is missing
-                    row = orjson.loads(line)
-                    results[row["custom_id"]] = row
+            if file_id:
+                results.add(found.response.extensions[FILE])
         return results
 
-    def _hand_out(self, waiting: _Waiting, row: Mapping[str, Any]) -> None:
+    def _hand_out(self, waiting: _Waiting, row: Row) -> None:
         if waiting.answer.done():
             return
-        response, problem = row.get("response") or {}, row.get("error")
-        status = int(response.get("status_code") or 500)
+        response, problem = row.response, row.error
         try:
-            if problem or status != 200:
+            if problem or row.status != 200:
                 body = problem or response.get("body")
-                raise classified(status, body, {}, self._settings, self._group)
+                raise classified(row.status, body, {}, self._settings, self._group)
             body = orjson.dumps(response.get("body"))
-            waiting.answer.set_result(read_completion(body, {}, waiting.request, self._settings, latency_ms=0.0))
+            completion = read_completion(body, {}, waiting.request, self._settings, latency_ms=0.0, altered=row.altered)
+            waiting.answer.set_result(completion)
         except NipRunError as error:
             waiting.answer.set_exception(error)
 
@@ -297,17 +304,29 @@ class BatchModel:
         """The ids of the batches that were made for these intents, by the metadata they carry."""
         for attempt in range(1, FIND_ATTEMPTS + 1):
             try:
-                listed = [batch async for batch in self._client.batches.list(limit=100)]
-                made = {(batch.metadata or {}).get(METADATA, ""): batch.id for batch in listed}
-                return {intent: made[intent] for intent in intents & made.keys()}
+                return await within(self._settings, self._listed(intents))
             except CLIENT_ERRORS as error:
                 ours = map_client_error(error, self._settings, self._group)
                 if not isinstance(ours, TransientError) or attempt == FIND_ATTEMPTS:
-                    raise ours from error
+                    raise ours from without_secret_cause(error)
                 await asyncio.sleep(self._settings.batch_poll)
         return {}
+
+    async def _listed(self, intents: set[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        seen: set[str] = set()
+        async for batch in self._client.batches.list(limit=100):
+            if batch.id in seen:  # a server without pages gives the same ones for ever
+                break
+            seen.add(batch.id)
+            intent = (batch.metadata or {}).get(METADATA, "")
+            if intent in intents:
+                found.setdefault(intent, batch.id)
+        return found
 
     async def close(self) -> None:
         """Stop waiting; the batches go on at the provider, and the next process finds them."""
         await cancel_all([*self._polling, *(task for task in (self._gathering, self._found) if task is not None)])
-        await self._client.close()
+        for results in self._opened:
+            results.close()
+        await close_client(self._client)

@@ -14,13 +14,15 @@ import orjson
 
 from runner.errors import ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
 from runner.models.base import Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
+from runner.models.providers.lenient_json import parsed, read_json
 from runner.models.settings import ModelSettings
+from runner.redaction import current_redactor, redacted
 from runner.text import escape_controls
 
 BASE_URL = "https://api.openai.com/v1"
-MAX_ANSWER_BYTES = 32 << 20
 MAX_COUNT = 1 << 40
 MAX_OTHER_BYTES = 64 << 10
+MAX_REASON = 200
 
 BILLING = frozenset(
     (
@@ -47,11 +49,6 @@ def where(settings: ModelSettings, group: str) -> str:
     return f"{settings.base_url or BASE_URL} ({group})"
 
 
-def key_variable(settings: ModelSettings) -> str | None:
-    """The environment variable of a group's key; OpenAI's own key is for OpenAI's own server only."""
-    return settings.api_key_env or ("OPENAI_API_KEY" if settings.base_url is None else None)
-
-
 def read_completion(
     content: bytes,
     headers: Mapping[str, str],
@@ -59,8 +56,9 @@ def read_completion(
     settings: ModelSettings,
     *,
     latency_ms: float,
+    altered: tuple[str, ...] = (),
 ) -> Completion:
-    """The body of an answer with status 200 as a completion.
+    """The body of an answer with status 200 as a completion; `altered` is what was changed in it already.
 
     Raises:
         TransientError: it is not a completion.
@@ -68,13 +66,13 @@ def read_completion(
     """
     group = request.group
     here = where(settings, group)
-    if len(content) > MAX_ANSWER_BYTES:
-        raise TransientError(f"{here} sent {len(content)} bytes")
-    try:
-        data = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        start = escape_controls(content[:60].decode("utf-8", "replace"))
-        raise TransientError(f"{here} sent no JSON ({error}): {start!r}") from error
+    data, problem = parsed(content)
+    if problem:
+        data, problem, changed = read_json(content, current_redactor())
+        altered = tuple(dict.fromkeys((*changed, *altered)))
+    if problem:
+        start = escape_controls(redacted(content[:60].decode("utf-8", "replace")))
+        raise TransientError(f"{here} sent no JSON ({problem}): {start!r}")
     if not isinstance(data, dict):
         raise TransientError(f"{here} sent JSON that is no completion")
     if data.get("error"):
@@ -91,6 +89,7 @@ def read_completion(
         _usage(data.get("usage"), request, choices),
         latency_ms,
         other=other,
+        altered=altered,
     )
 
 
@@ -120,8 +119,8 @@ def classified(
 ) -> NipRunError:
     """One answer that is an error, as the class of failure that decides what happens next."""
     detail = error_detail(body)
-    code, kind = str(detail.get("code") or ""), str(detail.get("type") or "")
-    message = escape_controls(str(detail.get("message") or body or ""))[:500]
+    code, kind = (escape_controls(redacted(_as_text(detail.get(name) or "")))[:100] for name in ("code", "type"))
+    message = escape_controls(redacted(_as_text(detail.get("message") or body or "")))[:500]
     said = f"{where(settings, group)} answered {status}{f' {code}' if code else ''}: {message}"
     if code in CONTEXT or status == 413 or (status in (400, 422) and _CONTEXT_WORDS.search(message)):
         return ContextExceededError(said, status=status)
@@ -136,9 +135,16 @@ def classified(
     return ProviderRefusal(f"{said}\n{_advice(status, detail, settings, group)}")
 
 
+def _as_text(value: object) -> str:
+    try:
+        return str(value)
+    except (RecursionError, ValueError):  # lists in lists in lists, a number of thousands of digits
+        return f"a {type(value).__name__} that cannot be shown"
+
+
 def _advice(status: int, detail: Mapping[str, Any], settings: ModelSettings, group: str) -> str:
     if status == 401:
-        variable = key_variable(settings)
+        variable = settings.key_variable
         held = f"The key in ${variable}" if variable else f"No key (models.{group}.api_key_env is null)"
         return f"{held} is not accepted."
     if status == 403:
@@ -146,7 +152,7 @@ def _advice(status: int, detail: Mapping[str, Any], settings: ModelSettings, gro
     if status == 404:
         return f"Check models.{group}.model ({settings.model!r}) and models.{group}.base_url."
     if detail.get("param"):
-        return f"Change models.{group}.{detail['param']} in the spec."
+        return f"Change models.{group}.{escape_controls(redacted(_as_text(detail['param'])))[:100]} in the spec."
     if 300 <= status < 400:
         return f"The server redirects, and a key is never sent on; correct models.{group}.base_url."
     return f"The server refuses the request as models.{group} makes it."
@@ -161,7 +167,7 @@ def _choices(raw: object) -> list[Choice]:
             choices.append(
                 Choice(
                     text if isinstance(text, str) else None,
-                    reason if reason is None or isinstance(reason, str) else str(reason),
+                    reason if reason is None else _as_text(reason)[:MAX_REASON],
                     refusal if isinstance(refusal, str) and refusal else None,
                 )
             )

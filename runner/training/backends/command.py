@@ -27,8 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
+from runner.redaction import redacted
 from runner.spec.checks.command import _PLACEHOLDER, command_problems
 from runner.spec.trainers import TrainerSettings
+from runner.storage.files import append_to, make_folder, make_folders, open_own, open_to_read, read_bounded
 from runner.storage.locks import is_locked, locked
 from runner.text import escape_controls
 from runner.training.backends import supervise
@@ -37,6 +39,8 @@ from runner.training.backends.model_name import MAX_LENGTH, name_problem
 
 LOG_LINES = 10
 LOG_BYTES = 8192
+MAX_SAID = 1 << 20
+"""The largest file that says how a trainer stands."""
 
 _INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|(ba|z|da)?sh|accelerate|torchrun|deepspeed")
 
@@ -86,7 +90,9 @@ class CommandBackend:
     def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
         """See `Backend.submit`; the handle has the number of the attempt, and why it is not the first."""
         try:
-            (job.folder / "output").mkdir(parents=True, exist_ok=True)
+            make_folders(job.folder.parent)
+            for folder in (job.folder, job.folder / "output"):
+                make_folder(folder)
             with locked(job.folder / "begin.lock", f"{job.folder}", wait_seconds=10.0):
                 return self._submit(job, notes, keep)
         except OSError as error:
@@ -116,10 +122,10 @@ class CommandBackend:
 
     def _start(self, job: FineTuneJob, command: Sequence[str]) -> None:
         """Start the supervising process; it inherits the lock, so that the lock is held at every moment."""
-        lock = os.open(job.folder / "trainer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = open_own(job.folder / "trainer.lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with (job.folder / "trainer.log").open("ab") as log:
+            with append_to(job.folder / "trainer.log") as log:
                 done = subprocess.run(
                     [sys.executable, "-I", supervise.__file__, str(lock), str(job.folder.absolute() / "exit.json"),
                      *command],
@@ -178,7 +184,7 @@ class CommandBackend:
             empty = not output.is_dir() or not any(output.iterdir())
             return (None, f"wrote nothing into {output}") if empty else (str(output), None)
         try:
-            with path.open("rb") as file:
+            with open_to_read(path) as file:
                 name = file.read(4 * MAX_LENGTH + 1024).decode("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             return None, f"the new model's name cannot be read from {path}: {error}"
@@ -189,7 +195,7 @@ class CommandBackend:
 def _ended(folder: Path) -> dict[str, Any] | None:
     """How the trainer ended; None where nothing says that it has."""
     try:
-        ended = json.loads((folder / "exit.json").read_bytes())
+        ended = json.loads(read_bounded(folder / "exit.json", MAX_SAID))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -211,7 +217,7 @@ def _how(ended: Mapping[str, Any]) -> str:
 
 def _process(folder: Path) -> str:
     try:
-        return f" (process {int(json.loads((folder / 'trainer.lock').read_bytes())['pid'])})"
+        return f" (process {int(json.loads(read_bounded(folder / 'trainer.lock', MAX_SAID))['pid'])})"
     except (OSError, ValueError, TypeError, KeyError):
         return ""
 
@@ -232,11 +238,11 @@ def _logs(folder: Path) -> int:
 
 
 def _log_tail(folder: Path) -> str:
-    """The last lines of the log, safe for a terminal."""
+    """The last lines of the log, safe for a terminal: a trainer has our environment, and may print it."""
     try:
-        with (folder / "trainer.log").open("rb") as file:
+        with os.fdopen(open_own(folder / "trainer.log", os.O_RDONLY), "rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - LOG_BYTES, 0))
-            text = file.read().decode("utf-8", "replace")
+            text = redacted(file.read().decode("utf-8", "replace"))
     except OSError as error:
         return f"no log: {error.strerror}"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]

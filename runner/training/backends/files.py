@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from runner.errors import RunError
 from runner.storage.atomic import atomic_write
+from runner.storage.files import make_folder, make_folders
 from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
 from runner.training.backends.model_name import name_problem
 
@@ -42,7 +43,8 @@ class FilesBackend:
         """
         del notes, keep
         try:
-            job.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(job.folder.parent)
+            make_folder(job.folder)
         except OSError as error:
             raise RunError(f"cannot make {job.folder}: {error.strerror}") from error
         text = README.format(

@@ -9,17 +9,27 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from runner.aio import run_sync
 from runner.errors import CallError, NipRunError, ProviderRefusal, RunError, TransientError
 from runner.hashing import tagged_hash
-from runner.models.layers.retry import own_wait
+from runner.models.layers.waits import own_wait
 from runner.models.policy import TransientPolicy
-from runner.models.providers.openai import CLIENT_ERRORS, make_sync_client, map_client_error
+from runner.models.providers.openai import (
+    CLIENT_ERRORS,
+    Client,
+    close_client,
+    make_client,
+    map_client_error,
+    within,
+    without_secret_cause,
+)
 from runner.models.providers.openai_wire import error_detail, where
 from runner.models.settings import ModelSettings
+from runner.redaction import redacted
 from runner.spec.trainers import TrainerSettings
 from runner.text import escape_controls
 from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
@@ -31,6 +41,7 @@ MAX_SERVER_WAIT: Final = 900.0
 PAGE_SIZE: Final = 100
 SETTLING_LISTINGS: Final = 3
 """How often a job that may have been created is looked for before it is created again: lists lag behind."""
+MAX_LISTED: Final = 100_000
 MAX_SEED: Final = 2**31
 MAX_SUFFIX: Final = 64
 
@@ -89,7 +100,7 @@ class OpenAiBackend:
     ) -> None:
         self._group, self._trainer, self._model = group, trainer, model
         self._policy, self._sleep, self._clock = policy, sleep, clock
-        self._client = make_sync_client(model, group)
+        self._client_of_one_call()  # a key that is missing is said before anything is paid for
         self._first_polls: dict[str, float] = {}
         self._jitter = random.Random()
 
@@ -164,6 +175,21 @@ class OpenAiBackend:
 
     # The calls
 
+    def _client_of_one_call(self) -> Client:
+        return make_client(self._model, self._group, 1)
+
+    def _ask(self, call: Callable[[Client], Coroutine[Any, Any, T]], size: int = 0) -> T:
+        """One call with an end, over the games' edge; its connection is closed, as the next is minutes away."""
+
+        async def once() -> T:
+            client = self._client_of_one_call()
+            try:
+                return await within(self._model, call(client), size)
+            finally:
+                await close_client(client)
+
+        return run_sync(once)
+
     def _upload(self, job: FineTuneJob, keep: KeepNote) -> str:
         """Upload the dataset. A file that was uploaded twice, because an answer was lost, is trained on once."""
         name = f"nip-{job.method}-{tagged_hash('fine-tune', job.key)[:12]}.jsonl"
@@ -172,7 +198,9 @@ class OpenAiBackend:
 
         def once() -> str:
             with job.dataset.open("rb") as data:
-                return str(_with_id(self._client.files.create(file=(name, data), purpose="fine-tune")).id)
+                size = job.dataset.stat().st_size
+                made = self._ask(lambda client: client.files.create(file=(name, data), purpose="fine-tune"), size)
+                return str(_with_id(made).id)
 
         made = self._retrying(once, f"upload {job.dataset}", job)
         keep({"file": made})
@@ -188,7 +216,7 @@ class OpenAiBackend:
                 return found
             unsure = True
             try:
-                return str(_with_id(self._client.fine_tuning.jobs.create(**body)).id)
+                return str(_with_id(self._ask(lambda client: client.fine_tuning.jobs.create(**body))).id)
             except CLIENT_ERRORS as error:
                 status = getattr(error, "status_code", None) or 0
                 unsure = not 400 <= status < 500 or status in (408, 409)
@@ -209,15 +237,20 @@ class OpenAiBackend:
 
     def _listed(self) -> dict[str, Any]:
         """All jobs of the account, by id."""
-        jobs: dict[str, Any] = {}
-        try:
-            for one in self._client.fine_tuning.jobs.list(limit=PAGE_SIZE):
-                if _with_id(one).id in jobs:  # a server without pages gives the same one for ever
+
+        async def listed(client: Client) -> dict[str, Any]:
+            jobs: dict[str, Any] = {}
+            async for one in client.fine_tuning.jobs.list(limit=PAGE_SIZE):
+                # A server without pages gives the same one for ever.
+                if _with_id(one).id in jobs or len(jobs) >= MAX_LISTED:
                     break
                 jobs[one.id] = one
+            return jobs
+
+        try:
+            return self._ask(listed)
         except (AttributeError, TypeError) as error:  # the client takes any answer for a list
             raise TransientError(f"{where(self._model, self._group)} sent no list of jobs") from error
-        return jobs
 
     def _body(self, job: FineTuneJob, file: str) -> dict[str, Any]:
         """What a job is asked for by; hyperparameters that the spec does not set are left to the provider."""
@@ -237,7 +270,7 @@ class OpenAiBackend:
 
     def _retrieve(self, name: str) -> Any:
         def once() -> Any:
-            found = _with_id(self._client.fine_tuning.jobs.retrieve(name))
+            found = _with_id(self._ask(lambda client: client.fine_tuning.jobs.retrieve(name)))
             if not isinstance(found.status, str):
                 raise TransientError(f"{where(self._model, self._group)} sent a job without a status")
             return found
@@ -261,17 +294,20 @@ class OpenAiBackend:
             ours = cause if isinstance(cause, TransientError) else map_client_error(cause, self._model, self._group)
             detail = error_detail(getattr(cause, "body", None))
             if not isinstance(ours, TransientError):
-                raise self._permanent_error(ours, cause, what, submitted) from cause
+                raise self._permanent_error(ours, cause, what, submitted) from without_secret_cause(cause)
             asked = ours.retry_after
             per_day = submitted is not None and ours.status == 429 and _mentions(_PER_DAY, detail)
             if (asked and asked + obeyed > MAX_SERVER_WAIT) or (per_day and not asked):
-                raise RunError(f"cannot {what}: {ours}\n{_retry_advice(asked, per_day=per_day)}") from cause
+                raise RunError(
+                    f"cannot {what}: {ours}\n{_retry_advice(asked, per_day=per_day)}"
+                ) from without_secret_cause(cause)
             wait = asked or own_wait(self._policy, attempt, self._jitter)
+            max_attempts = min(self._policy.attempts, ours.attempts or self._policy.attempts)
             late = not asked and self._clock() - started + wait > self._policy.total_seconds
-            if late or attempt >= self._policy.attempts:
+            if late or attempt >= max_attempts:
                 raise RunError(
                     f"cannot {what}, after {attempt} attempts: {ours}\nRun the same command again to go on from here."
-                ) from cause
+                ) from without_secret_cause(cause)
             self._sleep(wait)
             obeyed += asked or 0.0
 
@@ -339,6 +375,6 @@ def _retry_advice(asked: float | None, *, per_day: bool) -> str:
 def _why(found: Any) -> str:
     error = getattr(found, "error", None)
     parts = {name: getattr(error, name, None) for name in ("code", "message", "param")}
-    code, message, param = (escape_controls(str(parts[name]))[:1000] if parts[name] else "" for name in parts)
+    code, message, param = (escape_controls(redacted(str(parts[name])))[:1000] if parts[name] else "" for name in parts)
     said = ": ".join(part for part in (code, message) if part)
     return f"{said or 'the provider gives no reason'}{f' ({param})' if param else ''}"

@@ -23,6 +23,8 @@ from tests.support.servers.frame import DROPPED, Answer, Request, answered, dige
 class Options(Style, frame.Options):
     latency: float | tuple[float, float] = 0.0
     """Fixed, or a range from which each request's is drawn by its hash."""
+    first_latency: float = 0.0
+    """Of the very first request, besides."""
     reply: Any = None
     """The whole answer, as JSON; nothing is made up."""
     retry_after: float = 0.02
@@ -93,7 +95,7 @@ class Server(frame.Server):
         if kind is None:
             kind = self.fault(options.seed, digest, attempt)
         self.kinds[kind or "answer"] += 1
-        wait = _latency(options, digest)
+        wait = _latency(options, digest) + (options.first_latency if self.requests == 1 else 0.0)
         if kind is not None and kind in ENDS:
             end = ENDS[kind]
             made = end if isinstance(end, Answer) else end(options)

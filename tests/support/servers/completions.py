@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import re
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class Style:
     """How often a verifier that may go on decides."""
     text: str | None = None
     """The same text for every answer."""
+    length: int = 0
+    """So many characters that no compression shortens much, before what an answer says."""
     finish_reason: str = "stop"
     model: str | None = None
     """The model that answers say they come from; None: the one that was asked for."""
@@ -39,6 +42,8 @@ def completion(style: Style, asked: dict[str, Any], digest: str, kind: str | Non
     choices, length = [], 0
     for index in range(count):
         text: str | None = style.text if style.text is not None else _text(style, messages, f"{digest}/{index}")
+        if style.length:
+            text = f"{_varied(style.length, f'{style.seed}/{digest}/{index}')}\n\n{text}"
         finish, refusal = style.finish_reason, None
         if kind == "null_content":
             text = None
@@ -70,6 +75,11 @@ def completion(style: Style, asked: dict[str, Any], digest: str, kind: str | Non
             "prompt_tokens_details": {"cached_tokens": min(style.cached_tokens, prompt)},
         }
     return reply
+
+
+def _varied(length: int, key: str) -> str:
+    drawn = base64.b64encode(random.Random(key).randbytes(length * 3 // 4)).decode()
+    return " ".join(drawn[at : at + 60] for at in range(0, len(drawn), 61))
 
 
 def _text(style: Style, messages: list[dict[str, Any]], key: str) -> str:

@@ -1,0 +1,74 @@
+"""The results of a batch, on disk: up to 50,000 answers, of which one at a time is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
+from runner.models.providers.openai_http import MAX_ANSWER_BYTES, without_secrets
+from runner.redaction import current_redactor
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a batch's results; whatever a server sends in the place of a field is taken for nothing there."""
+
+    response: Mapping[str, Any]
+    status: int
+    error: Any
+    altered: tuple[str, ...] = ()
+
+
+class BatchResults:
+    """The lines of result files, found by their names."""
+
+    def __init__(self) -> None:
+        self._files: list[IO[bytes]] = []
+        self._found: dict[str, tuple[int, int]] = {}
+        self._redactor = current_redactor()
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, file: IO[bytes]) -> None:
+        """Take over a file. A line without a name, or longer than any answer, is a line that is missing."""
+        self._files.append(file)
+        file.seek(0)
+        at = 0
+        while line := file.readline(MAX_ANSWER_BYTES):
+            start, at = at, at + len(line)
+            while line and not line.endswith(b"\n") and len(line) == MAX_ANSWER_BYTES:
+                line = file.readline(MAX_ANSWER_BYTES)
+                at += len(line)
+            name = self._name(line)
+            if name is not None:
+                self._found[name] = (len(self._files) - 1, start)
+
+    def _name(self, line: bytes) -> str | None:
+        data, _, _ = self._read(line)
+        name = data.get("custom_id") if isinstance(data, dict) else None
+        return name if isinstance(name, str) else None
+
+    def _read(self, line: bytes) -> tuple[Any, str, tuple[str, ...]]:
+        cleaned = without_secrets(line, self._redactor)
+        data, problem, altered = read_json(cleaned, self._redactor)
+        return data, problem, altered if cleaned is line else tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
+
+    def get(self, name: str) -> Row | None:
+        """A line by its name."""
+        if name not in self._found:
+            return None
+        number, start = self._found[name]
+        file = self._files[number]
+        file.seek(start)
+        data, _, altered = self._read(file.readline(MAX_ANSWER_BYTES))
+        response = data.get("response")
+        response = response if isinstance(response, dict) else {}
+        status = response.get("status_code")
+        return Row(response, status if isinstance(status, int) and status else 500, data.get("error"), altered)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()

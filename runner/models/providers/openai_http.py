@@ -1,0 +1,261 @@
+"""The edge: what goes to a server and what comes back, in bounds and without secrets.
+
+One transport under OpenAI's client, for every call there is. It asks for bodies that are not packed, reads them in
+pieces against their limits (see `bodies`), keeps no cookies, follows no redirect, and removes secrets (see `redaction`)
+from headers and bodies before anybody sees them. A body that was changed by this has `ALTERED` in its response's
+extensions.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
+
+import aiohttp
+import httpx2
+import orjson
+
+from runner.models.providers.bodies import BodyError, Places, TooLongError, read_body, read_start, read_to
+from runner.redaction import Redactor, current_redactor
+
+CONNECT_SECONDS = 10.0
+CLOSE_SECONDS = 5.0
+MAX_ANSWER_BYTES = 32 << 20
+MAX_ERROR_BYTES = 64 << 10
+"""What is read of an error; the rest is of no use to anybody."""
+MAX_FILE_BYTES = 4 << 30
+"""A file of results goes to disk."""
+USUAL_FILE_BYTES = 256 << 20
+"""How long a file of results may take to come is reckoned by this size."""
+PIECE = 64 << 10
+MAX_LINE_BYTES: Final = 16 << 10
+MAX_UNASKED: Final = 8
+MAX_HEADERS: Final = 128
+"""Of one answer; a line of a head has at most `MAX_LINE_BYTES`."""
+
+ALTERED: Final = "nip_run_altered"
+TO_DISK: Final = "nip_run_to_disk"
+FILE: Final = "nip_run_file"
+LEAN: Final = "nip_run_lean"
+
+
+class UnreadableError(httpx2.ReadError):
+    """An answer came whose body cannot be taken."""
+
+
+class TooLargeError(UnreadableError):
+    """An answer came that is larger than any is allowed to be."""
+
+
+@functools.cache
+def _ssl_context() -> ssl.SSLContext:
+    """Made once: reading the certificates takes as long as many calls."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Connections of which none is used again that the server has sent something on unasked.
+
+    Those bytes would be read as the answer to the next request. What comes in the very moment in which the next request
+    goes out cannot be told from its answer.
+    """
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the library's
+    ) -> aiohttp.connector.Connection:
+        for _ in range(MAX_UNASKED):
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
+        raise aiohttp.ClientConnectionError("the server sends answers before it is asked")
+
+
+class Transport(httpx2.AsyncBaseTransport):
+    """Connections to one server by aiohttp, whose pool does not slow down with their number."""
+
+    def __init__(self, connections: int, places: Places) -> None:
+        self._connections, self._places = connections, places
+        self._session: aiohttp.ClientSession | None = None
+        self._redactor: Redactor | None = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        self._session = aiohttp.ClientSession(
+            connector=_Connector(limit=self._connections, ssl=_ssl_context()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            read_bufsize=PIECE,
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_LINE_BYTES,
+            max_headers=MAX_HEADERS,
+        )
+        return self._session
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        session = self._session or self._open()
+        redactor = self._redactor
+        if redactor is None:
+            redactor = self._redactor = current_redactor()  # by the first call all keys of a spec have been read
+        timeout = request.extensions.get("timeout", {})
+        request.headers["accept-encoding"] = "identity"
+        with _mapped_errors():
+            answer = await session.request(
+                request.method,
+                str(request.url),
+                headers=request.headers,
+                data=_data(request),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    sock_connect=timeout.get("connect"), sock_read=timeout.get("read"), connect=timeout.get("pool")
+                ),
+            )
+            try:
+                return await self._read(answer, request, redactor)
+            finally:
+                # Closed and not given back where its body was not read to the end.
+                answer.release() if answer.content.at_eof() else answer.close()
+
+    async def _read(
+        self, answer: aiohttp.ClientResponse, request: httpx2.Request, redactor: Redactor
+    ) -> httpx2.Response:
+        pieces = answer.content.iter_any()
+        encoding = ",".join(answer.headers.getall("content-encoding", ()))
+        extensions: dict[str, Any] = {}
+        content = b""
+        try:
+            if answer.status >= 300:
+                content = _clean_error(await read_start(pieces, encoding, MAX_ERROR_BYTES), redactor)
+            elif request.extensions.get(TO_DISK):
+                file = extensions[FILE] = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
+                try:
+                    await read_to(pieces, encoding, MAX_FILE_BYTES, file)
+                except BaseException:
+                    file.close()
+                    raise
+            else:
+                content = await read_body(pieces, encoding, MAX_ANSWER_BYTES, self._places)
+                cleaned = without_secrets(content, redactor)
+                if cleaned is not content:
+                    content, extensions[ALTERED] = cleaned, True
+        except TooLongError as error:
+            raise TooLargeError(f"its answer has {error}", request=request) from None
+        except BodyError as error:
+            raise UnreadableError(f"its answer is of no use: {error}", request=request) from None
+        return httpx2.Response(
+            answer.status, headers=_headers(answer, redactor), content=content, request=request, extensions=extensions
+        )
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+def _data(request: httpx2.Request) -> Any:
+    try:
+        return request.content or None
+    except httpx2.RequestNotRead:
+        request.headers.pop("transfer-encoding", None)  # aiohttp's to say
+        return _streamed(request)
+
+
+async def _streamed(request: httpx2.Request) -> AsyncIterator[bytes]:
+    assert isinstance(request.stream, httpx2.AsyncByteStream)
+    async for piece in request.stream:
+        yield piece
+
+
+def _headers(answer: aiohttp.ClientResponse, redactor: Redactor) -> list[tuple[bytes, bytes]]:
+    """The headers without secrets, and without those that the body as it is now would belie."""
+    found = [
+        (name, value)
+        for name, value in answer.raw_headers
+        if name.lower() not in (b"content-encoding", b"content-length", b"transfer-encoding", b"set-cookie")
+    ]
+    joined = b"\n".join([value for _, value in found])
+    if not redactor.finds(joined) and b"earer" not in joined.lower():
+        return found
+    return [(name, redactor.text(value.decode("latin-1")).encode("utf-8")) for name, value in found]
+
+
+def _clean_error(body: bytes, redactor: Redactor) -> bytes:
+    """An error's text without secrets; what is no text in it is of no use."""
+    return redactor.text(body.decode("utf-8", "replace")).encode("utf-8", "replace")
+
+
+def without_secrets(body: bytes, redactor: Redactor) -> bytes:
+    """An answer without secrets: the very same where it had none."""
+    if redactor.finds(body):
+        body = redactor.redact(body)
+    if redactor.may_be_escaped(body):
+        # Written again, JSON has no escape that it does not need. What is no JSON is no answer, and shown as an error.
+        try:
+            canonical = orjson.dumps(orjson.loads(body))
+        except (orjson.JSONDecodeError, TypeError, RecursionError):
+            return body
+        if redactor.finds(canonical):
+            return redactor.redact(canonical)
+    return body
+
+
+@contextmanager
+def _mapped_errors() -> Iterator[None]:
+    """The errors of aiohttp as those that OpenAI's client expects of its transport."""
+    try:
+        yield
+    except (aiohttp.ServerTimeoutError, aiohttp.ConnectionTimeoutError) as error:
+        raise httpx2.ReadTimeout(str(error)) from error
+    except aiohttp.ClientConnectorError as error:
+        raise httpx2.ConnectError(str(error)) from error
+    except aiohttp.ClientPayloadError as error:
+        raise httpx2.ReadError(str(error)) from error
+    except aiohttp.ClientConnectionError as error:
+        raise httpx2.ReadError(str(error)) from error
+
+
+class LeanHttp(httpx2.AsyncClient):
+    """The client's HTTP without what our one kind of request has no use for.
+
+    OpenAI's client gives whole headers and an absolute address; merging both with defaults, and flows for redirects and
+    authentication, are left out. Uploads of files, and all other bodies that are not plain bytes, go the long way.
+    """
+
+    _addresses: ClassVar[dict[str, httpx2.URL]] = {}
+
+    def __init__(self, timeout: float, connections: int, places: Places) -> None:
+        self._edge = Transport(connections, places)
+        super().__init__(
+            transport=self._edge,
+            timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    def build_request(self, method: str, url: Any, **options: Any) -> httpx2.Request:
+        content = options.get("content")
+        if not isinstance(content, bytes) or options.get("params") or options.get("files"):
+            request = super().build_request(method, url, **options)
+            if request.method == "GET" and request.url.path.endswith("/content"):
+                request.extensions[TO_DISK] = True
+            return request
+        address = self._addresses.get(url)
+        if address is None:
+            address = self._addresses[url] = httpx2.URL(url)
+        timeout = options.get("timeout")
+        extensions: dict[str, Any] = {LEAN: True}
+        if isinstance(timeout, httpx2.Timeout):
+            extensions["timeout"] = timeout.as_dict()
+        return httpx2.Request(method, address, headers=options.get("headers"), content=content, extensions=extensions)
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if request.extensions.get(LEAN):
+            return await self._edge.handle_async_request(request)
+        return await super().send(request, **options)

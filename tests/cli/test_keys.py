@@ -1,0 +1,156 @@
+"""Which variable goes where: shown by `check` and `run`, and asked about where a spec came from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.api import run
+from runner.errors import UsageError
+from runner.models.keys import KeyUse, host_of, key_uses, parse_allowed
+from runner.models.settings import ModelSettings
+from runner.spec.load import load_spec
+from runner.spec.origin import MARKER, fetched_folder
+from tests.support.processes import nip_run_here
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+KEY = "sk-0123456789abcdef"
+
+
+def spec_with_key(folder: Path, base_url: str, *, fetched: bool, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    if fetched:
+        (folder / MARKER).touch()
+    return spec_file(folder, base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "host"),
+    [
+        (None, "api.openai.com"), ("https://API.Example.com/v1", "api.example.com"),
+        ("https://a.example:443", "a.example"),
+        ("https://a.example:8443/v1", "a.example:8443"), ("http://127.0.0.1:8000/v1", "127.0.0.1:8000"),
+        ("http://[::1]:8000/v1", "[::1]:8000"), ("https://user:pass@a.example/v1", "a.example"),
+        ("https://api.openai.com@evil.example/v1", "evil.example"),
+    ],
+)  # fmt: skip
+def test_a_host_is_what_a_connection_is_made_to(base_url: str | None, host: str) -> None:
+    assert host_of(base_url) == host
+
+
+def test_keys_go_where_the_settings_say_and_openai_gets_its_own_alone() -> None:
+    models = [
+        ModelSettings(model="a"),
+        ModelSettings(model="b"),
+        ModelSettings(model="c", base_url="http://127.0.0.1:1/v1"),
+        ModelSettings(model="d", base_url="https://b.example/v1", api_key_env="B_KEY"),
+        ModelSettings(provider="dummy", api_key_env="NOT_SENT"),
+    ]
+    assert key_uses(models, [["python", "train.py"]]) == (
+        KeyUse("*", "command:python"),
+        KeyUse("B_KEY", "b.example"),
+        KeyUse("OPENAI_API_KEY", "api.openai.com"),
+    )
+
+
+@pytest.mark.parametrize("word", ["", "A", "A=", "=b", "A B=c", "A=b c", "1A=b", "A-B=c"])
+def test_a_pair_that_is_none_is_a_usage_error(word: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="VAR=HOST"):
+        parse_allowed([word])
+    done = nip_run_here(spec_file(tmp_path), "--allow-key", word, cwd=tmp_path)
+    assert done.returncode == 2
+    assert not (tmp_path / "results").exists()
+
+
+def test_check_and_run_show_which_variable_goes_where(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_with_key(tmp_path, server.base_url, fetched=False)
+        sent = f"sends ROW_VARIABLE -> 127.0.0.1:{server.port}"
+        checked = nip_run_here("check", path, cwd=tmp_path)
+        assert sent in checked.stdout.splitlines()
+        as_json = json.loads(nip_run_here("check", path, "--json", cwd=tmp_path).stdout)
+        assert as_json[0]["keys"] == [{"variable": "ROW_VARIABLE", "host": f"127.0.0.1:{server.port}"}]
+        done = nip_run_here(path, cwd=tmp_path, ROW_VARIABLE=KEY)
+        assert (done.returncode, sent in done.stderr.splitlines()) == (0, True)
+        replayed = nip_run_here(path, "--replay", "tiny", cwd=tmp_path)
+        assert (replayed.returncode, "sends" in replayed.stderr) == (0, False)
+
+
+def test_a_spec_from_elsewhere_sends_nothing_that_is_not_allowed(tmp_path: Path) -> None:
+    with serving(record=1) as server:
+        host = f"127.0.0.1:{server.port}"
+        path = spec_with_key(tmp_path / "fetched", server.base_url, fetched=True)
+        needed = f"--allow-key ROW_VARIABLE={host}"
+        assert needed in nip_run_here("check", path, cwd=tmp_path).stdout
+        others: tuple[list[str], ...] = (
+            [],
+            ["--allow-key", f"OTHER={host}"],
+            ["--allow-key", "ROW_VARIABLE=127.0.0.1:1"],
+        )
+        for allowed in others:
+            refused = nip_run_here(path, *allowed, cwd=tmp_path, ROW_VARIABLE=KEY)
+            assert refused.returncode == 2
+            assert f"ROW_VARIABLE -> {host}" in refused.stderr
+            assert needed in refused.stderr
+        assert server.requests == 0
+        assert not (tmp_path / "results").exists()
+        done = nip_run_here(path, *needed.split(), cwd=tmp_path, ROW_VARIABLE=KEY)
+        assert done.returncode == 0, done.stderr
+        assert server.recorded()[0]["headers"]["authorization"] == f"Bearer {KEY}"
+
+
+def test_from_python_a_spec_from_elsewhere_is_asked_about_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROW_VARIABLE", KEY)
+    with serving() as server:
+        spec = load_spec(spec_with_key(tmp_path / "fetched", server.base_url, fetched=True))
+        with pytest.raises(UsageError, match="--allow-key"):
+            run(spec, tmp_path / "results")
+        assert server.requests == 0
+        pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
+        assert run(spec, tmp_path / "results", allow_keys=[pair]).manifest.status == "done"
+
+
+def test_a_spec_of_ours_that_extends_one_from_elsewhere_is_from_elsewhere(tmp_path: Path) -> None:
+    path = spec_with_key(tmp_path / "fetched", "http://127.0.0.1:1/v1", fetched=True)
+    ours = tmp_path / "ours.yaml"
+    ours.write_text(json.dumps({"extends": str(path)}))
+    done = nip_run_here(ours, cwd=tmp_path, ROW_VARIABLE=KEY)
+    assert (done.returncode, "--allow-key" in done.stderr) == (2, True)
+
+
+def test_a_trainer_of_a_spec_from_elsewhere_gets_nothing_that_is_not_allowed(tmp_path: Path) -> None:
+    training = {
+        "iterations": 1,
+        "method": "expert_iteration",
+        "test": {"scheme": "none"},
+        "trainers": {
+            "m": {"backend": "command", "command": ["touch", str(tmp_path / "here"), "{dataset}", "{output}"]}
+        },
+    }
+    path = spec_file(
+        tmp_path,
+        size=12,
+        kind="training",
+        training=training,
+        fine_tune=None,
+        models={"v": {"provider": "dummy"}},
+        agents={"verifier": {"model": "v", "freeze": True}},
+    )
+    (tmp_path / MARKER).touch()
+    done = nip_run_here(path, cwd=tmp_path)
+    assert (done.returncode, "* -> command:touch" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "here").exists()
+
+
+def test_the_mark_is_found_above_a_file_and_beyond_links(tmp_path: Path) -> None:
+    deep = tmp_path / "fetched" / "a" / "b"
+    deep.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(deep)
+    assert fetched_folder([tmp_path, deep]) is None
+    (tmp_path / "fetched" / MARKER).touch()
+    assert fetched_folder([tmp_path]) is None
+    assert fetched_folder([tmp_path, deep]) == fetched_folder([tmp_path / "link"]) == tmp_path / "fetched"

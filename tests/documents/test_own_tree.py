@@ -1,0 +1,202 @@
+"""Files that are not a spec's own: read up to a bound, and never quoted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.documents.own_tree import OwnTree
+from runner.errors import Problem, SpecError
+from runner.spec.load import load_spec
+from tests.support.processes import nip_run_here
+from tests.support.specs import spec_file
+
+SECRET = "hunter2"
+FOREIGN = {
+    "passwords": f"root:{SECRET}:0:0\ndaemon:{SECRET}:1:1\n",
+    "keys": f"{SECRET}: value\n{SECRET}more: 1\n",
+    "key below": f"name: fine\nmodels: {{{SECRET}: {{{SECRET}: 1}}}}\n",
+    "value": f"seed: {SECRET}\n",
+    "YAML": f"a: [{SECRET}\nb: {SECRET}]: }}\n",
+    "alias": f"a: &{SECRET} 1\nb: *{SECRET}\n",
+    "tag": f"a: !{SECRET} 1\n",
+    "interpolation": f"name: ${{oc.env:{SECRET}}}\n",
+    "bytes": f"{SECRET}: \udcff\n",
+    "base": f"extends: {SECRET}.yaml\n",
+    "double": f"{SECRET}: 1\n{SECRET}: 2\n",
+    "text": f"{SECRET}\n",
+    "list": f"- {SECRET}\n",
+}
+"""What another file may hold, and where its text came out with a message."""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A file beside the spec's folder."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "private").mkdir()
+    return tmp_path / "private" / "secret.yaml"
+
+
+def problems(spec: Path, *overrides: str) -> tuple[Problem, ...]:
+    with pytest.raises(SpecError) as raised:
+        load_spec(spec, overrides)
+    return raised.value.problems
+
+
+def foreign_spec(project: Path, **changes: Any) -> Path:
+    spec = spec_file(project, **changes)
+    (project / "data").mkdir(exist_ok=True)
+    return spec
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_no_text_of_another_file_is_in_a_message(elsewhere: Path, name: str, linked: bool) -> None:
+    project = elsewhere.parent.with_name("project")
+    elsewhere.write_bytes(FOREIGN[name].encode("utf-8", "surrogateescape"))
+    if linked:
+        (project / "base.yaml").symlink_to(elsewhere)
+    spec = foreign_spec(project, extends="base.yaml" if linked else "../private/secret.yaml", seed=None)
+    found = problems(spec)
+    assert SECRET not in "\n".join(map(str, found))
+    assert any(problem.place.file.endswith(("base.yaml", "secret.yaml")) for problem in found)
+    assert all("outside the folder tree of the spec" in problem.message for problem in found if problem.key == "")
+    done = nip_run_here("check", spec, cwd=project)
+    assert (done.returncode, SECRET in done.stdout + done.stderr) == (2, False)
+
+
+def test_the_place_and_the_kind_of_an_error_are_said(elsewhere: Path) -> None:
+    elsewhere.write_text(f"\n\n{SECRET}: 1\n")
+    (found,) = problems(foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml"))
+    assert (found.place.line, found.key) == (3, "")
+    assert found.message.startswith("unknown key; what stands there is not shown, because the file is outside")
+
+
+def test_a_name_from_another_file_is_no_hint(elsewhere: Path) -> None:
+    elsewhere.write_text(f"{SECRET}: 1\n")
+    spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml")
+    for override in (f"~{SECRET[:-1]}", "name=${" + SECRET[:-1] + "}"):
+        assert SECRET not in "\n".join(str(p) for p in problems(spec, override)).replace(override, "")
+
+
+def test_a_template_from_elsewhere_is_not_quoted(elsewhere: Path) -> None:
+    project = elsewhere.parent.with_name("project")
+    (project / "prompts").mkdir()
+    for name, text in (("prover", f"{{{{ {SECRET} }}}}"), ("verifier", f"{{% {SECRET} %}}")):
+        (elsewhere.parent / name).write_text(text)
+        (project / "prompts" / f"{name}.jinja").symlink_to(elsewhere.parent / name)
+    found = "\n".join(map(str, problems(foreign_spec(project, prompts="prompts"))))
+    assert SECRET not in found
+    assert "prover.jinja:1:" in found
+    assert "verifier.jinja:1:" in found
+
+
+def test_a_protocol_from_elsewhere_is_not_quoted(elsewhere: Path) -> None:
+    elsewhere.write_text(f"extends: nip\n{SECRET}: 1\n")
+    project = elsewhere.parent.with_name("project")
+    found = problems(foreign_spec(project, protocol={"use": "../private/secret.yaml", "max_message_rounds": None}))
+    assert SECRET not in "\n".join(map(str, found))
+    assert any("unknown key; what stands there is not shown" in problem.message for problem in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f'{{"{SECRET}": 1}}\n', f"{SECRET}\n", f'{{"id": "{SECRET}", "label": 7, "question": "", "solution": ""}}\n'],
+)
+def test_a_dataset_from_elsewhere_is_quoted_if_the_user_names_it(elsewhere: Path, text: str) -> None:
+    data = elsewhere.with_suffix(".jsonl")
+    data.write_text(text)
+    spec = foreign_spec(elsewhere.parent.with_name("project"), dataset={"path": f"../private/{data.name}"})
+    (found,) = problems(spec)
+    assert SECRET not in str(found)
+    assert found.message.startswith("dataset.path: ")
+    assert SECRET not in str(problems(spec, "dataset.path=../private/nothing.jsonl"))
+    assert "is not shown" not in str(problems(spec, f"dataset.path={data}"))
+
+
+# What is read at all
+
+
+@pytest.mark.parametrize("kind", ["/dev/zero", "FIFO", "large"])
+def test_what_has_no_end_is_not_read(elsewhere: Path, kind: str) -> None:
+    if kind == "FIFO":
+        os.mkfifo(elsewhere)
+    elif kind == "large":
+        elsewhere.write_bytes(b"#" * (300 << 10))
+    named = "/dev/zero" if kind == "/dev/zero" else "../private/secret.yaml"
+    (found,) = problems(foreign_spec(elsewhere.parent.with_name("project"), extends=named))
+    said = "larger than 256 KiB" if kind == "large" else "cannot read the file: not a regular file"
+    assert said in found.message
+
+
+def test_a_protocol_that_has_no_end_is_not_read(elsewhere: Path) -> None:
+    os.mkfifo(elsewhere)
+    changes = {"use": "../private/secret.yaml", "max_message_rounds": None}
+    found = problems(foreign_spec(elsewhere.parent.with_name("project"), protocol=changes))
+    assert any("not a regular file" in problem.message for problem in found)
+
+
+@pytest.mark.parametrize("kind", ["/dev/zero", "FIFO"])
+def test_a_template_that_has_no_end_is_not_read(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "prompts").mkdir()
+    for name in ("prover", "verifier"):
+        path = tmp_path / "prompts" / f"{name}.jinja"
+        if kind == "FIFO":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(kind)
+    found = problems(spec_file(tmp_path, prompts="prompts"))
+    assert sum("not a regular file" in problem.message for problem in found) == 2
+
+
+# Which files are a spec's own
+
+
+def test_a_misspelt_key_of_a_base_in_the_project_gets_its_hint(elsewhere: Path) -> None:
+    """The current folder, and a git checkout, hold what a spec below them extends."""
+    elsewhere.write_text("rolouts: {concurrency: 3}\n")
+    root = elsewhere.parent.parent
+    spec = foreign_spec(root / "project", extends="../private/secret.yaml")
+    (hidden,) = problems(spec)
+    assert "rolouts" not in str(hidden)
+    with chdir(root):
+        (told,) = problems(spec)
+    assert (told.key, "did you mean 'rollouts'?" in told.message) == ("rolouts", True)
+    subprocess.run(["git", "init", "-q", root], check=True)
+    assert [problem.message for problem in problems(spec)] == [told.message]
+
+
+def test_what_ships_with_the_package_is_always_shown(tmp_path: Path) -> None:
+    (found,) = problems(spec_file(tmp_path, protocol={"use": "nip", "max_message_rounds": 1, "min_message_rounds": 3}))
+    assert "is more than max_message_rounds" in found.message
+
+
+def test_the_home_folder_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    spec = home / "downloads" / "spec.yaml"
+    spec.parent.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    for made in (home / ".git", tmp_path / ".git"):
+        made.mkdir()
+        with chdir(home):
+            assert OwnTree.of(spec).root == spec.parent.resolve()
+    with chdir(spec.parent):
+        assert OwnTree.of(Path("spec.yaml")).holds(spec)
+        assert not OwnTree.of(Path("spec.yaml")).holds(home / ".ssh" / "config")
+
+
+def test_the_nearer_of_the_current_folder_and_the_checkout_counts(tmp_path: Path) -> None:
+    spec = tmp_path / "a" / "b" / "c" / "spec.yaml"
+    spec.parent.mkdir(parents=True)
+    (tmp_path / "a" / ".git").mkdir()
+    assert OwnTree.of(spec).root == (tmp_path / "a").resolve()
+    with chdir(tmp_path / "a" / "b"):
+        assert OwnTree.of(spec).root == (tmp_path / "a" / "b").resolve()
+    with chdir(tmp_path):
+        assert OwnTree.of(spec).root == (tmp_path / "a").resolve()

@@ -1,0 +1,139 @@
+"""The results of a batch whose lines are odd, or whose server is: what is kept, and what is not told."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+from typing import Any
+
+import pytest
+
+from runner.errors import TransientError
+from runner.models.base import Completion, Request
+from runner.models.providers.batch_results import BatchResults
+from runner.models.providers.openai_batch import BatchModel, custom_id
+from runner.models.providers.openai_body import request_body
+from runner.models.records import BatchRecord
+from tests.support.openai_calls import CHAT, SAMPLE, settings
+from tests.support.servers import frame
+from tests.support.servers.frame import Answer, Server, answered
+
+KEY = "sk-Loop/back+0123456789abcdef"
+REQUEST = Request("small", CHAT, SAMPLE)
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", KEY)
+
+
+def line(name: str, text: str = "yes", **more: Any) -> bytes:
+    body = {"choices": [{"finish_reason": "stop", "message": {"content": text}}], "model": "tiny"}
+    return json.dumps({"custom_id": name, "response": {"status_code": 200, "body": body}, **more}).encode() + b"\n"
+
+
+def results(*lines: bytes) -> BatchResults:
+    found = BatchResults()
+    found.add(io.BytesIO(b"".join(lines)))
+    return found
+
+
+def text_of(found: BatchResults, name: str) -> tuple[str, tuple[str, ...]]:
+    row = found.get(name)
+    assert row is not None
+    text: str = row.response["body"]["choices"][0]["message"]["content"]
+    return text, row.altered
+
+
+def test_every_line_that_can_be_read_is_found_by_its_name() -> None:
+    found = results(
+        line("a"), b"not json\n", b"[]\n", b"\n", line("b", "no"), b'{"custom_id": 7}\n', b'{"custom_id": "c"}\n',
+        line("d")[:-1],
+    )  # fmt: skip
+    assert [text_of(found, name) for name in ("a", "b", "d")] == [("yes", ()), ("no", ()), ("yes", ())]
+    empty = found.get("c")
+    assert empty is not None
+    assert (empty.response, empty.status, empty.error) == ({}, 500, None)
+    assert found.get("e") is None
+    found.close()
+
+
+@pytest.mark.parametrize("odd", [None, 7, "text", [], {"status_code": "many"}, {"status_code": None}])
+def test_a_response_of_an_odd_type_is_a_failed_line(odd: Any) -> None:
+    row = results(line("a", response=odd)).get("a")
+    assert row is not None
+    assert row.status == 500
+
+
+def test_lines_are_mended_and_noted_as_answers_are() -> None:
+    found = results(
+        line("bad", "?").replace(b"?", b"\xff"), b"\xef\xbb\xbf" + line("mark"), line("key", f"a {KEY}"),
+        line("escaped", "?").replace(b"?", "".join(f"\\u{ord(c):04x}" for c in KEY).encode()),
+        line("both", "? !").replace(b"?", "".join(f"\\u{ord(c):04x}" for c in KEY).encode()).replace(b"!", b"\xff"),
+    )  # fmt: skip
+    removed = "[secret removed]"
+    assert text_of(found, "bad") == ("\ufffd", ("bytes",))
+    assert text_of(found, "mark") == ("yes", ("bytes",))
+    assert text_of(found, "key") == (f"a {removed}", ("secret",))
+    assert text_of(found, "escaped") == (removed, ("secret",))
+    assert text_of(found, "both") == (f"{removed} \ufffd", ("bytes", "secret"))
+
+
+# A whole batch
+
+
+class _Batches(Server):
+    """One batch, whose result file is what the test says."""
+
+    def __init__(self, content: bytes, **answer: Any) -> None:
+        super().__init__(frame.Options())
+        done = {"id": "b", "object": "batch", "status": "completed", "output_file_id": "f", "metadata": {}}
+        self.routes = {
+            "POST /v1/files": lambda _: answered({"id": "f"}),
+            "POST /v1/batches": lambda _: answered(done),
+            "GET /v1/batches/{}": lambda *_: answered(done),
+            "GET /v1/files/{}/content": lambda *_: Answer(body=content, **answer),
+        }
+
+
+def batched(content: bytes, **answer: Any) -> tuple[Completion, list[BatchRecord]]:
+    written: list[BatchRecord] = []
+
+    async def write(record: BatchRecord) -> None:
+        written.append(record)
+
+    async def once() -> Completion:
+        listening = await asyncio.start_server(_Batches(content, **answer).connected, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        chosen = settings(base_url=f"http://127.0.0.1:{port}/v1", batch=True, batch_wait=0.0, batch_poll=0.01)
+        model = BatchModel(chosen, "small", write)
+        try:
+            return await model.complete(REQUEST)
+        finally:
+            await model.close()
+            listening.close()
+
+    return asyncio.run(once()), written
+
+
+def own_line(text: str) -> bytes:
+    return line(custom_id(REQUEST, request_body(settings(), CHAT)), text)
+
+
+def test_an_answer_by_batch_has_no_secret_and_says_that_it_had_one() -> None:
+    completion, _ = batched(own_line(f"{KEY} and {base64.b64encode(KEY.encode()).decode()}"))
+    assert KEY not in str(completion)
+    assert base64.b64encode(KEY.encode()).decode() not in str(completion)
+    assert completion.altered == ("secret",)
+
+
+def test_an_answer_by_batch_is_kept_whatever_its_bytes() -> None:
+    completion, _ = batched(own_line("? x").replace(b"?", b"\xff"))
+    assert (completion.choices[0].text, completion.altered) == ("\ufffd x", ("bytes",))
+
+
+def test_a_result_file_without_our_line_fails_our_call_alone() -> None:
+    with pytest.raises(TransientError, match="without this call"):
+        batched(line("another"))

@@ -1,0 +1,50 @@
+"""What the journal holds is asked for by nobody, and is given to nobody who asks for something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.aio import run_sync
+from runner.errors import JournalError
+from runner.models.base import Choice, Completion, Request, SampleKey
+from runner.models.journal_index import JournalIndex
+from runner.models.layers.journaled import JournaledCompleter
+from runner.models.records import Asked, CallRecord, Entry, messages_hash
+from runner.storage.journal import JOURNAL, Journal
+
+SAMPLE = SampleKey("p", 0, 0, "verifier", 0)
+REQUEST = Request("m", ({"role": "user", "content": "is it right?"},), SAMPLE)
+ANSWER = Completion((Choice("yes", "stop"),), "tiny")
+
+
+def asked_again(folder: Path, recorded: Asked) -> Completion:
+    """The answer to `REQUEST` where the journal holds one to what `recorded` says."""
+
+    async def nobody(_: Request) -> Completion:
+        raise AssertionError("the model was asked")
+
+    async def ask() -> Completion:
+        record = CallRecord(SAMPLE, recorded, ANSWER)
+        journal = Journal(folder / JOURNAL)
+        index = JournalIndex(lambda _: record.to_json(), [Entry(0, 0, record)])
+        try:
+            return await JournaledCompleter(nobody, journal, index, {"m": "parameters"}).complete(REQUEST)
+        finally:
+            await journal.close()
+
+    return run_sync(ask)
+
+
+def test_a_recorded_answer_is_given_without_a_call(tmp_path: Path) -> None:
+    recorded = asked_again(tmp_path, Asked("parameters", messages_hash(REQUEST.messages)))
+    assert recorded.choices == ANSWER.choices
+
+
+@pytest.mark.parametrize(
+    "recorded", [Asked("others", messages_hash(REQUEST.messages)), Asked("parameters", messages_hash(()))]
+)
+def test_an_answer_to_another_request_is_never_given(tmp_path: Path, recorded: Asked) -> None:
+    with pytest.raises(JournalError, match="to another request than this run makes"):
+        asked_again(tmp_path, recorded)

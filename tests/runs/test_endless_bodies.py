@@ -1,0 +1,100 @@
+"""Many bodies without an end at once: a bounded amount of memory, and a process that still hears signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.processes import ended, python, started, until
+from tests.support.runs import only_run
+from tests.support.servers.client import Loopback, running
+from tests.support.specs import spec_file
+
+AT_ONCE = """
+import asyncio, resource, sys
+
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+from runner.errors import TransientError
+from runner.models.base import Request, SampleKey
+from runner.models.providers.bodies import Places
+from runner.models.providers.openai import OpenAiModel
+from runner.models.settings import ModelSettings
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+async def calls():
+    settings = ModelSettings(model="tiny", base_url=sys.argv[1], timeout=60.0)
+    model = OpenAiModel(settings, "m", 64, places=Places())
+    request = Request("m", [{"role": "user", "content": "x"}], SampleKey("p", 0, 0, "a", 0))
+    before = peak()
+    found = await asyncio.gather(*(model.complete(request) for _ in range(16)), return_exceptions=True)
+    assert all(type(error) is TransientError for error in found), found
+    await model.close()
+    print(peak() - before)
+
+asyncio.run(calls())
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Loopback]:
+    with running(Loopback, "misbehaving") as started_server:
+        yield started_server
+
+
+@pytest.mark.parametrize("row", ["endless body", "gzip bomb", "endless error", "30 MiB that are no JSON"])
+def test_16_of_them_at_once_take_little_memory(row: str, server: Loopback) -> None:
+    done = python(AT_ONCE, f"{server.root}/{quote(row)}/v1")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 300  # MiB; of bodies that are read whole, 16 are 512 at the least
+
+
+@pytest.mark.parametrize(("row", "signals"), [("endless body", 1), ("slow body", 2), ("slow head", 2)])
+def test_sigterm_ends_a_run_within_seconds(row: str, signals: int, server: Loopback, tmp_path: Path) -> None:
+    transient = {"first_wait": 0.0, "max_wait": 0.0, "attempts": 100}
+    base_url = f"{server.root}/{quote(row)}/v1"
+    models = {"m": {"timeout": 60.0}}
+    path = spec_file(tmp_path, base_url, size=64, models=models, retry={"transient": transient})
+    before = server.stats().get(row, 0)
+    process = started(path, "--results", tmp_path / "r", cwd=tmp_path)
+    until(lambda: server.stats().get(row, 0) > before + 3)
+    at = time.monotonic()
+    for _ in range(signals):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    code, _, err = ended(process, 30)
+    assert code == 130, err
+    assert time.monotonic() - at < 10
+
+
+WITH_24_MIB = """
+import resource, sys
+import duckdb, numpy, runner.models.providers.openai, runner.results.leaderboard, runner.results.metrics
+from runner.api import run
+from runner.errors import NipRunError
+from runner.spec.load import load_spec
+
+spec = load_spec(sys.argv[1])
+with open("/proc/self/status") as status:
+    (used,) = (int(line.split()[1]) << 10 for line in status if line.startswith("VmSize"))
+resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), resource.RLIM_INFINITY))
+try:
+    run(spec, sys.argv[2])
+except NipRunError as error:
+    print(*error.lines(), sep="\\n")
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_process_without_memory_ends_its_run_and_says_so(server: Loopback, tmp_path: Path) -> None:
+    path = spec_file(tmp_path, f"{server.root}/endless%20body/v1", size=8, models={"m": {"timeout": 60.0}})
+    done = python(WITH_24_MIB, path, tmp_path / "r", cwd=tmp_path)
+    assert (done.returncode, "out of memory; what was paid for is kept" in done.stdout) == (1, True), done.stderr
+    assert json.loads((only_run(tmp_path / "r") / "manifest.json").read_bytes())["status"] == "failed"

@@ -1,0 +1,263 @@
+"""Each way in which a server can misbehave: in bounded time and memory, of the right class, without the key."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+
+from runner.errors import NipRunError, ProviderRefusal, TransientError
+from runner.models.base import Completion, Request
+from runner.models.providers.openai import OpenAiModel
+from runner.models.settings import ModelSettings
+from tests.support.openai_calls import CHAT, SAMPLE, ask
+from tests.support.processes import nip_run_here
+from tests.support.runs import journal_records, only_run, table
+from tests.support.servers.client import Loopback, running
+from tests.support.servers.misbehaving import GOOD, ROWS
+from tests.support.specs import spec_file
+
+KEY = "sk-Loop/back+0123456789abcdef"
+REMOVED = "[secret removed]"
+ATTEMPTS = 3
+
+
+class End(NamedTuple):
+    """What a row comes to: the exit code, the calls that were made, and what stands in the journal."""
+
+    code: int
+    calls: int = 1
+    text: str | None = None
+    altered: tuple[str, ...] = ()
+    outcome: str | None = None
+
+
+def answer(text: str | None = GOOD, *altered: str, calls: int = 1, outcome: str | None = "decided") -> End:
+    """The paid answer is kept."""
+    return End(0, calls, text, altered, outcome)
+
+
+FAILED = End(1, ATTEMPTS, outcome="transport_failed")
+"""A failure of transport, asked again as often as the policy says."""
+TOO_LARGE = FAILED._replace(calls=2)
+GIVEN_UP = FAILED._replace(calls=1)
+REFUSED = End(4)
+NOT_A_TEXT = answer(None, outcome=None)
+
+ENDS: dict[str, End] = {
+    **dict.fromkeys(
+        (
+            "endless body", "endless chunks", "endless chunk", "endless blanks before JSON", "40 MiB", "gzip bomb",
+            "deflate bomb",
+        ),
+        TOO_LARGE,
+    ),
+    **dict.fromkeys(("endless refusal", *(name for name in ROWS if name.startswith("redirect"))), REFUSED),
+    **dict.fromkeys(
+        ("gzip", "gzip in two members", "deflate", "deflate without a head", "no length", "one continue"), answer()
+    ),
+    "the next answer in the same packet": answer(calls=3),
+    "the next answer a moment later": answer(),
+    **dict.fromkeys(
+        (
+            "key in an answer", "key in an answer, escaped", "key in an answer, slashes escaped",
+        ),
+        answer(f"{REMOVED} {GOOD}", "secret"),
+    ),
+    "key in an answer, in Base64": answer(f"QmVhcmVyIHNr{REMOVED} {GOOD}", "secret"),
+    "key in an answer, in hexadecimal": answer(f"{REMOVED} {GOOD}", "secret"),
+    "key in an answer that is no UTF-8": answer(f"{REMOVED} \ufffd {GOOD}", "bytes", "secret"),
+    **dict.fromkeys(
+        (
+            "key in another field", "key in the name of a field", "key in the model",
+        ),
+        answer(GOOD, "secret"),
+    ),
+    "key in the finish reason": answer(GOOD, "secret", outcome=None),
+    "key in a refusal": answer(None, "secret", outcome="refused"),
+    **dict.fromkeys(
+        ("key in an error that refuses", "key in the code of an error", "key in the parameter of an error",
+         "error of a wrong type"), REFUSED,
+    ),
+    **dict.fromkeys(("content null", "content in parts", "content a number", "content nested"), NOT_A_TEXT),
+    **dict.fromkeys(
+        (
+            "usage negative", "usage huge", "usage a text", "usage missing", "model a number", "model a list",
+            "keys twice",
+        ),
+        answer(),
+    ),
+    **dict.fromkeys(
+        ("finish reason a number", "finish reason missing", "finish reason nested"), answer(outcome=None)
+    ),
+    "bad UTF-8": answer(f"\ufffd\ufffd\ufffd\ufffd {GOOD}", "bytes"),
+    "half of a pair": answer(f"\ufffd {GOOD}", "bytes"),
+    "two halves the wrong way round": answer(f"\ufffd\ufffd {GOOD}", "bytes"),
+    "byte-order mark": answer(GOOD, "bytes"),
+    "NUL in a text": answer(f"\0 {GOOD}"),
+    "raw control characters": answer(f"\0\x01\x1b\x7f {GOOD}", "bytes"),
+    **dict.fromkeys(
+        ("not a number", "several documents", "exponent of 5,000", "integer of 5,000 digits"), answer(GOOD, "bytes")
+    ),
+    **{name: answer(calls=2) for name in ROWS if name.startswith("retry after") and "year" not in name},
+    **dict.fromkeys(("retry after a billion seconds", "retry after the year 9999"), GIVEN_UP),
+}  # fmt: skip
+"""Every row that is not a failure of transport, asked again and again."""
+
+SLOW = {
+    "slow body", "slow head", "silence", "endless continues", "endless size of a chunk", "endless extension of a chunk",
+    "endless trailers",
+}  # fmt: skip
+"""What only the time-out of a call ends."""
+
+
+def test_the_table_tells_the_end_of_rows_that_there_are() -> None:
+    assert ENDS.keys() <= ROWS.keys()
+    assert ROWS.keys() >= SLOW
+    assert len(ROWS) >= 100
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Loopback]:
+    with running(Loopback, "misbehaving") as started:
+        yield started
+
+
+def model_at(server: Loopback, row: str) -> ModelSettings:
+    timeout = 0.3 if row in SLOW else 20.0
+    base_url = f"{server.root}/{quote(row)}/v1"
+    return ModelSettings(model="tiny", base_url=base_url, api_key_env="ROW_VARIABLE", timeout=timeout)
+
+
+def spec_at(folder: Path, server: Loopback, row: str, **changes: Any) -> Path:
+    return spec_file(
+        folder,
+        f"{server.root}/{quote(row)}/v1",
+        size=3 if row.startswith("the next") else 1,
+        protocol={"use": "solo_verifier", "max_message_rounds": None},
+        prompts="prompts/code_validation/solo_verifier",
+        models={"m": {"api_key_env": "ROW_VARIABLE", "timeout": 0.3 if row in SLOW else 20.0}},
+        agents={"prover": None},
+        retry={
+            "transient": {"first_wait": 0.0, "max_wait": 0.0, "attempts": ATTEMPTS},
+            "invalid_response": {"attempts": 1},
+        },
+        rollouts={"concurrency": 1},
+        **changes,
+    )
+
+
+def without_the_key(data: bytes, name: str) -> None:
+    forms = (KEY.encode(), KEY.encode().hex().encode(), base64.b64encode(KEY.encode()), KEY[3:].encode())
+    escaped = ("".join(f"\\u{ord(c):04x}" for c in KEY).encode(), quote(KEY, safe="").encode())
+    percents = "".join(f"%{ord(c):02X}" for c in KEY).encode()
+    for form in (*forms, *escaped, percents, KEY.replace("/", "\\/").encode()):
+        assert form not in data, name
+
+
+# One call
+
+
+def called(model: ModelSettings) -> tuple[Completion | None, NipRunError | None]:
+    """An answer, or why there is none."""
+    try:
+        return ask(model), None
+    except NipRunError as error:
+        return None, error
+
+
+CLASSES: dict[int, type[NipRunError]] = {1: TransientError, 4: ProviderRefusal}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_call_to_a_server_that_misbehaves(row: str, server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROW_VARIABLE", KEY)
+    expected = ENDS.get(row, FAILED)
+    started = time.monotonic()
+    completion, error = called(model_at(server, row))
+    assert time.monotonic() - started < 8
+    if completion is not None:
+        assert expected.code == 0
+        assert (completion.choices[0].text, completion.altered) == (expected.text, expected.altered)
+        without_the_key(str(completion).encode(), "completion")
+    else:
+        assert type(error) is (TransientError if row.startswith("retry after") else CLASSES[expected.code])
+        assert getattr(error, "attempts", None) == (2 if expected == TOO_LARGE else None)
+        without_the_key("".join(traceback.format_exception(error)).encode(), "traceback")
+
+
+def test_bytes_that_nobody_asked_for_are_no_answer(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come after an answer, and before the next request on its connection."""
+    monkeypatch.setenv("ROW_VARIABLE", KEY)
+
+    async def calls() -> list[str | None]:
+        model = OpenAiModel(model_at(server, "the next answer a moment later"), "small", 1)
+        try:
+            texts = []
+            for _ in range(3):
+                completion = await model.complete(Request("small", CHAT, SAMPLE))
+                texts.append(completion.choices[0].text)
+                await asyncio.sleep(0.1)
+            return texts
+        finally:
+            await model.close()
+
+    assert asyncio.run(calls()) == [GOOD] * 3
+
+
+# A run
+
+
+WHOLE_RUNS = (
+    "endless body", "endless refusal", "gzip bomb", "slow body", "redirect 307", "no length", "bad UTF-8", "TLS alert",
+    "the next answer in the same packet", "usage huge", "content null", "deep nesting", "deep nesting in an error",
+    "retry after nan", "retry after a billion seconds", "finish reason nested",
+)  # fmt: skip
+"""Of the rows without the key one of each kind; the others are played by the slow tests."""
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        name if "ey" in name or name in WHOLE_RUNS else pytest.param(name, marks=pytest.mark.slow)
+        for name in ROWS
+        if name != "the next answer a moment later"
+    ],
+)
+def test_a_run_at_a_server_that_misbehaves(row: str, server: Loopback, tmp_path: Path) -> None:
+    before = server.stats().get(row, 0)
+    started = time.monotonic()
+    done = nip_run_here(spec_at(tmp_path, server, row), "--results", tmp_path / "r", "-v", "-v", cwd=tmp_path,
+                        ROW_VARIABLE=KEY)  # fmt: skip
+    expected = ENDS.get(row, FAILED)
+    assert (done.returncode, server.stats()[row] - before) == (expected.code, expected.calls), done.stderr
+    assert time.monotonic() - started < 10
+
+    run = only_run(tmp_path / "r")
+    records = journal_records(run)
+    answers = [record for record in records if record["kind"] == "call"]
+    assert {(record["choices"][0][0], tuple(record.get("altered", ()))) for record in answers} == (
+        {(expected.text, expected.altered)} if expected.code == 0 else set()
+    )
+    if expected.outcome is not None and expected.code in (0, 1):
+        assert {rollout["outcome"] for rollout in table(run, "rollouts")} == {expected.outcome}
+    if "secret" in expected.altered:
+        assert done.stderr.count("held a secret") == 1
+    assert server.stats().get("elsewhere", 0) == 0
+
+    without_the_key(done.stdout.encode() + done.stderr.encode(), "output")
+    for path in (tmp_path / "r").rglob("*"):
+        if path.is_file():
+            without_the_key(path.read_bytes(), path.name)
+    for name in ("rollouts", "messages", "completions"):
+        if (run / f"{name}.parquet").exists():
+            without_the_key(json.dumps(table(run, name), default=str).encode(), name)
+    assert "abc-def" not in done.stderr

@@ -1,0 +1,57 @@
+"""A limit on open files below the concurrency lowers the concurrency, and is no failure of the server's."""
+
+from __future__ import annotations
+
+import errno
+import json
+import resource
+import subprocess
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+
+from runner.errors import RunError
+from runner.models.providers.openai import map_client_error
+from runner.models.settings import ModelSettings
+from tests.support.processes import command, environment
+from tests.support.runs import journal_records, only_run
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_too_many_open_files_stop_the_run_and_are_not_asked_again(number: int) -> None:
+    error = openai.APIConnectionError(request=httpx2.Request("POST", "http://127.0.0.1/v1"))
+    error.__cause__ = httpx2.ConnectError("cannot connect")
+    error.__cause__.__cause__ = OSError(number, "Too many open files")
+    ours = map_client_error(error, ModelSettings(model="tiny", base_url="http://127.0.0.1/v1"), "m")
+    assert isinstance(ours, RunError)
+    assert "ulimit -n" in str(ours)
+
+
+def run_with_files(folder: Path, most: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("spec.yaml"), cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+        stdin=subprocess.DEVNULL, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
+    )  # fmt: skip
+
+
+def test_a_hard_limit_on_open_files_lowers_the_concurrency_and_is_said(tmp_path: Path) -> None:
+    with serving(latency=0.2) as server:
+        spec_file(tmp_path, server.base_url, size=100, rollouts={"concurrency": 100})
+        done = run_with_files(tmp_path, 80)
+    assert done.returncode == 0, done.stderr
+    assert "calls at once instead of 100 (rollouts.concurrency)" in done.stderr.replace("\n", " ")
+    run = only_run(tmp_path / "results")
+    assert json.loads((run / "metrics.json").read_text())["outcomes"]["transport_failed"] == 0
+    assert not [record for record in journal_records(run) if record["kind"] == "failure"]
+
+
+def test_a_limit_that_leaves_room_for_all_is_not_spoken_of(tmp_path: Path) -> None:
+    with serving() as server:
+        spec_file(tmp_path, server.base_url, size=4, rollouts={"concurrency": 16})
+        done = run_with_files(tmp_path, 256)
+    assert done.returncode == 0, done.stderr
+    assert "calls at once" not in done.stderr

@@ -1,0 +1,73 @@
+"""A server that is down ends the run soon, whatever the number of games, with all that was paid for kept."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import ended, nip_run, started, until
+from tests.support.runs import journal_records, only_run, table
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+POLICY = {"transient": {"first_wait": 0.01, "max_wait": 0.05}, "breaker": {"failures": 10, "probes": 4}}
+
+
+def nobody() -> str:
+    """The address of a server that nobody runs."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+
+
+@pytest.mark.parametrize("games", [30, 300])
+def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(tmp_path: Path, games: int) -> None:
+    spec_file(tmp_path, nobody(), size=games, retry=POLICY, rollouts={"concurrency": 16})
+    result = nip_run("spec.yaml", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert "cannot reach http://127.0.0.1:" in result.stderr.replace("\n", " ")
+    assert "trying one at a time" in result.stderr
+    failed = sum(record["kind"] == "failure" for record in journal_records(only_run(tmp_path / "results")))
+    assert 14 <= failed <= 16 + 4
+    assert "Traceback" not in result.stderr
+
+
+def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path) -> None:
+    """With the waits that a spec has where it says nothing."""
+    spec_file(tmp_path, nobody(), size=100, retry=None, rollouts={"concurrency": 64})
+    process = started("spec.yaml", cwd=tmp_path)
+    begun = time.monotonic()
+    log = tmp_path / "results"
+    until(lambda: any("trying one at a time" in path.read_text() for path in log.rglob("run.log")), 8)
+    process.terminate()
+    code, _, said = ended(process, 10)
+    assert time.monotonic() - begun < 15
+    assert code == 130
+    assert "calls in a row failed; trying one at a time" in said
+
+
+def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
+    with serving(kind="overloaded", after=20) as server:
+        spec_file(tmp_path, server.base_url, size=12, retry=POLICY)
+        first = nip_run("spec.yaml", cwd=tmp_path)
+        assert first.returncode == 1
+        assert "cannot reach" in first.stderr
+    kept = sum(record["kind"] == "call" for record in journal_records(only_run(tmp_path / "results")))
+    assert kept == 20
+    with serving() as server:
+        spec_file(tmp_path, server.base_url, size=12, retry=POLICY)
+        second = nip_run("spec.yaml", cwd=tmp_path)
+        assert second.returncode == 0, second.stderr
+        rows = table(only_run(tmp_path / "results"), "completions")
+        assert server.requests == sum(row["error"] is None for row in rows) - kept
+
+
+def test_a_server_that_is_away_for_a_moment_stops_nothing(tmp_path: Path) -> None:
+    outage: dict[str, Any] = {"faults": {"overloaded": 0.6, "drop": 0.2}}
+    with serving(**outage) as server:
+        spec_file(tmp_path, server.base_url, size=12, retry={"transient": {"attempts": 30}})
+        result = nip_run("spec.yaml", "-q", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr

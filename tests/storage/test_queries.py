@@ -1,0 +1,105 @@
+"""DuckDB behind closed doors: no extension, no network, and folders of any name."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from runner.storage.queries import connect, duckdb_pattern
+from tests.support.files import json_lines
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.runs import only_run
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+NAMES = (
+    "a?b", "a*b", "a[0-9]b", "back\\slash", "back\\*slash", "quo'te", 'dou"ble', "new\nline", "~", "md:x", "sqlite:x",
+    "s3:/x", "http:/x", "file:x", "a?b=c", os.fsdecode(b"no\xffutf8"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_results_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    path = spec_file(tmp_path, size=2, fine_tune={"formats": ["verl"]})
+    home, words = tmp_path / "home", ("--results", name, "--json", "-q")
+    home.mkdir()
+
+    def told(*command: str) -> object:
+        done = nip_run_here(*command, *words, cwd=tmp_path, HOME=str(home))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    told(str(path))
+    run = only_run(tmp_path / name)
+    (run / "rollouts.parquet").unlink()
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    told(str(path))
+    asked = "SELECT count(*) AS n FROM completions c JOIN rollouts r ON c.rollout_id = r.rollout_id"
+    assert told("sql", asked + " WHERE c.rollout_id NOT IN (SELECT rollout_id FROM messages)") == [{"n": 2}]
+    assert told("leaderboard", "--rebuild") == {"runs": [run.name]}
+    assert [row["run_id"] for row in told("leaderboard")] == [run.name]  # type: ignore[attr-defined]
+    assert len(told("runs")) == 1  # type: ignore[arg-type]
+    told("show", run.name)
+    told("show", run.name, "p0")
+    told("export", run.name, "--format", "verl")
+    assert (run / "fine_tune" / "export-verl" / "m.rl.parquet").is_file()
+    assert list(home.iterdir()) == []
+    assert {one.name for one in tmp_path.iterdir()} == {"home", "spec.yaml", "data.jsonl", Path(name).parts[0]}
+
+
+def test_a_folder_that_cannot_be_linked_to_is_refused_before_any_call(tmp_path: Path) -> None:
+    aside = tmp_path / "no?place"
+    aside.mkdir()
+    with serving() as server:
+        spec_file(tmp_path, server.base_url, size=2)
+        done = nip_run("spec.yaml", "--results", "a?b", "-q", cwd=tmp_path, TMPDIR=str(aside))
+        assert (done.returncode, server.requests) == (1, 0)
+    assert "set TMPDIR" in done.stderr
+    assert "fault of nip-run" not in done.stderr
+
+
+def test_a_dataset_may_stand_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    for name in NAMES:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        spec_file(folder, size=2)
+        done = nip_run_here("check", str(folder / "spec.yaml"), "--json", cwd=tmp_path)
+        assert done.returncode == 0, (name, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["LOAD httpfs", "INSTALL httpfs", "ATTACH 'md:x'", "ATTACH 'sqlite:x'", "FROM 's3://a/b.parquet'", "FROM here"],
+)
+def test_a_connection_loads_nothing(statement: str) -> None:
+    here = [1]
+    assert here
+    with connect() as connection, pytest.raises(duckdb.Error):
+        connection.execute(statement)
+
+
+def test_a_full_memory_writes_nothing_where_the_user_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with connect(memory="16MB") as connection, pytest.raises(duckdb.OutOfMemoryException):
+        connection.execute("CREATE TABLE t AS SELECT repeat('x', 1000) || range FROM range(100_000)").fetchall()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_plain_is_the_files_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert duckdb_pattern(Path("~/x.parquet")) == str(tmp_path / "~" / "x.parquet")
+
+
+def test_a_link_reads_the_one_file_that_is_meant(tmp_path: Path) -> None:
+    for name in ("a*", "ab", "a?"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"name": name}))
+    with connect() as connection:
+        for name in ("a*", "a?"):
+            one = tmp_path / f"{name}.jsonl"
+            assert connection.execute("SELECT name FROM read_json(?)", [duckdb_pattern(one)]).fetchall() == [(name,)]
+            assert json_lines(one) == [{"name": name}]

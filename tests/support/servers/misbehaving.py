@@ -1,0 +1,368 @@
+"""Every way in which a server can misbehave, by name: raw bytes on a socket, and no HTTP library to keep them in order.
+
+    POST /NAME/v1/chat/completions      behaves as `ROWS[NAME]` says
+    GET /stats                          how many requests each name got
+
+What a row sends may hold `KEY`, which becomes the key that the request was sent with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+import sys
+import threading
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, NamedTuple
+
+GOOD = "It is right.\n\nDecision: accept"
+OTHER = "It is wrong.\n\nDecision: reject"
+UNPACKED = 64 << 20
+
+
+class Asked(NamedTuple):
+    key: bytes
+    before: int
+    """How many requests this row got before."""
+
+
+Says = Callable[[Asked], AsyncIterator[bytes]]
+"""What goes onto the wire; the connection is kept where the last piece is empty."""
+
+
+def completion(text: Any = GOOD, **more: Any) -> dict[str, Any]:
+    usage = {"prompt_tokens": 9, "completion_tokens": 5}
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    return {"id": "c", "model": "tiny", "choices": [choice], "usage": usage, **more}
+
+
+def chosen(**more: Any) -> dict[str, Any]:
+    """An answer whose choice has other fields."""
+    whole = completion()
+    whole["choices"][0].update(more)
+    return whole
+
+
+def head(status: str = "200 OK", *lines: str) -> bytes:
+    return "\r\n".join((f"HTTP/1.1 {status}", "content-type: application/json", *lines, "", "")).encode("latin-1")
+
+
+def raw(*pieces: bytes) -> Says:
+    """These bytes, then the end of the connection."""
+
+    async def says(_: Asked) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    return says
+
+
+def kept(body: bytes, status: str = "200 OK", *lines: str) -> Says:
+    """A whole answer; the connection stays."""
+
+    async def says(asked: Asked) -> AsyncIterator[bytes]:
+        whole = filled(body, asked.key)
+        yield filled(head(status, f"content-length: {len(whole)}", *lines), asked.key) + whole
+        yield b""
+
+    return says
+
+
+def replied(data: Any, status: str = "200 OK", *lines: str) -> Says:
+    return kept(json.dumps(data).encode(), status, *lines)
+
+
+def error(status: str, message: str, *lines: str, **more: Any) -> Says:
+    return replied({"error": {"message": message, "type": "error", **more}}, status, *lines)
+
+
+def endless(start: bytes, piece: bytes) -> Says:
+    async def says(_: Asked) -> AsyncIterator[bytes]:
+        yield start
+        while True:
+            yield piece
+
+    return says
+
+
+def slow(start: bytes, piece: bytes = b" ") -> Says:
+    """A byte now and then, so that no time-out between two bytes ever comes."""
+
+    async def says(_: Asked) -> AsyncIterator[bytes]:
+        yield start
+        while True:
+            await asyncio.sleep(0.05)
+            yield piece
+
+    return says
+
+
+def then_good(first: Says) -> Says:
+    """Misbehaves once."""
+
+    async def says(asked: Asked) -> AsyncIterator[bytes]:
+        async for piece in (first if asked.before == 0 else replied(completion()))(asked):
+            yield piece
+
+    return says
+
+
+def filled(template: bytes, key: bytes) -> bytes:
+    """With the key in each of the forms that a row may ask for."""
+    forms = {
+        b"KEY_ESCAPED": "".join(f"\\u{byte:04x}" for byte in key).encode(),
+        b"KEY_SLASHED": key.replace(b"/", b"\\/"),
+        b"KEY_PERCENT": "".join(f"%{byte:02X}" for byte in key).encode(),
+        b"KEY_BASE64": base64.b64encode(b"Bearer " + key),
+        b"KEY_HEX": key.hex().encode(),
+        b"KEY": key,
+    }
+    for name, form in forms.items():
+        template = template.replace(name, form)
+    return template
+
+
+def poisoned(wait: float) -> Says:
+    """An answer, and at once or a moment later bytes that look like the next one."""
+
+    async def says(_: Asked) -> AsyncIterator[bytes]:
+        good, other = (json.dumps(completion(text)).encode() for text in (GOOD, OTHER))
+        first = head("200 OK", f"content-length: {len(good)}") + good
+        second = head("200 OK", f"content-length: {len(other)}") + other
+        if wait:
+            yield first
+            await asyncio.sleep(wait)
+            yield second
+        else:
+            yield first + second
+        yield b""
+
+    return says
+
+
+def packed(data: bytes, encoding: str) -> bytes:
+    return head("200 OK", f"content-encoding: {encoding}", f"content-length: {len(data)}") + data
+
+
+JSON = json.dumps(completion()).encode()
+CHUNKED = head("200 OK", "transfer-encoding: chunked")
+CLOSED = head("200 OK", "connection: close")
+DEEP = b"[" * 100_000
+BLOCK = b"x" * (1 << 16)
+_raw_deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+RAW_DEFLATED = _raw_deflate.compress(JSON) + _raw_deflate.flush()
+
+ROWS: Mapping[str, Says] = {
+    # Without an end, or larger than anything
+    "endless body": endless(CLOSED, BLOCK),
+    "endless chunks": endless(CHUNKED, b"10000\r\n" + BLOCK + b"\r\n"),
+    "endless chunk": endless(CHUNKED + b"fffffffffffff\r\n", BLOCK),
+    "endless size of a chunk": endless(CHUNKED, b"0" * (1 << 16)),
+    "endless extension of a chunk": endless(CHUNKED + b"5;", b"a" * (1 << 16)),
+    "endless trailers": endless(CHUNKED + b"0\r\n", b"x-a: b\r\n" * 4096),
+    "endless line of a header": endless(b"HTTP/1.1 200 OK\r\nx-a: ", BLOCK),
+    "endless headers": endless(b"HTTP/1.1 200 OK\r\n", b"x-a: b\r\n" * 4096),
+    "endless status line": endless(b"HTTP/1.1 200 ", BLOCK),
+    "endless continues": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 64),
+    "endless error": endless(head("500 Oops", "connection: close"), BLOCK),
+    "endless refusal": endless(head("401 No", "connection: close"), BLOCK),
+    "endless blanks before JSON": endless(CLOSED, b" " * (1 << 16)),
+    "endless cookies": endless(b"HTTP/1.1 200 OK\r\n", b"set-cookie: a=b\r\n" * 4096),
+    "40 MiB": raw(CLOSED, *[BLOCK] * 640),
+    "30 MiB that are no JSON": kept(b"x" * (30 << 20)),
+    "gzip bomb": raw(packed(gzip.compress(bytes(UNPACKED)), "gzip")),
+    "deflate bomb": raw(packed(zlib.compress(bytes(UNPACKED)), "deflate")),
+    "gzip bomb in an error": raw(
+        head("500 Oops", "content-encoding: gzip", "connection: close") + gzip.compress(bytes(UNPACKED))
+    ),
+    # Packed, though nobody asked for it
+    "gzip": raw(packed(gzip.compress(JSON), "gzip")),
+    "gzip in two members": raw(packed(gzip.compress(JSON[:50]) + gzip.compress(JSON[50:]), "gzip")),
+    "deflate": raw(packed(zlib.compress(JSON), "deflate")),
+    "deflate without a head": raw(packed(RAW_DEFLATED, "deflate")),
+    "damaged gzip": raw(packed(gzip.compress(JSON)[:-20] + b"\0" * 20, "gzip")),
+    "cut gzip": raw(packed(gzip.compress(JSON)[:-20], "gzip")),
+    "gzip that is none": raw(packed(JSON, "gzip")),
+    "brotli": raw(packed(b"\x8b\x0b\x80" + JSON, "br")),
+    "gzip in gzip": raw(packed(gzip.compress(gzip.compress(JSON)), "gzip, gzip")),
+    "unknown encoding": raw(packed(JSON, "rot13")),
+    # Slow and cut
+    "slow body": slow(CLOSED),
+    "slow head": slow(b"HTTP/1.1 200 OK\r\nx-a: ", b"b"),
+    "silence": slow(b"", b""),
+    "cut body": raw(head("200 OK", "content-length: 500") + JSON[:50]),
+    "cut chunk": raw(CHUNKED + b"100\r\n" + JSON[:50]),
+    "cut head": raw(b"HTTP/1.1 200 OK\r\ncontent-len"),
+    "closed at once": raw(),
+    # Lengths
+    "no length": raw(CLOSED + JSON),
+    "length too short": raw(head("200 OK", f"content-length: {len(JSON) - 9}") + JSON),
+    "length too long": raw(head("200 OK", f"content-length: {len(JSON) + 9}") + JSON),
+    "negative length": raw(head("200 OK", "content-length: -5") + JSON),
+    "length of 20 digits": raw(head("200 OK", "content-length: " + "9" * 20) + JSON),
+    "two lengths": raw(head("200 OK", "content-length: 5", f"content-length: {len(JSON)}") + JSON),
+    "length in words": raw(head("200 OK", "content-length: many") + JSON),
+    "length and chunks": raw(head("200 OK", "content-length: 5", "transfer-encoding: chunked") + b"0\r\n\r\n"),
+    "chunk of no size": raw(CHUNKED + b"zz\r\n" + JSON),
+    # No HTTP, or another one
+    "no HTTP": raw(b"220 mail ready\r\n"),
+    "HTTP 0.9": raw(JSON),
+    "HTTP 2 preface": raw(b"\0\0\x12\x04\0\0\0\0\0\0\x03\0\0\0\x64"),
+    "TLS alert": raw(b"\x15\x03\x01\0\x02\x02\x46"),
+    "zeros": raw(bytes(4096)),
+    "status 0": raw(b"HTTP/1.1 0 X\r\ncontent-length: 0\r\n\r\n"),
+    "status 999": replied({}, "999 X"),
+    "status in words": raw(b"HTTP/1.1 fine OK\r\n\r\n"),
+    "switching protocols": raw(b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n" + JSON),
+    "no content": raw(head("204 No Content")),
+    "header without a colon": raw(b"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n" + JSON),
+    "one continue": raw(b"HTTP/1.1 100 Continue\r\n\r\n", CLOSED + JSON),
+    "the next answer in the same packet": poisoned(0.0),
+    "the next answer a moment later": poisoned(0.02),
+    # Redirects
+    **{
+        f"redirect {status}": replied({}, f"{status} Moved", "location: /elsewhere/v1/chat/completions")
+        for status in (301, 302, 303, 307, 308)
+    },
+    "redirect to a file": replied({}, "302 Moved", "location: file:///etc/passwd"),
+    "redirect that tells the key": replied({}, "307 Moved", "location: http://127.0.0.1:9/KEY"),
+    # The key, back again
+    "key in an answer": replied(completion(f"KEY {GOOD}")),
+    "key in an answer, escaped": kept(json.dumps(completion("KEY " + GOOD)).encode().replace(b"KEY", b"KEY_ESCAPED")),
+    "key in an answer, slashes escaped": kept(
+        json.dumps(completion("KEY " + GOOD)).encode().replace(b"KEY", b"KEY_SLASHED")
+    ),
+    "key in an answer, in Base64": replied(completion(f"KEY_BASE64 {GOOD}")),
+    "key in an answer, in hexadecimal": replied(completion(f"KEY_HEX {GOOD}")),
+    "key in an answer that is no UTF-8": kept(
+        json.dumps(completion("KEY ? " + GOOD)).encode().replace(b"?", b"\xff").replace(b"KEY", b"KEY_ESCAPED")
+    ),
+    "key in another field": replied(completion(headers={"authorization": "Bearer KEY"})),
+    "key in the name of a field": replied(completion(KEY=1)),
+    "key in the model": replied(completion(model="KEY")),
+    "key in the finish reason": replied(chosen(finish_reason=["KEY"])),
+    "key in a refusal": replied(chosen(message={"role": "assistant", "content": None, "refusal": "not with KEY"})),
+    "key in an error": error("500 Oops", "you sent Bearer KEY"),
+    "key in an error, escaped": kept(b'{"error": {"message": "you sent KEY_ESCAPED"}}', "500 Oops"),
+    "key in an error, in percents": error("500 Oops", "you sent KEY_PERCENT"),
+    "key in an error that refuses": error("400 No", "no header like Bearer KEY"),
+    "key in the code of an error": error("400 No", "no", code="KEY"),
+    "key in the parameter of an error": error("400 No", "no", param="KEY"),
+    "key in an error of 200": replied({"error": {"message": "you sent KEY", "code": 500}}),
+    "key in an error that is a text": kept(b"<html>you sent Authorization: Bearer KEY</html>", "502 Bad"),
+    "key in JSON that is none": kept(b'{"KEY"'),
+    "key in headers": replied({}, "500 Oops", "x-echo: Bearer KEY", "set-cookie: a=KEY", "retry-after: KEY"),
+    "key in the name of a header": raw(b"HTTP/1.1 200 OK\r\n", b"KEY KEY\r\n\r\n"),
+    "key in the reason": replied({}, "500 KEY"),
+    "key in the status line": kept(b"", "KEY"),
+    "key in the encoding": replied(completion(), "200 OK", "content-encoding: KEY"),
+    "another key after Bearer": error("500 Oops", "authorization: bearer abc-def"),
+    # No completion
+    "HTML": kept(b"<html>Bad gateway</html>"),
+    "nothing": kept(b""),
+    "null": kept(b"null"),
+    "list": kept(b"[]"),
+    "number": kept(b"7"),
+    "text": kept(b'"text"'),
+    "cut JSON": kept(JSON[:-9]),
+    "deep nesting": kept(DEEP),
+    "deep nesting in an error": kept(b'{"error": ' + DEEP, "500 Oops"),
+    "deep nesting in a field": kept(JSON[:-1] + b', "more": ' + DEEP + b"]" * 100_000 + b"}"),
+    "stream of events": kept(b"data: " + JSON + b"\n\ndata: [DONE]\n\n"),
+    "no choices": replied({"id": "c"}),
+    "empty choices": replied(completion(choices=[])),
+    "choices that are a text": replied(completion(choices="many")),
+    "choices of numbers": replied(completion(choices=[1, 2])),
+    "choice without a message": replied(completion(choices=[{"index": 0}])),
+    "error in 200": replied({"error": {"message": "overloaded", "code": 503}}),
+    "error without JSON": kept(b"oops", "500 Oops"),
+    "error of a wrong type": replied({"error": [1]}, "400 No"),
+    # A completion with odd surroundings
+    "content null": replied(completion(None)),
+    "content in parts": replied(completion([{"type": "text", "text": GOOD}])),
+    "content a number": replied(completion(7)),
+    "content nested": replied(completion({"a": {"b": []}})),
+    "usage negative": replied(completion(usage={"prompt_tokens": -5, "completion_tokens": -5})),
+    "usage huge": replied(completion(usage={"prompt_tokens": 10**30, "completion_tokens": 10**30})),
+    "usage a text": replied(completion(usage="many")),
+    "usage missing": replied(completion(usage=None)),
+    "finish reason a number": replied(chosen(finish_reason=3)),
+    "finish reason missing": replied(chosen(finish_reason=None)),
+    "finish reason nested": replied(chosen(finish_reason={"a": [1]})),
+    "model a number": replied(completion(model=3)),
+    "model a list": replied(completion(model=["tiny"])),
+    # Bytes that are no text
+    "bad UTF-8": kept(json.dumps(completion("? " + GOOD)).encode().replace(b"?", b"\xff\xfe\xc0\xaf")),
+    "half of a pair": replied(completion("\ud800 " + GOOD)),
+    "two halves the wrong way round": replied(completion("\udc00\ud800 " + GOOD)),
+    "byte-order mark": kept(b"\xef\xbb\xbf" + JSON),
+    "NUL in a text": replied(completion("\0 " + GOOD)),
+    "raw control characters": kept(json.dumps(completion("? " + GOOD)).encode().replace(b"?", b"\0\x01\x1b\x7f")),
+    "not a number": kept(JSON[:-1] + b', "score": NaN, "most": Infinity}'),
+    "integer of 5,000 digits": kept(JSON[:-1] + b', "score": ' + b"9" * 5000 + b"}"),
+    "exponent of 5,000": kept(JSON[:-1] + b', "score": 1e5000}'),
+    "several documents": kept(JSON + JSON),
+    "keys twice": kept(b'{"choices": [], ' + JSON[1:]),
+    # Waits
+    **{
+        f"retry after {wait}": then_good(error("429 Slow", "slow", f"retry-after: {wait}"))
+        for wait in ("nan", "-1", "soon", "inf")
+    },
+    "retry after a billion seconds": error("429 Slow", "slow", "retry-after: 1000000000"),
+    "retry after the year 9999": error("429 Slow", "slow", "retry-after: Fri, 31 Dec 9999 23:59:59 GMT"),
+}  # fmt: skip
+
+
+class Server:
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await self._answer(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; whether the connection stays."""
+        lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
+        await reader.readexactly(int(headers.get(b"content-length", b"0")))
+        name = lines[0].split(b" ")[1].split(b"/")[1].decode().replace("%20", " ").replace("%2C", ",")
+        asked = Asked(headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.counts[name])
+        if name == "stats":
+            says = replied(self.counts)
+        else:
+            self.counts[name] += 1
+            says = ROWS.get(name, error("404 None", "elsewhere"))
+        piece = None
+        async for piece in says(asked):
+            writer.write(filled(piece, asked.key) if b"KEY" in piece else piece)
+            await writer.drain()
+        return piece == b""
+
+
+async def _serve() -> None:
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    listening = await asyncio.start_server(Server().connected, "127.0.0.1", 0, limit=1 << 22)
+    print(listening.sockets[0].getsockname()[1], flush=True)
+
+    def until_stdin_closes() -> None:
+        while sys.stdin.buffer.read(1):
+            pass
+        loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=until_stdin_closes, daemon=True).start()
+    await ended.wait()
+    listening.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

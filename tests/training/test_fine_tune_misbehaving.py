@@ -1,0 +1,65 @@
+"""Servers that misbehave where a fine-tuning job is asked about: bounded, of a class, and without the key."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from runner.errors import NipRunError, ProviderRefusal, RunError
+from runner.models.policy import TransientPolicy
+from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
+from runner.training.backends.connect import backend_for
+from tests.support.fine_tuning import job_in
+from tests.support.servers.client import Loopback, running
+
+KEY = "sk-Loop/back+0123456789abcdef"
+QUICK = TransientPolicy(attempts=3, first_wait=0.001, max_wait=0.002)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Loopback]:
+    with running(Loopback, "misbehaving") as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "calls"),
+    [
+        ("endless body", RunError, 2),
+        ("gzip bomb", RunError, 2),
+        ("slow body", RunError, 3),
+        ("slow head", RunError, 3),
+        ("endless headers", RunError, 3),
+        ("endless error", RunError, 3),
+        ("endless refusal", ProviderRefusal, 1),
+        ("deep nesting", RunError, 3),
+        ("redirect 307", ProviderRefusal, 1),
+        ("key in an error", RunError, 3),
+        ("key in an error, escaped", RunError, 3),
+        ("key in an error that refuses", ProviderRefusal, 1),
+        ("key in headers", RunError, 3),
+        ("key in the status line", RunError, 3),
+        ("key in an answer", RunError, 3),
+    ],
+)
+def test_a_job_is_asked_about_in_bounds(
+    row: str, kind: type[NipRunError], calls: int, server: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROW_VARIABLE", KEY)
+    model = ModelSettings(
+        model="tiny", base_url=f"{server.root}/{quote(row)}/v1", api_key_env="ROW_VARIABLE",
+        timeout=0.3 if row.startswith("slow") else 20.0,
+    )  # fmt: skip
+    backend = backend_for("m", TrainerSettings(backend="openai"), model, policy=QUICK, sleep=lambda _: None)
+    before, at = server.stats().get(row, 0), time.monotonic()
+    with pytest.raises(kind) as raised:
+        backend.poll(job_in(tmp_path), {"job": "ftjob-1"})
+    assert server.stats()[row] - before == calls
+    assert time.monotonic() - at < 8
+    assert KEY not in "".join(traceback.format_exception(raised.value))
