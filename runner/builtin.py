@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -23,4 +24,33 @@ def folders() -> tuple[Path, ...]:
 def find(name: str, folder: Path) -> Path | None:
     """A file or folder by the name a spec gives it: beside the spec, else among the built-in ones."""
     candidates = (folder / name, root() / "specs" / name, root() / name)
-    return next((path for path in candidates if path.exists()), None)
+    return next((path for path in candidates if is_there(path)), None)
+
+
+# `Path.exists` and its kin raise where a name is too long or the folder is closed to us; `os.path` says no.
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file or folder; no name is so odd that it cannot be asked for."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def unusable(path: Path) -> str | None:
+    """Why nothing can be made at a path, whether or not something is there; None where something may be."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error.strerror)
+    except ValueError:
+        return "no file can have this name"
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -10,26 +9,53 @@ from pathlib import PurePath
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
+class _Escapes(dict[int, str]):
+    """What each character is shown as; known once it was asked for."""
+
+    def __missing__(self, code: int) -> str:
+        shown = chr(code)
+        if shown not in "\n\t" and unicodedata.category(shown) in _HIDDEN:
+            shown = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+        self[code] = shown
+        return shown
+
+
+_ESCAPES = _Escapes()
+
+
 def escape_controls(text: str) -> str:
-    """Show every control and invisible character as an escape, so that no model can drive a terminal."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        c
-        if c in "\n\t" or unicodedata.category(c) not in _HIDDEN
-        else (f"\\x{ord(c):02x}" if ord(c) < 256 else f"\\u{ord(c):04x}")
-        for c in text
-    )
+    """Show every control and invisible character as an escape, so that no text can drive a terminal."""
+    return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
+
+
+def in_one_line(text: str) -> str:
+    """`escape_controls` with line ends and tabs shown too, for what must not look like lines of ours."""
+    return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def not_text(text: str) -> str | None:
+    """Why a text cannot be written: it has half of a surrogate pair, as a command line that is not UTF-8 gives."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return (
+            f"character {error.start + 1} is half of a pair (U+{ord(text[error.start]):04X}), which UTF-8 cannot hold"
+        )
+    return None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` with the known word that is most like this one, or nothing."""
+    import difflib  # here and not above: help has no use for it
+
     found = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def did_you_mean_file(name: str, known: Iterable[str]) -> str:
     """`did_you_mean` for names of files: their suffixes, which are alike whatever the files are, do not count."""
+    import difflib
+
     stems = {PurePath(file).stem: file for file in known}
     found = difflib.get_close_matches(PurePath(name).stem, stems, n=1, cutoff=0.6)
     return f"; did you mean {stems[found[0]]!r}?" if found else ""

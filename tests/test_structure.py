@@ -8,12 +8,14 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from runner.cli.registry import COMMANDS
+from runner.protocols.load import protocol_schema
+from runner.spec.experiment import experiment_schema
 from tests.support.paths import ROOT
 from tests.support.processes import python
 
@@ -36,6 +38,8 @@ HOMES = {
     "duckdb": {
         "runner.datasets.load",
         "runner.datasets.read",
+        "runner.datasets.tasks",
+        "runner.datasets.typed",
         "runner.results.board_rows",
         "runner.results.leaderboard",
         "runner.storage.parquet",
@@ -48,7 +52,9 @@ HOMES = {
     "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
     "openai": {"runner.models.providers.openai"},
     "orjson": {
+        "runner.datasets.apart",
         "runner.datasets.read",
+        "runner.datasets.tasks",
         "runner.finetune.example_file",
         "runner.hashing",
         "runner.models.costs",
@@ -322,6 +328,86 @@ def test_the_table_of_fine_tune_backends_loads_no_client() -> None:
 def test_printing_a_schema_asks_no_dataset_and_no_model() -> None:
     loaded = _loaded("from runner.cli.main import main; assert main(['schema']) == 0")
     assert not loaded & {"duckdb", "openai", "aiohttp", "scipy"}
+
+
+# What reaches a terminal, and what a pattern lets through
+
+
+def prints(tree: ast.AST) -> Iterator[str]:
+    """Where code writes to a terminal, or has rich do so, by itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "print":
+            yield "print"
+        if isinstance(node, ast.Attribute):
+            said = ast.unparse(node)
+            if said in ("sys.stdout.write", "sys.stderr.write", "sys.stdout.writelines", "sys.stderr.writelines"):
+                yield said
+            if said in ("sys.stdout.buffer", "sys.stderr.buffer", "sys.__stdout__", "sys.__stderr__", "console.print"):
+                yield said
+            if said.startswith("traceback.print_") or node.attr in ("print_exc", "print_exception", "print_usage"):
+                yield said
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rich"):
+            yield from (alias.name for alias in node.names if alias.name in ("Console", "print", "Text"))
+
+
+def test_one_module_alone_prints() -> None:
+    found = {(module, what) for module, path in FILES.items() for what in prints(ast.parse(path.read_text("utf-8")))}
+    others = {(module, what) for module, what in found if module != "runner.cli.output"}
+    assert others == {
+        ("runner.cli.progress", "Console"),  # the bar, whose texts are escaped and no markup
+        ("runner.datasets.tasks", "sys.stdout.buffer"),  # the answer of a process of ours to another
+    }
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(manifest)",
+        "import sys\nsys.stderr.write(error)",
+        "import traceback\ntraceback.print_exc()",
+        "from rich import print",
+        "from rich.console import Console\nConsole()",
+        "log = print",
+    ],
+)
+def test_code_that_prints_is_seen(code: str) -> None:
+    assert list(prints(ast.parse(code)))
+
+
+def dollars(tree: ast.AST) -> Iterator[str]:
+    """Patterns of Python whose `$` lets a final newline through; those of a schema are `pattern` keywords."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
+            for text in (n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)):
+                if re.search(r"(?<!\\)\$(?![{])", text) and text not in (r"\$\{", r"\$$"):
+                    yield text
+
+
+def test_no_pattern_lets_a_final_newline_through() -> None:
+    found = {(m, text) for m, path in FILES.items() for text in dollars(ast.parse(path.read_text("utf-8")))}
+    assert found == set()
+    assert list(dollars(ast.parse("import re\nre.match('^a$', name)"))) == ["^a$"]
+
+
+def patterns(schema: object) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from (value for name, value in schema.items() if name == "pattern" and isinstance(value, str))
+        for value in schema.values():
+            yield from patterns(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from patterns(value)
+
+
+@pytest.mark.parametrize("make", [experiment_schema, protocol_schema])
+def test_the_patterns_of_a_schema_are_bound_at_both_ends(make: Callable[[], dict[str, object]]) -> None:
+    """So that `runner.documents.check` can read their `$` as an editor does: the end of the text."""
+    found = set(patterns(make()))
+    assert found
+    for pattern in found:
+        assert pattern.startswith("^")
+        assert pattern.endswith("$")
+        assert "$" not in pattern[1:-1]
 
 
 def test_no_file_of_ours_names_a_place_on_one_machine() -> None:

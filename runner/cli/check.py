@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner.cli.output import print_json, print_table, shown_point
+from runner.cli.output import print_json, print_table, say, shown_point
 from runner.cli.specs import Point, load_points
 from runner.exit_codes import ExitCode
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
@@ -26,12 +26,12 @@ def execute(args: argparse.Namespace) -> int:
     for point in points:
         spec, games = point.spec, point.plan.all_games()
         datapoints = spec.dataset.datapoints
-        print(f"{point.path}: no errors. {_what(point.plan, games[0])}")
+        say(f"{point.path}: no errors. {_what(point.plan, games[0])}")
         if spec.point:
-            print(f"with {shown_point(spec.point)}")
-        print(f"on {len(datapoints)} datapoints ({sum(p.label for p in datapoints)} with label 1).")
+            say(f"with {shown_point(spec.point)}")
+        say(f"on {len(datapoints)} datapoints ({sum(p.label for p in datapoints)} with label 1).")
         for line in _keys(point.plan):
-            print(line)
+            say(line)
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
         title = "from the shortest games to the longest, without retries; tokens are rough"
         print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)

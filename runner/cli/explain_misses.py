@@ -7,7 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from runner.cli.output import note, print_json, print_table
+from runner.builtin import is_file
+from runner.cli.output import note, print_json, print_table, say
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.models.base import Request
@@ -41,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"requests": requests, "misses": misses, "explained": explained})
         return ExitCode.DONE
-    print(f"{misses} of {requests} requests had no entry of another run")
+    say(f"{misses} of {requests} requests had no entry of another run")
     for miss in explained:
         rows = [(d["field"], _short(d["asked"]), _short(d["nearest"])) for d in miss["differences"]]
         title = f"\n{miss['agent']}, round {miss['round']}, {miss['datapoint']}, repeat {miss['repeat']}"
@@ -58,7 +59,7 @@ def _cache_file(path: Path | None) -> Path:
     Raises:
         UsageError: there is none.
     """
-    if path is None or not path.is_file():
+    if path is None or not is_file(path):
         raise UsageError(
             f"no cache file{f' {str(path)!r}' if path else ': the run used none'}; name one with --cache FILE"
         )

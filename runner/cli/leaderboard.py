@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from runner.cli.output import note, print_json, print_table, with_interval
+from runner.cli.output import note, print_json, print_table, say, with_interval
 from runner.exit_codes import ExitCode
 from runner.results.results import Results
 
@@ -18,7 +18,7 @@ def execute(args: argparse.Namespace) -> int:
         if args.json:
             print_json({"runs": runs})
         else:
-            print(f"{results.board.path} holds {len(runs)} runs")
+            say(f"{results.board.path} holds {len(runs)} runs")
         return ExitCode.DONE
     where, values = ("WHERE benchmark = ?", [args.benchmark]) if args.benchmark else ("", [])
     columns, rows = results.board.query(f"SELECT * FROM leaderboard {where}", values)
@@ -27,7 +27,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json(records)
         return ExitCode.DONE
     if not records:
-        print(f"no rows in {results.path}" + (f" for {args.benchmark!r}" if args.benchmark else ""))
+        say(f"no rows in {results.path}" + (f" for {args.benchmark!r}" if args.benchmark else ""))
         return ExitCode.DONE
     for board in dict.fromkeys(record["benchmark"] for record in records):
         shown = [

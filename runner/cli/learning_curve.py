@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.cli.output import calls_and_cost, print_table, with_interval
+from runner.cli.output import calls_and_cost, print_table, say, with_interval
 from runner.training.stages import Became
 
 
@@ -15,7 +15,7 @@ def show_training(metrics: Mapping[str, Any]) -> None:
     if metrics["tests"]:
         tests = [_test(row, last=row["iteration"] == len(iterations) and not todo) for row in metrics["tests"]]
         print_table(("models", "accuracy [95% interval]", "n", "datapoints", "run"), tests, title=f"{run_id}: tests")
-        print()
+        say()
     rows = [
         (row["iteration"], group, outcome["examples"], _became(outcome), row["models"][group]["model"], _why(outcome))
         for row in iterations
@@ -25,9 +25,9 @@ def show_training(metrics: Mapping[str, Any]) -> None:
     print_table(columns, rows, title=f"{run_id}: training")
     games = metrics["games"]
     paid = calls_and_cost(games["completions"], games["cost_usd"])
-    print(f"\nrollouts: {games['rollouts']}, {paid}, without what the trainers cost")
+    say(f"\nrollouts: {games['rollouts']}, {paid}, without what the trainers cost")
     for line in todo:
-        print(f"next: {line}")
+        say(f"next: {line}")
 
 
 def _test(row: Mapping[str, Any], *, last: bool) -> tuple[Any, ...]:

@@ -6,17 +6,19 @@ Only the standard library is imported until a command runs, so that help and usa
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from runner.cli.registry import COMMANDS, RENAMED_COMMANDS
+from runner.cli.output import note, prepare, print_json, say
+from runner.cli.registry import COMMANDS, RENAMED_COMMANDS, folder
 from runner.cli.streams import without_secrets
 from runner.exit_codes import ExitCode
+from runner.text import escape_controls
 from runner.version import __version__
 
 EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
@@ -24,10 +26,16 @@ EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" fo
 
 def _common(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of every command")
-    group.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    group.add_argument("--results", type=folder, default=Path("results"), metavar="DIR", help="default: results")
     group.add_argument("--json", action="store_true", help="print the result as JSON")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes")
     group.add_argument("-v", "--verbose", action="count", default=0, help="say more; -v -v: tracebacks too")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """What is wrong has words of the command line in it."""
+        super().error(escape_controls(message))
 
 
 def _overview() -> str:
@@ -42,7 +50,7 @@ def _overview() -> str:
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
-    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    common = _Parser(add_help=False, allow_abbrev=False)
     _common(common)
     _, words = common.parse_known_args(arguments)
     first = next((word for word in words if not word.startswith("-")), "")
@@ -52,7 +60,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
         name = renamed
         rest.remove(first)
     command = COMMANDS[name]
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"nip-run {name}",
         description=command.summary[0].upper() + command.summary[1:] + ".",
         epilog=EXIT_CODES,
@@ -64,12 +72,13 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
     parsed = parser.parse_intermixed_args(rest)
     for old, new in () if parsed.quiet else parsed.renamed:
-        print(f"note: {old!r} is now {new!r}", file=sys.stderr)
+        note(f"note: {old!r} is now {new!r}")
     return name, parsed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
+    prepare()
     with without_secrets():
         try:
             code = _run(sys.argv[1:] if arguments is None else arguments)
@@ -83,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_overview())
+        say(_overview())
         return ExitCode.DONE if arguments else ExitCode.USAGE
     if arguments[0] == "--version":
-        print(f"nip-run {__version__}")
+        say(f"nip-run {__version__}")
         return ExitCode.DONE
     try:
         name, parsed = _parsed(arguments)
@@ -122,21 +131,20 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:
     from runner.errors import NipRunError, SpecError
-    from runner.text import escape_controls
 
     if parsed.verbose > 1:
-        traceback.print_exception(error)
+        note("".join(traceback.format_exception(error)))
     if isinstance(error, NipRunError):
         code, lines = error.exit_code, error.lines()
     else:
         code = ExitCode.FAILED
         lines = [f"{type(error).__name__}: {error}", "This is a fault of nip-run; -v -v shows where."]
     if parsed.json:
-        print(json.dumps({"ok": False, "exit_code": code, "errors": lines}))
+        print_json({"ok": False, "exit_code": code, "errors": lines})
     for line in lines:
-        print(escape_controls(line), file=sys.stderr)
+        note(line)
     if isinstance(error, SpecError) and len(lines) > 1:
-        print(f"{len(lines)} problems; nothing was called, nothing was written", file=sys.stderr)
+        note(f"{len(lines)} problems; nothing was called, nothing was written")
     return code
 
 

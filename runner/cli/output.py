@@ -1,8 +1,14 @@
-"""What several commands print: tables, JSON, lines for a person."""
+"""All that the command line prints: lines, tables, JSON, notes. Nothing else writes to a terminal.
+
+Whatever is printed may hold what came from a file, a server or the command line itself, and each function here makes
+all of it safe: control and invisible characters become escapes, and no text is read as markup.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,12 +20,40 @@ WIDE = 160
 """Columns of a table where there is no terminal to measure."""
 
 
+def prepare() -> None:
+    """Have characters that the terminal's encoding lacks printed as escapes, and not end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(text: str = "") -> None:
+    """A line, or several, on stdout."""
+    print(escape_controls(text))
+
+
+def note(text: str) -> None:
+    """A line for a person, on stderr."""
+    print(escape_controls(text), file=sys.stderr)
+
+
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, default=str, ensure_ascii=True))
+    """JSON in ASCII on stdout: half a character is an escape as any other, and a number that JSON lacks is null."""
+    print(json.dumps(_jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name if isinstance(name, str) else str(name): _jsonable(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (str, int, type(None))) else str(value)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
-    """A table on stdout; what came from models or datasets is made safe first."""
+    """A table on stdout."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -28,7 +62,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # main knows what to do; the library would exit as if something had failed
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    # A title that is a `str` would be read as markup.
+    heading = None if title is None else Text(escape_controls(title), style="table.title")
+    table = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
         table.add_column(Text(escape_controls(column)), justify="right" if numeric else "left", overflow="fold")
@@ -70,8 +106,3 @@ def calls_and_cost(calls: int | None, cost: float | None) -> str:
 def shown_point(point: Mapping[str, Any]) -> str:
     """What tells a sweep's points apart, as overrides."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
-
-
-def note(text: str) -> None:
-    """A line for a person, on stderr."""
-    print(escape_controls(text), file=sys.stderr)

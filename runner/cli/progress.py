@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from runner.cli.output import note
 from runner.text import escape_controls
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def _lines(name: str) -> Callable[[Progress], None]:
     def watch(progress: Progress) -> None:
         nonlocal last
         for warning in news.of(progress):
-            print(f"{name}: {warning}", file=sys.stderr, flush=True)
+            note(f"{name}: {warning}")
         if time.monotonic() - last >= LINE_SECONDS:
             last = time.monotonic()
-            print(f"{name}: {summary(progress, last - started)}", file=sys.stderr)
+            note(f"{name}: {summary(progress, last - started)}")
 
     return watch
 
@@ -65,7 +66,6 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
-    from rich.text import Text
 
     bar = Bar(
         TextColumn("{task.description}", markup=False),
@@ -76,14 +76,14 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
         transient=True,
         auto_refresh=False,
     )
-    task = bar.add_task(Text(name).plain, total=None, detail="")
+    task = bar.add_task(escape_controls(name), total=None, detail="")
     started, last = time.monotonic(), 0.0
     news = _News()
 
     def watch(progress: Progress) -> None:
         nonlocal last
         for warning in news.of(progress):
-            bar.console.print(Text(warning))
+            bar.console.print(warning, markup=False, highlight=False)
         if time.monotonic() - last < BAR_SECONDS:
             return
         last = time.monotonic()

@@ -11,6 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.builtin import is_folder, is_there, unusable
+
+
+def folder(text: str) -> Path:
+    """A folder of the command line, which need not be there."""
+    path = Path(text)
+    wrong = unusable(path) or ("not a folder" if is_there(path) and not is_folder(path) else None)
+    if wrong is not None:
+        raise argparse.ArgumentTypeError(f"no folder can be at {text!r}: {wrong}")
+    return path
+
 
 class Command:
     """One command: `arguments` declares what it takes, and `execute` in `module` does it.
@@ -128,7 +139,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method", choices=("sft", "dpo", "rl"), help="for which method; default: sft, and rl for verl, its only one"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT")
+    parser.add_argument("--out", type=folder, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT")
     parser.add_argument("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
     parser.add_argument("--only-correct", action="store_true", help="only rollouts with a right verdict")
     parser.add_argument(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runner.agents.agent import Agent
-from runner.cli.output import note
+from runner.cli.output import note, print_json, say
 from runner.cli.specs import note_renamed, split_words
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
@@ -20,7 +20,7 @@ from runner.protocols.game import Reply, Round, play
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.spec.load import Spec, load_specs
-from runner.text import comma_join, did_you_mean, escape_controls
+from runner.text import comma_join, did_you_mean, in_one_line
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -45,16 +45,16 @@ def execute(args: argparse.Namespace) -> int:
     agent = agents[agent_name]
     body = json.loads(request_body(agent.model_settings, agent.prompt(observation)))
     if args.json:
-        print(json.dumps(body, indent=2))
+        print_json(body)
         return ExitCode.DONE
     if round_ and not args.quiet:
         note(f"rounds 0 to {round_ - 1} are filled with answers of the dummy provider")
     for name, value in body.items():
         if name != "messages" and value is not None:
-            print(f"{name}: {json.dumps(value)}")
+            say(f"{name}: {json.dumps(value)}")
     for message in body["messages"]:
-        sender = f" ({message['name']})" if "name" in message else ""
-        print(f"\n--- {message['role']}{sender} ---\n{escape_controls(message['content'])}")
+        sender = f" ({in_one_line(message['name'])})" if "name" in message else ""
+        say(f"\n--- {message['role']}{sender} ---\n{message['content']}")
     return ExitCode.DONE
 
 

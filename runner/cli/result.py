@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.output import calls_and_cost, note, print_table, shown_point, with_interval
+from runner.cli.output import calls_and_cost, note, print_table, say, shown_point, with_interval
 from runner.results.results import Results
 from runner.runs.run import RunResult
 
@@ -32,7 +32,7 @@ def show_result(result: RunResult, results: Results, path: str, *, quiet: bool) 
     where = "" if results.path.as_posix() == "results" else f" --results {shlex.quote(str(results.path))}"
     if result.manifest.is_training_run:
         show_training(result.metrics)
-        print(f"folder: {result.folder.path}")
+        say(f"folder: {result.folder.path}")
     else:
         _show_games(result)
     if quiet:
@@ -55,6 +55,6 @@ def _show_games(result: RunResult) -> None:
     title = f"{result.folder.run_id}  {shown_point(result.manifest.point)}".rstrip()
     print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows, title=title)
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
-    print(f"\noutcomes: {outcomes}")
-    print(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))
-    print(f"folder: {result.folder.path}")
+    say(f"\noutcomes: {outcomes}")
+    say(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))
+    say(f"folder: {result.folder.path}")

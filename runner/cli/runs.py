@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from runner.cli.output import note, print_json, print_table, shown_point
+from runner.cli.output import note, print_json, print_table, say, shown_point
 from runner.exit_codes import ExitCode
 from runner.results.results import Results
 
@@ -20,7 +20,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json([m.to_json() for m in chosen])
         return ExitCode.DONE
     if not chosen:
-        print(f"no runs in {results.path}; start with: nip-run specs/quickstart.yaml")
+        say(f"no runs in {results.path}; start with: nip-run specs/quickstart.yaml")
         return ExitCode.DONE
     columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started", "point of its sweep")
     rows = [

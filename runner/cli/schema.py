@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 
+from runner.cli.output import print_json
 from runner.exit_codes import ExitCode
 
 
@@ -13,5 +13,5 @@ def execute(args: argparse.Namespace) -> int:
         from runner.protocols.load import protocol_editor_schema as made
     else:
         from runner.spec.experiment import editor_schema as made
-    print(json.dumps(made(), indent=2, ensure_ascii=False))
+    print_json(made())
     return ExitCode.DONE

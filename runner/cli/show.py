@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.output import note, print_json, print_table, with_interval
+from runner.cli.output import note, print_json, print_table, say, with_interval
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.protocols.protocol import Decision, stance_word
@@ -21,7 +21,7 @@ from runner.rollouts.rollout import Rollout
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.storage.atomic import read_json
 from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
-from runner.text import comma_join, escape_controls
+from runner.text import comma_join, in_one_line
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -51,9 +51,9 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
     shown = {**manifest.to_json(), **(metrics["games"] if training and metrics is not None else {})}
     for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
                  "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
-        print(f"{name:<15} {shown.get(name, '-')}")
+        say(f"{name:<15} {in_one_line(str(shown.get(name, '-')))}")
     if not is_bound_to_run(folder.stage_log if training else folder.journal):
-        print(f"{'journal':<15} {NOT_BOUND}")
+        say(f"{'journal':<15} {NOT_BOUND}")
     if metrics is None:
         note("no results yet; run the same command again to go on")
         return ExitCode.DONE
@@ -65,7 +65,7 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
         for m in metrics["metrics"]
     ]
     print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows)
-    print("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
+    say("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
     return ExitCode.DONE
 
 
@@ -139,24 +139,24 @@ def _as_json(rollout: Rollout) -> dict[str, Any]:
 
 def _print_transcript(rollout: Rollout) -> None:
     job = rollout.job
-    print(f"rollout {job.rollout_id}  datapoint {escape_controls(job.datapoint.id)}  repeat {job.repeat}")
+    say(f"rollout {job.rollout_id}  datapoint {in_one_line(job.datapoint.id)}  repeat {job.repeat}")
     for name, value in job.datapoint.columns.items():
         text = value if isinstance(value, str) else json.dumps(value, default=str)
-        print(
-            f"\n{escape_controls(name)}:\n{_indented(text)}"
+        say(
+            f"\n{in_one_line(name)}:\n{_indented(text)}"
             if "\n" in text or len(text) > 80
-            else f"{escape_controls(name)}: {escape_controls(text)}"
+            else f"{in_one_line(name)}: {text}"
         )
     for index, played in enumerate(rollout.rounds):
         for agent, raw in played.raw.items():
             channels = ", ".join(m.channel for m in played.messages if m.agent == agent) or "decision"
-            print(f"\n[round {index}] {agent} ({channels})\n{_indented(raw)}")
+            say(f"\n[round {index}] {agent} ({channels})\n{_indented(raw)}")
     verdict = "none" if rollout.decision == Decision.NONE else stance_word(rollout.decision)
-    print(f"\noutcome: {rollout.outcome}, verdict: {verdict}, label: {stance_word(job.datapoint.label)}")
-    print("rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in rollout.rewards.items()))
+    say(f"\noutcome: {rollout.outcome}, verdict: {verdict}, label: {stance_word(job.datapoint.label)}")
+    say("rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in rollout.rewards.items()))
     if rollout.error:
-        print(f"error: {escape_controls(rollout.error)}")
+        say(f"error: {rollout.error}")
 
 
 def _indented(text: str) -> str:
-    return "\n".join("  " + line for line in escape_controls(text).split("\n"))
+    return "\n".join("  " + line for line in text.split("\n"))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.builtin import is_file
 from runner.cli.output import note
 from runner.cli.registry import COMMANDS
 from runner.errors import Problem, SpecError, UsageError
@@ -31,7 +32,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     specs: list[str] = []
     overrides: list[str] = []
     for word in words:
-        is_override = ("=" in word or word[:1] in "+~") and not Path(word).is_file()
+        is_override = ("=" in word or word[:1] in "+~") and not is_file(Path(word))
         (overrides if is_override else specs).append(word)
     if not specs:
         raise UsageError(f"which spec? {' '.join(words)!r} holds overrides only")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.datasets.read import Table, Unreadable, canonical_problem, quoted, read_hub, read_table, renamed
+from runner.datasets.apart import TaskEnded, TaskFailed, run_apart
+from runner.datasets.limits import TooLarge
+from runner.datasets.read import Table, Unreadable, canonical_problem, check_not_ragged, hub_file, read_table, renamed
 from runner.datasets.settings import DatasetSettings
 from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.hashing import derived_seed, hash_parity, tagged_hash
@@ -68,14 +71,15 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     """
     import duckdb
 
-    connection = connect()
+    connection = connect(memory=f"{settings.limits.memory >> 20}MiB")
     try:
-        table = _read(connection, settings, path, where)
-        # From here on only the tables in memory: a filter comes from the spec, and a spec may be a stranger's.
-        connection.execute("SET enable_external_access=false; SET lock_configuration=true")
-        rows = _selected(connection, table, settings, where)
+        with _file(connection, settings, path, where) as (file, sha256):
+            table = _read(connection, file, settings, where)
+            rows = _selected(file, table, settings, where)
     except duckdb.Error as error:
         raise _refused(where, str(error).splitlines()[0], "dataset.path") from error
+    except (Unreadable, TooLarge, TaskEnded) as error:
+        raise _refused(where, str(error), getattr(error, "key", "dataset.path")) from error
     finally:
         connection.close()
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
@@ -86,28 +90,38 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     chosen = tuple(_ordered_and_cut(points, settings, seed))
     if not chosen:
         raise _refused(where, f"no datapoint is left after balancing {len(points)} rows", "dataset.balance")
-    return Dataset(chosen, columns, table.sha256)
+    return Dataset(chosen, columns, sha256 or table.sha256)
+
+
+@contextmanager
+def _file(
+    connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path: Path | None, where: PlaceOf
+) -> Iterator[tuple[Path, str | None]]:
+    """The dataset's file; and the hash of its content, where that is not the file's."""
+    if settings.path.startswith(HUB):
+        with hub_file(connection, settings.path.removeprefix(HUB), settings.split, settings.revision) as found:
+            yield found
+    elif path is None:
+        message = f"no file {settings.path!r} beside the spec, nor among the built-in ones"
+        raise _refused(where, message, "dataset.path")
+    else:
+        yield path, None
 
 
 def _refused(where: PlaceOf, message: str, key: str) -> SpecError:
     return SpecError([Problem(where(key), key, message)])
 
 
-def _read(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path: Path | None, where: PlaceOf) -> Table:
+def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSettings, where: PlaceOf) -> Table:
     """The file's rows under our names, with an id and a label."""
-    if settings.path.startswith(HUB):
-        try:
-            name = settings.path.removeprefix(HUB)
-            table = read_hub(connection, name, settings.split, settings.revision)
-        except Unreadable as error:
-            raise _refused(where, str(error), "dataset.path") from error
-    elif path is None:
-        message = f"no file {settings.path!r} beside the spec, nor among the built-in ones"
-        raise _refused(where, message, "dataset.path")
-    else:
-        table = read_table(connection, path)
+    try:
+        table = read_table(connection, path, settings.limits)
+    except TaskFailed as error:
+        raise _refused(where, str(error).splitlines()[0], "dataset.path") from error
     if not table.rows:
         raise _refused(where, "the file has no rows", "dataset.path")
+    if not {*settings.columns.values(), *({"id", "label"} - settings.columns.keys())} <= {*table.columns}:
+        check_not_ragged(path)
     doubled = [theirs for theirs, count in Counter(settings.columns.values()).items() if count > 1]
     if doubled:
         raise _refused(where, f"one column under two names: {comma_join(doubled)}", "dataset.columns")
@@ -132,13 +146,11 @@ def _read(connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path
     return table
 
 
-def _selected(
-    connection: duckdb.DuckDBPyConnection, table: Table, settings: DatasetSettings, where: PlaceOf
-) -> list[dict[str, Any]]:
+def _selected(path: Path, table: Table, settings: DatasetSettings, where: PlaceOf) -> list[dict[str, Any]]:
     """The rows of the split that pass the filter, each with its number in the file."""
     rows = [{**row, _NUMBER: number} for number, row in enumerate(table.rows, 1)]
     if settings.filter is not None:
-        kept = _filtered(connection, table, settings, where)
+        kept = _filtered(path, settings, where)
         rows = [row for row in rows if row[_NUMBER] in kept]
         if not rows:
             raise _refused(where, "no row passes the filter", "dataset.filter")
@@ -154,31 +166,15 @@ def _selected(
     return found
 
 
-def _filtered(
-    connection: duckdb.DuckDBPyConnection, table: Table, settings: DatasetSettings, where: PlaceOf
-) -> set[int]:
+def _filtered(path: Path, settings: DatasetSettings, where: PlaceOf) -> set[int]:
     """The numbers of the rows that pass the filter, which is a SQL condition on our names."""
-    import duckdb
-
-    ours = {theirs: name for name, theirs in settings.columns.items()}
-    there = [row[0] for row in connection.execute(f"DESCRIBE {table.filterable}").fetchall()]
-    picked = ", ".join(
-        f"{quoted(name)} AS {quoted(ours.get(name, name))}"
-        for name in there
-        if name in ours or name not in settings.columns
-    )
     try:
-        connection.execute(f"CREATE TABLE data AS SELECT {picked} FROM {table.filterable} ORDER BY rowid")
-        # A generator seeded each time: a filter that draws at random draws the same rows.
-        connection.execute("SELECT setseed(0.5)")
-        statement = (
-            f"SELECT number FROM (SELECT rowid + 1 AS number, ({settings.filter}\n) AS keep FROM data) WHERE keep"
-        )
-        if len(connection.extract_statements(statement)) != 1:
-            raise _refused(where, "one SQL condition belongs here", "dataset.filter")
-        return {number for (number,) in connection.execute(statement).fetchall()}
-    except duckdb.Error as error:
+        answer = run_apart("filter", path, settings.limits, filter=settings.filter, columns=dict(settings.columns))
+    except TaskFailed as error:
         raise _refused(where, str(error).splitlines()[0] or "not a SQL condition", "dataset.filter") from error
+    except TaskEnded as error:
+        raise _refused(where, str(error), "dataset.filter") from error
+    return set(answer["kept"])
 
 
 def _row_problems(rows: list[dict[str, Any]], columns: Sequence[str], place: Place) -> Iterator[Problem]:

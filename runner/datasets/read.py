@@ -1,71 +1,73 @@
-"""A dataset file into rows, through DuckDB's readers: values as the file has them, and a table to filter on.
+"""A dataset file into rows, through DuckDB's readers: values as the file has them.
 
 DuckDB guesses types, and unifies them over a column. That is right for a condition in SQL and wrong for a text that
-a model will see, so the values of JSON and CSV are read apart from the table.
+a model will see, so values are read apart from the table that a filter is asked on (`typed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from runner.builtin import is_file
+from runner.datasets.apart import run_apart
+from runner.datasets.limits import CELL_BYTES, Meter
+from runner.datasets.ragged import ragged_line
+from runner.datasets.settings import DatasetLimits
+from runner.datasets.typed import CSV, JSON, PARQUET, csv_options, json_format, parquet_values
 from runner.errors import Place, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
-from runner.storage.queries import duckdb_pattern
+from runner.storage.queries import duckdb_literal, duckdb_pattern
 from runner.text import comma_join, did_you_mean
 
 if TYPE_CHECKING:
     import duckdb
 
-JSON = (".jsonl", ".ndjson", ".json")
-CSV = (".csv", ".tsv")
-PARQUET = (".parquet", ".pq")
-_AS_TEXT = ("DATE", "TIME", "TIMESTAMP", "UUID", "INTERVAL", "ENUM", "BIT")
-
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of a file in their order, their columns' names, and the hash of where they came from.
-
-    `filterable` is the name of the same rows in DuckDB, in the same order, with types.
-    """
+    """All rows of a file in their order, their columns' names, and the hash of where they came from."""
 
     rows: list[dict[str, Any]]
     columns: tuple[str, ...]
     sha256: str
-    filterable: str = "source"
     labels_are_text: bool = False
     """Whether the file knows no numbers, so that a label is read from `0` or `1`."""
 
 
 class Unreadable(Exception):
-    """Why a file cannot be read, and where in it, if that is known."""
-
-    def __init__(self, message: str, line: int | None = None) -> None:
-        super().__init__(message)
-        self.line = line
+    """Why a dataset cannot be read."""
 
 
-def read_table(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
+BATCH = 1000
+"""Rows that are taken from DuckDB at once."""
+
+
+def read_table(connection: duckdb.DuckDBPyConnection, path: Path, limits: DatasetLimits) -> Table:
     """Read a file by what its name ends in.
 
     Raises:
         SpecError: it is damaged, at the line where it is, or of no known kind.
+        TooLarge: it is larger than it may be.
+        Unreadable: it took more time or memory than it may.
         duckdb.Error: DuckDB cannot read it.
     """
+    meter = Meter(limits)
     suffix = path.suffix.lower()
-    if not path.is_file():
+    if not is_file(path):
         raise SpecError([Problem(Place(str(path)), "dataset.path", f"not a file: {path}")])
     if suffix in JSON:
-        return _read_json(connection, path)
+        return _read_json(connection, path, meter)
     if suffix in CSV:
-        return _read_csv(connection, path)
+        return _read_csv(connection, path, meter)
     if suffix in PARQUET:
-        return _read_parquet(connection, path)
+        return _read_parquet(connection, path, meter)
     known = comma_join((*JSON, *CSV, *PARQUET))
     raise SpecError(
         [
@@ -76,36 +78,33 @@ def read_table(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
     )
 
 
-def _read_json(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
+def _read_json(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:
     import duckdb
 
-    form = "auto" if path.suffix.lower() == ".json" else "newline_delimited"
+    meter.check_file(path)
+    rows: list[Any] = []
     try:
         found = connection.execute(
-            "SELECT json FROM read_json_objects(?, format=?)", [duckdb_pattern(path), form]
-        ).fetchall()
-        rows = [orjson.loads(text) for (text,) in found]
+            "SELECT json FROM read_json_objects(?, format=?, compression='none')",
+            [duckdb_pattern(path), json_format(path)],
+        )
+        while texts := found.fetchmany(BATCH):
+            rows.extend(orjson.loads(text) for (text,) in texts)
+            meter.check_shape(len(rows), 1)
     except (duckdb.Error, orjson.JSONDecodeError) as error:
         raise SpecError([_broken_line(path, error)]) from error
     if len(rows) == 1 and isinstance(rows[0], list):
         rows = rows[0]
+    columns: dict[str, None] = {}
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise SpecError(
                 [Problem(Place(str(path), number), "dataset.path", f"line {number}: each line is one JSON object")]
             )
-    columns = tuple(dict.fromkeys(name for row in rows for name in row))
-    if rows:
-        described = connection.execute(
-            "DESCRIBE SELECT * FROM read_json(?, format=?, sample_size=-1, hive_partitioning=false)",
-            [duckdb_pattern(path), form],
-        ).fetchall()
-        types = {name: "VARCHAR" if kind.startswith(_AS_TEXT) else kind for name, kind, *_ in described}
-        connection.execute(
-            "CREATE TABLE source AS SELECT * FROM read_json(?, format=?, columns=?, hive_partitioning=false)",
-            [duckdb_pattern(path), form, types],
-        )
-    return Table([{name: row.get(name) for name in columns} for row in rows], columns, file_hash(path))
+        columns.update(dict.fromkeys(row))
+        meter.check_shape(number, len(columns))
+    meter.check_shape(len(rows), len(columns))
+    return Table([{name: row.get(name) for name in columns} for row in rows], tuple(columns), file_hash(path))
 
 
 def _broken_line(path: Path, error: Exception) -> Problem:
@@ -124,35 +123,61 @@ def _broken_line(path: Path, error: Exception) -> Problem:
     return Problem(Place(str(path)), "dataset.path", f"not valid JSON: {str(error).splitlines()[0]}")
 
 
-def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
-    if not path.read_bytes().strip():
-        return Table([], (), file_hash(path))
-    options = "header=true, sample_size=-1, hive_partitioning=false" + (
-        r", delim='\t'" if path.suffix.lower() == ".tsv" else ""
-    )
-    texts = connection.execute(f"SELECT * FROM read_csv(?, all_varchar=true, {options})", [duckdb_pattern(path)])
-    columns = tuple(item[0] for item in texts.description or ())
-    rows = [
-        {name: "" if value is None else value for name, value in zip(columns, row, strict=True)}
-        for row in texts.fetchall()
-    ]
-    described = connection.execute(f"DESCRIBE SELECT * FROM read_csv(?, {options})", [duckdb_pattern(path)]).fetchall()
-    types = {name: "VARCHAR" if kind.startswith((*_AS_TEXT, "BOOLEAN")) else kind for name, kind, *_ in described}
-    connection.execute(
-        f"CREATE TABLE source AS SELECT * FROM read_csv(?, {options}, types=?)", [duckdb_pattern(path), types]
-    )
+def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:
+    import duckdb
+
+    meter.check_file(path)
+    with path.open("rb") as file:
+        if not any(line.strip() for line in file):
+            return Table([], (), file_hash(path))
+    query = f"SELECT * FROM read_csv(?, all_varchar=true, {csv_options(path)})"
+    try:
+        columns, rows = _all_rows(connection.execute(query, [duckdb_pattern(path)]), meter)
+    except duckdb.Error as error:
+        check_not_ragged(path)
+        message = " ".join(str(error).splitlines()[:2])  # the line, and what is wrong with it
+        raise SpecError([Problem(Place(str(path)), "dataset.path", message)]) from error
+    for row in rows:
+        row.update({name: "" for name, value in row.items() if value is None})
     return Table(rows, columns, file_hash(path), labels_are_text=True)
 
 
-def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path) -> Table:
-    connection.execute(
-        "CREATE TABLE raw AS SELECT * FROM read_parquet(?, hive_partitioning=false)", [duckdb_pattern(path)]
-    )
-    return _from_typed(connection, file_hash(path))
+def check_not_ragged(path: Path) -> None:
+    """See that all rows of a CSV file have as many fields as its header.
+
+    Raises:
+        SpecError: one has not, with its line.
+    """
+    found = ragged_line(path) if path.suffix.lower() in CSV else None
+    if found is not None:
+        line, message = found
+        raise SpecError([Problem(Place(str(path), line), "dataset.path", message)])
 
 
-def read_hub(connection: duckdb.DuckDBPyConnection, name: str, split: str | None, revision: str | None) -> Table:
-    """Read a dataset of the Hugging Face Hub by the `datasets` package.
+def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:
+    measured = run_apart("measure", path, meter.limits, rows=meter.limits.rows, columns=meter.limits.columns)
+    meter.check_shape(measured["rows"], measured["columns"])
+    meter.check_bytes(measured["bytes"] + measured["rows"] * measured["columns"] * CELL_BYTES)
+    found = connection.execute(parquet_values(connection, path), [duckdb_pattern(path)])
+    columns, rows = _all_rows(found, meter)
+    return Table(rows, columns, file_hash(path))
+
+
+def _all_rows(found: duckdb.DuckDBPyConnection, meter: Meter) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """The names of the columns of what was asked, and all rows of it."""
+    columns = tuple(item[0] for item in found.description or ())
+    rows: list[dict[str, Any]] = []
+    while batch := found.fetchmany(BATCH):
+        rows.extend(dict(zip(columns, row, strict=True)) for row in batch)
+        meter.check_shape(len(rows), len(columns))
+    return columns, rows
+
+
+@contextmanager
+def hub_file(
+    connection: duckdb.DuckDBPyConnection, name: str, split: str | None, revision: str | None
+) -> Iterator[tuple[Path, str]]:
+    """A dataset of the Hugging Face Hub, read by the `datasets` package, as a Parquet file, and its content's hash.
 
     Raises:
         Unreadable: the package is not installed, or cannot load the dataset.
@@ -170,28 +195,11 @@ def read_hub(connection: duckdb.DuckDBPyConnection, name: str, split: str | None
     connection.unregister("hub_rows")
     rows = "SELECT sha256(string_agg(sha256(CAST(raw AS VARCHAR)), '' ORDER BY rowid)) FROM raw"
     (content,) = connection.execute(rows).fetchone() or (None,)
-    return _from_typed(connection, tagged_hash("hub", [name, split, revision, content]))
-
-
-def _from_typed(connection: duckdb.DuckDBPyConnection, sha256: str) -> Table:
-    """The table `raw`, whose types are its own, as rows; times become text, decimals numbers."""
-    described = connection.execute("DESCRIBE raw").fetchall()
-    picked = ", ".join(f"{_cast(quoted(name), kind)} AS {quoted(name)}" for name, kind, *_ in described)
-    connection.execute(f"CREATE TABLE source AS SELECT {picked} FROM raw ORDER BY rowid")
-    columns = tuple(name for name, *_ in described)
-    found = connection.execute("SELECT * FROM source ORDER BY rowid").fetchall()
-    return Table([dict(zip(columns, row, strict=True)) for row in found], columns, sha256)
-
-
-def _cast(column: str, kind: str) -> str:
-    if kind.startswith(_AS_TEXT):
-        return f"CAST({column} AS VARCHAR)"
-    return f"CAST({column} AS DOUBLE)" if kind.startswith("DECIMAL") else column
-
-
-def quoted(name: str) -> str:
-    """A name as SQL wants it."""
-    return '"' + name.replace('"', '""') + '"'
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "hub.parquet"
+        connection.execute(f"COPY raw TO {duckdb_literal(path)} (FORMAT parquet)")
+        connection.execute("DROP TABLE raw")
+        yield path, tagged_hash("hub", [name, split, revision, content])
 
 
 def canonical_problem(name: str, value: Any) -> str | None:

@@ -10,6 +10,27 @@ from runner.documents.fields import option
 
 
 @dataclass(frozen=True, kw_only=True)
+class DatasetLimits:
+    """What a dataset may come to. A file of some kilobytes can hold gigabytes, and a filter need any time."""
+
+    bytes: int = option("Bytes of the file, unpacked.", default=256 << 20, minimum=1)
+    rows: int = option("Rows of the file.", default=1_000_000, minimum=1)
+    columns: int = option("Columns of the file.", default=1_000, minimum=1)
+    seconds: float = option(
+        "For the filter, and for measuring a Parquet file.", default=60.0, exclusiveMinimum=0, maximum=86_400
+    )
+    memory: int = option(
+        "Bytes of memory for the filter, and for measuring a Parquet file: they run in a process of their own.",
+        default=2 << 30,
+        minimum=1 << 29,
+    )
+
+
+UNLIMITED = DatasetLimits(bytes=2**62, rows=2**62, columns=2**62)
+"""For what was within its limits before, and is read again."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetSettings:
     """Which datapoints are played."""
 
@@ -33,3 +54,4 @@ class DatasetSettings:
     shuffle: bool = option("Order the datapoints by the spec's seed; otherwise as the file has them.", default=False)
     limit: int | None = option("At most this many datapoints, after all the rest.", default=None, example=40, minimum=1)
     revision: str | None = option("For the Hub: the commit to read.", default=None, example="4f2c1d0")
+    limits: DatasetLimits = option("What it may come to.", factory=DatasetLimits)

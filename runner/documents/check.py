@@ -1,16 +1,22 @@
-"""Merged data against a JSON Schema: every violation as a problem with its place and the nearest right key."""
+"""Merged data against a JSON Schema: every violation as a problem with its place and the nearest right key.
+
+A pattern means here what it means to an editor: its `$` is the end of the text, where Python's lets a newline follow.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, cast
 
 from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.validators import extend
 
 from runner.documents.layered import Layered
 from runner.errors import Problem
-from runner.text import comma_join, did_you_mean
+from runner.text import comma_join, did_you_mean, not_text
 
 _NAMES = {
     "string": "text",
@@ -23,23 +29,55 @@ _NAMES = {
 }
 
 
+MAX_INTEGER = 2**63 - 1
+"""The largest whole number that a table's column can hold."""
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\$$", r"\\Z", pattern))
+
+
+def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
+    if isinstance(value, str) and not _compiled(pattern).search(value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+_Validator: Any = extend(Draft202012Validator, {"pattern": _matches})  # type: ignore[no-untyped-call]
+
+
 def check(layered: Layered, schema: dict[str, Any]) -> list[Problem]:
-    """All that the schema finds wrong with the data."""
-    validator = Draft202012Validator(schema)
+    """All that the schema finds wrong with the data, and what no file of a run could hold."""
+    validator = _Validator(schema)
+    unwritable = list(_unwritable(layered.data, (), layered))
+    keys = {problem.key for problem in unwritable}
     found = [p for error in validator.iter_errors(layered.data) for p in _problems(error, layered, validator)]
-    return [*found, *_not_finite(layered.data, (), layered)]
+    return [*(problem for problem in found if problem.key not in keys), *unwritable]
 
 
-def _not_finite(value: Any, at: tuple[str | int, ...], layered: Layered) -> Iterator[Problem]:
-    """JSON has no infinity and no NaN, and neither has a spec."""
+def _unwritable(value: Any, at: tuple[str | int, ...], layered: Layered) -> Iterator[Problem]:
+    """Values that JSON does not have (infinity, NaN, half a character), and numbers that no column holds."""
+    message = None
     if isinstance(value, float) and not math.isfinite(value):
-        yield Problem(layered.place(at), ".".join(map(str, at)), f"{value} is no finite number")
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, item in items:
-        yield from _not_finite(item, (*at, name), layered)
+        message = f"{value} is no finite number"
+    elif isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
+        message = "a whole number has at most 63 bits here"
+    elif isinstance(value, str):
+        message = not_text(value)
+    if message is not None:
+        yield Problem(layered.place(at), ".".join(map(str, at)), message)
+    if isinstance(value, dict):
+        for name, item in value.items():
+            wrong = not_text(name)
+            if wrong is not None:
+                yield Problem(layered.place((*at, name)), ".".join(map(str, (*at, name))), wrong)
+            yield from _unwritable(item, (*at, name), layered)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _unwritable(item, (*at, index), layered)
 
 
-def _problems(error: ValidationError, layered: Layered, validator: Draft202012Validator) -> Iterator[Problem]:
+def _problems(error: ValidationError, layered: Layered, validator: Any) -> Iterator[Problem]:
     at = tuple(error.absolute_path)
     if error.validator == "anyOf" and error.context:
         yield from _of_likeliest_arm(error, layered, validator)
@@ -61,7 +99,7 @@ def _problems(error: ValidationError, layered: Layered, validator: Draft202012Va
     yield Problem(layered.place(at), key or "(root)", _message(error))
 
 
-def _of_likeliest_arm(error: ValidationError, layered: Layered, validator: Draft202012Validator) -> Iterator[Problem]:
+def _of_likeliest_arm(error: ValidationError, layered: Layered, validator: Any) -> Iterator[Problem]:
     """Of `A or nothing`, report what is wrong as an A, unless the value is of no arm's type at all."""
     arms: dict[int, list[ValidationError]] = {}
     for inner in error.context or ():

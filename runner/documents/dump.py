@@ -39,7 +39,7 @@ def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 def _is_block(text: str) -> bool:
     """Whether a text of several lines survives as a literal block."""
     return text.isprintable() or (
-        all(c == "\n" or c.isprintable() for c in text) and not re.search(r" \n| $|^\s", text)
+        all(c == "\n" or c.isprintable() for c in text) and not re.search(r" \n| \Z|\A\s", text)
     )
 
 

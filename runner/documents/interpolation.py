@@ -13,13 +13,20 @@ from runner.documents.reader import KeyPath
 from runner.errors import Problem
 
 MAX_RESOLVED = 1 << 20
+MAX_CHAIN = 60
+"""How deep values may refer to each other, with the levels that they stand in: OmegaConf recurses."""
 REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
 """An interpolation; its group is the key that it refers to."""
 
 
 def resolve(layered: Layered) -> None:
     """Replace every `${key}`; what would grow without bound, or refers to itself, is refused before."""
-    size = _Sizes(layered.data).total()
+    try:
+        size = _Sizes(layered.data).total()
+    except _TooDeep as deep:
+        message = f"the interpolations refer to each other more than {MAX_CHAIN} levels deep"
+        layered.problems.append(Problem(layered.place(deep.at), ".".join(map(str, deep.at)), message))
+        return
     if size > MAX_RESOLVED:
         message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB"
         layered.problems.append(Problem(layered.place(()), "", message))
@@ -38,6 +45,14 @@ def target(reference: str, at: KeyPath) -> KeyPath:
     return (*base, *parts)
 
 
+class _TooDeep(Exception):
+    """The key from which interpolations refer to each other without an end in sight."""
+
+    def __init__(self, at: KeyPath) -> None:
+        super().__init__(at)
+        self.at = at
+
+
 class _Sizes:
     """How large data is once its interpolations are resolved, without resolving them: characters and nodes.
 
@@ -54,6 +69,8 @@ class _Sizes:
     def _size(self, at: KeyPath, under: tuple[KeyPath, ...]) -> int:
         if at in under:
             return 0
+        if len(under) > MAX_CHAIN:
+            raise _TooDeep(under[1] if len(under) > 1 else at)
         if at not in self._known:
             self._known[at] = self._fresh_size(at, (*under, at))
         return self._known[at]

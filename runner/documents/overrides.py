@@ -12,7 +12,10 @@ from runner.documents.layered import Layered
 from runner.documents.reader import Document, parse
 from runner.documents.renames import rename_document
 from runner.errors import Place, Problem
-from runner.text import did_you_mean
+from runner.text import did_you_mean, not_text
+
+MAX_SHOWN = 200
+"""So much of an override stands in messages as its place."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def apply_override(override: Override, layered: Layered, names: Mapping[str, str
 
     `names` are old dotted keys that still work, each with the new one.
     """
-    place = override.place or Place(f"override {override.text!r}")
+    place = override.place or Place(f"override {_shortened(override.text)!r}")
     try:
         _apply(override, place, layered, names)
     except _Refused as refused:
@@ -67,12 +70,19 @@ def _apply(override: Override, place: Place, layered: Layered, names: Mapping[st
     layered.places[at] = place
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
 def _read(override: Override) -> tuple[str, tuple[str, ...], Any]:
     """The sign (`+`, `~` or none), the key and the value.
 
     Raises:
         _Refused: this is no override.
     """
+    wrong = not_text(override.text)
+    if wrong is not None:
+        raise _Refused("", wrong)
     sign = override.text[0] if override.text[:1] in ("+", "~") else ""
     name, equals, written = override.text.removeprefix(sign).partition("=")
     at = tuple(name.split("."))

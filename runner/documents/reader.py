@@ -21,6 +21,7 @@ from omegaconf.grammar_parser import parse as parse_interpolation
 
 from runner.errors import Place, Problem
 from runner.storage.files import read_bounded
+from runner.text import not_text
 
 MAX_BYTES = 256 << 10
 NOT_READ = "not a document that can be read"
@@ -34,6 +35,8 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp")
+MAX_DIGITS = 80
+"""More than 64 bits have in any base; Python refuses to read some thousands."""
 
 
 @dataclass
@@ -84,6 +87,9 @@ def read(path: Path, shown: str | None = None, *, is_own: bool = True) -> Docume
 
 def parse(text: str, document: Document) -> Document:
     """Read YAML text into `document`."""
+    wrong = not_text(text)
+    if wrong is not None:
+        return _failed(document, wrong)
     try:
         refused = list(_refusals(text))
         node = None if refused else yaml.compose(text, Loader=_Loader)
@@ -163,6 +169,8 @@ def _event_refusals(event: Any) -> Iterator[str]:
 
 def _scalar_problem(node: yaml.ScalarNode) -> str | None:
     """What neither YAML's types nor the interpolation grammar have a meaning for."""
+    if node.tag == _TAG + "int" and len(node.value) > MAX_DIGITS:
+        return f"a number of {len(node.value)} characters; a whole number has at most 63 bits here"
     if node.tag.removeprefix(_TAG) not in _SCALARS:
         return f"{node.value!r} means something else in YAML; put it in quotes"
     return interpolation_problem(node.value) if node.tag == _TAG + "str" else None

@@ -10,7 +10,7 @@ import yaml
 
 from runner.models.settings import ModelSettings, Price
 
-_DATED = re.compile(r"-\d{4}-\d{2}-\d{2}$")
+_DATED = re.compile(r"-\d{4}-\d{2}-\d{2}\Z")
 FREE = Price(input=0.0, output=0.0)
 
 

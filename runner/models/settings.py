@@ -107,7 +107,7 @@ class ModelSettings:
         "For reasoning models: low, medium, high and others.", default=None, example="low"
     )
     extra_body: Mapping[str, Any] | None = option(
-        "Anything else for the request's body.",
+        "Anything else for the request's body; what has a key of its own is refused here.",
         default=None,
         example={"chat_template_kwargs": {"enable_thinking": False}},
     )

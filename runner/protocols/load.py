@@ -38,16 +38,16 @@ def find_protocol(name: str, folder: Path) -> Path | None:
     if name.endswith((".yaml", ".yml")):
         return builtin.find(name, folder)
     path = builtin.PROTOCOLS / f"{name}.yaml"
-    return path if path.is_file() else None
+    return path if builtin.is_file(path) else None
 
 
 def _find_base(name: str, folder: Path) -> Path | None:
     """What a protocol file extends: a file beside it, or a built-in protocol by file name or bare name."""
     beside = folder / name
-    if beside.is_file():
+    if builtin.is_file(beside):
         return beside
     path = builtin.PROTOCOLS / (name if name.endswith(".yaml") else f"{name}.yaml")
-    return path if path.is_file() else None
+    return path if builtin.is_file(path) else None
 
 
 def load_protocol(

@@ -11,6 +11,9 @@ from typing import Literal
 
 from runner.documents.fields import option
 
+MAX_ROUNDS = 10_000
+"""A prompt holds all rounds before it, so that games this long are beyond every model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSpec:
@@ -69,7 +72,7 @@ class Step:
 class Parameters:
     """What a spec may set of a protocol. Rewards are those of the paper (Neural Interactive Proofs, ICLR 2025)."""
 
-    max_message_rounds: int = option("The game ends after this many rounds.", default=8, minimum=1)
+    max_message_rounds: int = option("The game ends after this many rounds.", default=8, minimum=1, maximum=MAX_ROUNDS)
     min_message_rounds: int = option(
         "A decision counts from round `min_message_rounds - 1` on (rounds count from 0); an earlier one is ignored.",
         default=1,

@@ -12,7 +12,7 @@ from runner.results.inputs import dataset_selection, resolved_spec, spec_hash
 from runner.results.manifest import Manifest
 from runner.rollouts.plan import Plan
 from runner.spec.experiment import RENAMED_KEYS
-from runner.spec.load import load_spec
+from runner.spec.load import load_saved
 from runner.storage.files import read_bounded
 
 MAX_SPEC = 4 << 20
@@ -28,7 +28,7 @@ def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
     if manifest.spec_sha256 == spec_hash(plan):
         return True
     try:
-        saved = Plan(load_spec(folder.spec))
+        saved = Plan(load_saved(folder.spec))
     except SpecError:
         return False
     ours, theirs = resolved_spec(plan), resolved_spec(saved)

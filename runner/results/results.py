@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from runner.builtin import is_file
 from runner.errors import RunDirectoryError, RunError, UsageError
 from runner.results.changes import changed_keys
 from runner.results.folder import RunFolder
@@ -73,10 +74,10 @@ class Results:
             UsageError: there is none, or there are several.
         """
         direct = RunFolder(Path(name))
-        if direct.manifest_path.is_file():
+        if is_file(direct.manifest_path):
             return direct
         exact = self.run(name)
-        if name and exact.manifest_path.is_file():
+        if name and is_file(exact.manifest_path):
             return exact
         found = [folder for folder in self.runs() if folder.run_id.startswith(name)]
         if len(found) == 1:

@@ -13,10 +13,12 @@ from runner.spec.experiment import AgentSettings
 MUTABLE_KEYS = (
     "description",
     "sweep",
+    "max_sweep_points",
     "rollouts.per_datapoint",
     "rollouts.concurrency",
     "rollouts.max_calls",
     "dataset.limit",
+    "dataset.limits",
     "fine_tune",
     "retry.transient",
     "budget",

@@ -15,7 +15,7 @@ from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.spec.load import load_spec
+from runner.spec.load import load_saved
 
 
 class _NotRecorded(NipRunError):
@@ -27,7 +27,7 @@ def saved_plan(folder: RunFolder) -> Plan:
 
     A run that it replays may have grown since; the rollouts keep the ids that they were played under.
     """
-    spec = load_spec(folder.spec)
+    spec = load_saved(folder.spec)
     replayed = folder.manifest().replayed_sha256
     return Plan(spec if replayed is None else replace(spec, replayed=replayed))
 

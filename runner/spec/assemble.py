@@ -11,7 +11,7 @@ from typing import Any
 
 from runner import builtin
 from runner.datasets.load import HUB, Dataset, load_dataset
-from runner.datasets.settings import DatasetSettings
+from runner.datasets.settings import UNLIMITED, DatasetSettings
 from runner.documents.check import check
 from runner.documents.fields import from_plain, to_plain
 from runner.documents.layered import Layered, RenamedKey
@@ -59,6 +59,8 @@ class Spec:
 class Readers:
     """Datasets and journals that were read already, so that a sweep reads each once."""
 
+    saved: bool = False
+    """Whether the spec is that of a run that was played: what is refused since can still be read, and not played."""
     datasets: dict[str, Dataset | SpecError] = field(default_factory=dict)
     journals: dict[Path, str] = field(default_factory=dict)
 
@@ -68,6 +70,8 @@ class Readers:
         return self.journals[run]
 
     def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
+        if self.saved:  # it was within its limits once, and was written by us
+            settings = replace(settings, limits=UNLIMITED)
         name = tagged_hash("read", [to_plain(settings), ascii(path), seed])
         if name not in self.datasets:
             try:
@@ -97,7 +101,7 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
         problems.extend(unplayable(protocol, _where(layered)))
         problems.extend(agent_problems(layered, protocol, sound))
     problems.extend(group_problems(layered, sound))
-    problems.extend(model_problems(layered, sound))
+    problems.extend(model_problems(layered, sound, saved=readers.saved))
     problems.extend(budget_problems(layered, sound))
     with _collecting(problems):
         prompts = _prompts(layered, protocol, dataset)
@@ -129,9 +133,12 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         *tree_problems(experiment, spec.protocol, spec.dataset, where),
         *training_problems(experiment, spec.protocol, spec.dataset, test, where),
     ]
+    cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
+    wrong = None if cache is None else builtin.unusable(cache)
+    if wrong is not None:
+        problems.append(Problem(layered.place(("cache",)), "cache", f"no cache can be at {str(cache)!r}: {wrong}"))
     if problems:
         raise SpecError(problems)
-    cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
     replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
@@ -203,7 +210,7 @@ def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | Non
     if not isinstance(name, str):
         return None
     folder = builtin.find(name, layered.folder(("prompts",)))
-    if folder is None or not folder.is_dir():
+    if folder is None or not builtin.is_folder(folder):
         raise SpecError([Problem(place, "prompts", f"no folder {name!r} beside the spec, nor among the built-in ones")])
     if protocol is None:
         return None

@@ -18,6 +18,8 @@ from runner.spec.trainers import TrainingSettings
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """The form of a spec's name."""
 
+MAX_SWEEP_POINTS = 1000
+
 LONGEST_RUN_ID = 120
 RUN_ID_PATTERN = f"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_RUN_ID - 1}}}$"
 """The form of a run's id: it is the name of a folder, and longer than the name that it begins with."""
@@ -36,7 +38,7 @@ class AgentSettings:
 class Rollouts:
     """How many games, and how many at once."""
 
-    per_datapoint: int = option("Plays of each datapoint.", default=1, minimum=1)
+    per_datapoint: int = option("Plays of each datapoint.", default=1, minimum=1, maximum=2**31 - 1)
     num_responses_per_timestep: int | None = option(
         "Play trees of responses (MALT): so many answers to each step, each of them gone on from; null: single games.",
         default=None,
@@ -138,8 +140,10 @@ class Experiment:
         "Dotted keys, each with a list of values; every combination is a run of its own.",
         factory=dict,
         example={"agents.verifier.model": ["small", "strong"]},
+        propertyNames={"pattern": "^[^=+~][^=]*$"},
         additionalProperties={"type": "array", "minItems": 1},
     )
+    max_sweep_points: int = option("More combinations than this are an error.", default=MAX_SWEEP_POINTS, minimum=1)
 
 
 RENAMED_KEYS: Mapping[str, str] = {"rollouts.most_calls": "rollouts.max_calls"}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any, cast
 
 from runner import builtin
 from runner.documents.check import check
@@ -14,7 +16,7 @@ from runner.documents.layers import load_layers
 from runner.documents.overrides import Override
 from runner.errors import Place, Problem, SpecError
 from runner.spec.assemble import Readers, Spec, assemble
-from runner.spec.experiment import RENAMED_KEYS, experiment_schema
+from runner.spec.experiment import MAX_SWEEP_POINTS, RENAMED_KEYS, experiment_schema
 from runner.text import did_you_mean_file
 
 __all__ = ["Spec", "load_spec", "load_specs"]
@@ -26,7 +28,24 @@ def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     Raises:
         SpecError: with everything that is wrong, in all files; also where the spec sweeps (see `load_specs`).
     """
-    specs = load_specs(path, overrides)
+    return _only(path, load_specs(path, overrides))
+
+
+def load_saved(path: str | Path) -> Spec:
+    """Load the spec that was saved with a run, to read its records: it may hold what is no longer played.
+
+    Raises:
+        SpecError: with everything that is wrong, in all files.
+    """
+    return _only(path, _load(Path(path), path, (), saved=True))
+
+
+def _only(path: str | Path, specs: Sequence[Spec]) -> Spec:
+    """The one point that there is.
+
+    Raises:
+        SpecError: there are several.
+    """
     if len(specs) > 1:
         raise SpecError(
             [Problem(Place(str(path)), "sweep", f"the spec sweeps over {len(specs)} points; use load_specs")]
@@ -42,10 +61,14 @@ def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequenc
     Raises:
         SpecError: with everything that is wrong, in all files and all points.
     """
-    found = _found(path, also)
+    return _load(_found(path, also), path, overrides, saved=False)
+
+
+def _load(found: Path, path: str | Path, overrides: Sequence[str], *, saved: bool) -> list[Spec]:
     given = [Override(text) for text in overrides]
     layered = _layers(found, path, given)
-    readers = Readers()
+    readers = Readers(saved=saved)
+    _check_size(layered)
     points = list(_points(layered))
     if not points:
         return [assemble(layered, readers)]
@@ -70,10 +93,15 @@ def _found(path: str | Path, also: Sequence[str]) -> Path:
         SpecError: there is none; with the nearest name.
     """
     found = builtin.find(str(path), Path())
-    if found is not None and found.is_file():
+    if found is not None and builtin.is_file(found):
         return found
     beside = Path(path).parent
-    there = [p.name for folder in (beside, builtin.root() / "specs") if folder.is_dir() for p in folder.glob("*.yaml")]
+    there = [
+        p.name
+        for folder in (beside, builtin.root() / "specs")
+        if builtin.is_folder(folder)
+        for p in folder.glob("*.yaml")
+    ]
     hint = did_you_mean_file(Path(path).name, [*there, *also])
     raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
 
@@ -91,13 +119,29 @@ def _layers(found: Path, path: str | Path, overrides: Sequence[Override]) -> Lay
     return layered
 
 
-def _points(layered: Layered) -> Iterator[list[Override]]:
+def _swept(layered: Layered) -> dict[str, list[Any]]:
+    """The keys that are swept over, each with its values; none where the sweep is broken."""
     sweep = layered.data.get("sweep")
-    if not isinstance(sweep, dict) or not all(isinstance(values, list) and values for values in sweep.values()):
-        return
+    sound = isinstance(sweep, dict) and all(isinstance(values, list) and values for values in sweep.values())
+    return cast("dict[str, list[Any]]", sweep) if sound else {}
+
+
+def _check_size(layered: Layered) -> None:
+    """See that a sweep has not more points than it may, before any of them is made.
+
+    Raises:
+        SpecError: it has.
+    """
+    size, most = math.prod(map(len, _swept(layered).values())), layered.data.get("max_sweep_points", MAX_SWEEP_POINTS)
+    if isinstance(most, int) and size > most:
+        message = f"{size:,} combinations are more than max_sweep_points ({most:,}); sweep over fewer, or set it higher"
+        raise SpecError([Problem(layered.place(("sweep",)), "sweep", message)])
+
+
+def _points(layered: Layered) -> Iterator[list[Override]]:
     columns = [
         [Override(f"{key}=...", layered.place(("sweep", key, index)), (value,)) for index, value in enumerate(values)]
-        for key, values in sweep.items()
+        for key, values in _swept(layered).items()
     ]
     if columns:
         yield from map(list, product(*columns))

@@ -6,7 +6,6 @@ import argparse
 import io
 import json
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from tests.support.processes import command, environment, nip_run
 from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import dataset_file, spec_file
+from tests.support.terminal import in_terminal
 
 ESC = "\x1b"
 HOSTILE = f"{ESC}]0;owned{ESC}\\{ESC}[2J{ESC}[31mred\x07\x9b2J\r\x08 \u202egnp\u202c\u200b"
@@ -321,27 +321,6 @@ def test_what_was_said_is_still_shown_and_kept_whole_in_the_records(hostile: Pat
 def test_markup_of_rich_in_the_words_of_a_model_is_text(hostile: Path) -> None:
     done = called("sql", "SELECT '[bold]x[/bold] [link=http://x]y[/link]' AS said", cwd=hostile)
     assert "[bold]x[/bold] [link=http://x]y[/link]" in done.stdout
-
-
-def in_terminal(*words: str, cwd: Path, **variables: str) -> tuple[int, str]:
-    """Run the command line in a pseudo-terminal; its exit code and all it wrote there."""
-    parent, child = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            command(*words), cwd=cwd, env=environment(TERM="xterm", **variables), stdin=child, stdout=child,
-            stderr=child,
-        )  # fmt: skip
-    finally:
-        os.close(child)
-    seen = b""
-    try:
-        while piece := os.read(parent, 65536):
-            seen += piece
-    except OSError:
-        pass  # how Linux says that the other side has closed
-    finally:
-        os.close(parent)
-    return process.wait(30), seen.decode()
 
 
 def test_on_a_terminal_there_is_a_bar_and_with_no_color_there_is_none(tmp_path: Path) -> None:

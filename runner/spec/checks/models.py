@@ -7,19 +7,23 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.builtin import is_folder
 from runner.documents.fields import from_plain
 from runner.documents.layered import Layered
 from runner.errors import Problem
 from runner.models.costs import answer_limit
+from runner.models.extra_body import extra_body_problems
 from runner.models.layers.budget import BudgetSettings
 from runner.models.prices import price_of
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import ModelSettings
+from runner.spec.checks.addresses import address_problem
 from runner.spec.checks.sound import Sound
 from runner.storage.journal import JOURNAL
 
 
-def model_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
+def model_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterator[Problem]:
+    """What is wrong with each model group; `saved`: it was played, and is only read."""
     for name, settings in sound.mappings("models"):
         if f"models.{name}.provider" in sound.broken:
             continue
@@ -29,6 +33,9 @@ def model_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
             yield _of_group(layered, name, "max_tokens")("set max_tokens or max_completion_tokens, not both")
         yield from _sharing_problems(layered, name, settings)
+        yield from _server_problems(layered, name, settings)
+        if not saved:
+            yield from _extra_problems(layered, name, settings)
         if traits.needs_run:
             yield from _replay_problems(layered, name, settings)
 
@@ -43,18 +50,30 @@ def _sharing_problems(layered: Layered, name: str, settings: Mapping[str, Any]) 
     if not settings.get("share_prompts"):
         return
     problem = _of_group(layered, name, "share_prompts")
-    more = settings.get("extra_body")
-    if (settings.get("n") or (more.get("n") if isinstance(more, Mapping) else None) or 1) != 1:
+    if (settings.get("n") or 1) != 1:
         yield problem("share_prompts sets n itself; leave n out")
     if settings.get("batch"):
         yield problem("a batch asks for one answer a line; leave share_prompts out")
+
+
+def _server_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+    url = settings.get("base_url")
+    wrong = address_problem(url) if url is not None else None
+    if wrong is not None:
+        yield _of_group(layered, name, "base_url")(wrong)
+
+
+def _extra_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+    body, priced = settings.get("extra_body") or {}, settings.get("price") is not None
+    for key, message in extra_body_problems(body, name, priced=priced):
+        yield _of_group(layered, name, "extra_body", key)(message)
 
 
 def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     run = settings.get("run")
     if run is None:
         yield _of_group(layered, name)("missing key: run (the folder of the run to replay)")
-    elif not replay_folder(layered, name).is_dir():
+    elif not is_folder(replay_folder(layered, name)):
         yield _of_group(layered, name, "run")(f"no run folder {run!r}")
     elif not os.access(replay_folder(layered, name) / JOURNAL, os.R_OK):
         message = f"{run!r} has no {JOURNAL} that can be read; give the folder of a run of games"

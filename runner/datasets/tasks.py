@@ -1,0 +1,99 @@
+"""What is asked of a dataset file in a process of its own: how large it is unpacked, and which rows pass a filter.
+
+DuckDB heeds neither an interrupt nor its own limit of memory in all of its functions, so this process has limits from
+the system, and whoever started it ends it. It opens the file, and from then on no other.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from runner.datasets.typed import quoted, typed_table
+from runner.storage.queries import connect, duckdb_pattern
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+_FIXED_WIDTH = (
+    "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
+    "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL", "DATE", "TIME", "TIMESTAMP", "INTERVAL", "UUID",
+)  # fmt: skip
+"""How the types begin whose values are small."""
+
+
+def main() -> None:
+    """Do what stdin says as JSON; the answer, or the error, goes to stdout as JSON."""
+    task = json.loads(sys.stdin.buffer.read())  # which has names of files that are not UTF-8
+    resource.setrlimit(resource.RLIMIT_AS, (task["memory"], task["memory"]))
+    seconds = int(task["seconds"]) + 5
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    import duckdb
+
+    try:
+        with connect(memory=f"{task['memory'] >> 21}MiB") as connection:
+            done = _TASKS[task["task"]](connection, Path(task["path"]), task)
+    except duckdb.OutOfMemoryException:
+        raise MemoryError from None
+    except duckdb.Error as error:
+        done = {"error": str(error)}
+    sys.stdout.buffer.write(orjson.dumps(done))
+
+
+def _measure(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, Any]) -> dict[str, Any]:
+    """Rows, columns and bytes of text of a Parquet file; the bytes only where the rows and columns are allowed."""
+    source = "read_parquet(?, hive_partitioning=false)"
+    values = [duckdb_pattern(path)]
+    described = connection.execute(f"DESCRIBE SELECT * FROM {source}", values).fetchall()
+    (rows,) = connection.execute(f"SELECT count(*) FROM {source}", values).fetchone() or (0,)
+    measured = {"rows": rows, "columns": len(described), "bytes": 0}
+    if rows > task["rows"] or len(described) > task["columns"]:
+        return measured
+    for name, kind, *_ in described:
+        column = quoted(name)
+        if kind == "BLOB":
+            length = f"octet_length({column})"
+        elif kind == "VARCHAR":
+            length = f"strlen({column})"
+        elif kind.startswith(_FIXED_WIDTH) and "[" not in kind:
+            continue
+        else:
+            length = f"strlen(CAST({column} AS VARCHAR))"
+        (size,) = connection.execute(f"SELECT sum({length}) FROM {source}", values).fetchone() or (0,)
+        measured["bytes"] += int(size or 0)
+    return measured
+
+
+def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of the rows that pass the filter, which is a SQL condition on our names."""
+    typed_table(connection, path)
+    # From here on only the table in memory: a filter comes from the spec, and a spec may be a stranger's.
+    connection.execute("SET enable_external_access=false; SET lock_configuration=true")
+    ours = {theirs: name for name, theirs in task["columns"].items()}
+    there = [row[0] for row in connection.execute("DESCRIBE source").fetchall()]
+    picked = ", ".join(
+        f"{quoted(name)} AS {quoted(ours.get(name, name))}"
+        for name in there
+        if name in ours or name not in task["columns"]
+    )
+    connection.execute(f"CREATE TABLE data AS SELECT {picked} FROM source ORDER BY rowid")
+    # A generator seeded each time: a filter that draws at random draws the same rows.
+    connection.execute("SELECT setseed(0.5)")
+    statement = f"SELECT number FROM (SELECT rowid + 1 AS number, ({task['filter']}\n) AS keep FROM data) WHERE keep"
+    if len(connection.extract_statements(statement)) != 1:
+        return {"error": "one SQL condition belongs here"}
+    return {"kept": [number for (number,) in connection.execute(statement).fetchall()]}
+
+
+_TASKS: Mapping[str, Callable[[duckdb.DuckDBPyConnection, Path, dict[str, Any]], dict[str, Any]]] = {
+    "measure": _measure,
+    "filter": _filter,
+}

@@ -1,0 +1,45 @@
+"""The address of a server, as far as it can be known to be none without asking for it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z", re.IGNORECASE)
+
+
+def address_problem(url: str) -> str | None:
+    """Why no server can be asked at this address, which the schema has nothing against."""
+    if not url.isprintable() or not url.isascii():
+        return "an address has ASCII characters alone; write others as %XX, and a host by its xn-- name"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return f"not an address: {error}"
+    if port == 0:
+        return "not an address: no server is at port 0"
+    if parts.query or parts.fragment or "?" in url or "#" in url:
+        return "an address ends with its path: paths of calls are added to it; leave out ? and #, and what follows"
+    return _host_problem(parts.hostname or "", bracketed="[" in parts.netloc)
+
+
+def _host_problem(host: str, *, bracketed: bool) -> str | None:
+    if not host:
+        return "not an address: there is no host in it"
+    if bracketed:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            return f"not an address: {host!r} is no IPv6 address"
+        return None
+    labels = host.removesuffix(".").split(".")
+    if len(host) > 253 or not all(map(_LABEL.match, labels)):
+        return f"not an address: {host!r} is no name of a host"
+    if labels[-1].isdigit():
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            return f"not an address: {host!r} is no IPv4 address"
+    return None

@@ -1,0 +1,140 @@
+"""What a dataset may come to: bytes, rows, columns, and the time and memory of a filter; each bound says its key."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.datasets.settings import DatasetLimits
+from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
+from tests.support.processes import python
+
+CSV = "id,label,text\na,0,x\nb,1,y\n"
+
+
+def limits(**values: Any) -> dict[str, Any]:
+    return {"limits": DatasetLimits(**values)}
+
+
+def test_a_small_parquet_file_of_gigabytes_is_refused_in_little_memory(tmp_path: Path) -> None:
+    parquet(tmp_path, "SELECT 'r' || range AS id, range % 2 AS label, repeat('x', 900000) AS text FROM range(9000)")
+    assert (tmp_path / "d.parquet").stat().st_size < 200_000
+    code = (
+        "import resource, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
+        "from tests.support.dataset_files import refusal\n"
+        "print(refusal(Path(sys.argv[1]), None, 'd.parquet'))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, 'MB')"
+    )
+    done = python(code, tmp_path, Path(__file__).parents[2])
+    said, peak = done.stdout.splitlines()
+    assert "more than dataset.limits.bytes (268,435,456)" in said
+    assert int(peak.split()[0]) < 700
+
+
+def test_lists_in_parquet_count_as_what_they_hold(tmp_path: Path) -> None:
+    many = "SELECT 'r' || range AS id, 0 AS label, [repeat('y', 900000)] AS l FROM range(9)"
+    parquet(tmp_path, many)
+    assert "dataset.limits.bytes (1,000,000)" in refusal(tmp_path, None, "d.parquet", **limits(bytes=1_000_000))
+
+
+def test_the_file_itself_is_not_larger_than_the_bound(tmp_path: Path) -> None:
+    for name, content in (("d.jsonl", jsonl(A, B)), ("d.csv", CSV)):
+        said = refusal(tmp_path, content, name, **limits(bytes=20))
+        assert "dataset.limits.bytes: the file holds" in said
+        assert "set it higher" in said
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])
+def test_more_rows_than_the_bound_are_refused(tmp_path: Path, name: str) -> None:
+    parquet(tmp_path, "SELECT * FROM (VALUES ('a', 0, 'x'), ('b', 1, 'y')) t(id, label, text)")
+    content = {"d.jsonl": jsonl(A, B), "d.csv": CSV, "d.parquet": None}[name]
+    assert "more than dataset.limits.rows (1)" in refusal(tmp_path, content, name, **limits(rows=1))
+    assert len(load(tmp_path, content, name, **limits(rows=2)).datapoints) == 2
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])
+def test_more_columns_than_the_bound_are_refused(tmp_path: Path, name: str) -> None:
+    parquet(tmp_path, "SELECT * FROM (VALUES ('a', 0, 'x'), ('b', 1, 'y')) t(id, label, text)")
+    content = {"d.jsonl": jsonl(A, B), "d.csv": CSV, "d.parquet": None}[name]
+    assert "more than dataset.limits.columns (2)" in refusal(tmp_path, content, name, **limits(columns=2))
+
+
+def test_rows_with_a_key_of_their_own_each_do_not_multiply(tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "label": 0, f"k{n}": 1} for n in range(900)]
+    assert "128 rows of 130 columns take" in refusal(tmp_path, jsonl(*rows), **limits(bytes=1 << 20))
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.jsonl"])
+def test_a_packed_file_is_not_unpacked(tmp_path: Path, name: str) -> None:
+    content = gzip.compress((CSV if name == "d.csv" else jsonl(A, B)).encode())
+    assert refusal(tmp_path, content, name)
+
+
+# The filter
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "(SELECT count(*) FROM range(1000000000) a, range(1000000000) b) > 0",
+        "length(regexp_replace(repeat('ab', 200000000), '(a|b)*c', '', 'g')) > 0",
+    ],
+)
+def test_a_filter_that_takes_too_long_is_ended(tmp_path: Path, condition: str) -> None:
+    started = time.monotonic()
+    said = refusal(tmp_path, jsonl(A, B), filter=condition, **limits(seconds=1.5))
+    assert "dataset.filter: the filter" in said
+    assert "dataset.limits." in said
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "length(lpad('x', 2000000000, 'y')) > 0",
+        "length(repeat('xxxxxxxx', 400000000)) > 0",
+        "len(list_transform(range(300000000), lambda x: x::VARCHAR || 'abcdefghijklmnop')) > 0",
+    ],
+)
+def test_a_filter_that_takes_too_much_memory_is_ended(tmp_path: Path, condition: str) -> None:
+    said = refusal(tmp_path, jsonl(A, B), filter=condition, **limits(memory=1 << 29))
+    assert "dataset.filter: the filter, in bytes of memory, took more than dataset.limits.memory (536,870,912)" in said
+
+
+def test_a_filter_reaches_no_file(tmp_path: Path) -> None:
+    for condition in (f"(SELECT count(*) FROM read_csv('{tmp_path}/d.csv')) > 0", "(SELECT 1 FROM 'x.parquet') > 0"):
+        assert "dataset.filter" in refusal(tmp_path, CSV, "d.csv", filter=condition)
+
+
+def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "duckdb", "orjson"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('taken')")
+    monkeypatch.chdir(tmp_path)
+    assert ids(load(tmp_path, jsonl(A, B), filter="label = 1")) == ["b"]
+
+
+# Ragged files
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "what"),
+    [
+        ("id,label,text\na,0,x\nb,1\n", 3, "it has 2 fields, the header has 3"),
+        ("id,label,text\na,0,x\nb,1,y,z\nc,0,w\n", 3, "it has 4 fields, the header has 3"),
+        ('id;label;text\na;0;"two\nlines"\nb;1\n', 4, "it has 2 fields, the header has 3"),
+        ("id,label,text\n\na,0\n", 3, "it has 2 fields, the header has 3"),
+    ],
+)
+def test_a_ragged_csv_is_called_ragged_with_its_line(tmp_path: Path, content: str, line: int, what: str) -> None:
+    said = refusal(tmp_path, content, "d.csv")
+    assert f"line {line}: the row is ragged: {what}" in said
+
+
+def test_a_ragged_tsv_too(tmp_path: Path) -> None:
+    assert "line 2: the row is ragged" in refusal(tmp_path, "id\tlabel\ta, b\nx\t0\n", "d.tsv")

@@ -1,0 +1,144 @@
+"""What has a key of its own is refused in `extra_body`: the model on the wire is the model on the board."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.api import run
+from runner.datasets.settings import DatasetLimits
+from runner.errors import SpecError
+from runner.models.extra_body import extra_body_problems
+from runner.models.settings import ModelSettings
+from runner.spec.load import load_spec
+from tests.support.processes import nip_run_here
+from tests.support.runs import only_run
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+
+def problems(folder: Path, body: dict[str, Any], **settings: Any) -> list[str]:
+    path = spec_file(folder, "http://127.0.0.1:1/v1", models={"m": {"extra_body": body, **settings}})
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert all(problem.place.file == str(path) and problem.place.line == 1 for problem in caught.value.problems)
+    return [f"{problem.key}: {problem.message}" for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model", "n", "temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stop", "reasoning_effort"],
+)
+def test_what_has_a_key_of_its_own_is_refused_with_that_key(tmp_path: Path, name: str) -> None:
+    assert problems(tmp_path, {name: 1}) == [
+        f"models.m.extra_body.{name}: this has a key of its own; set models.m.{name}"
+    ]
+
+
+@pytest.mark.parametrize("name", ["messages", "stream", "stream_options"])
+def test_what_the_runner_sets_is_refused(tmp_path: Path, name: str) -> None:
+    assert "nip-run sets this itself" in problems(tmp_path, {name: None})[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["Model", "MODEL", "mODEL", "ſtream", "maxTokens", "max-tokens", "MaxCompletionTokens", " n ", "Messages"]
+)
+def test_a_name_that_a_lenient_server_takes_for_it_is_refused(tmp_path: Path, name: str) -> None:
+    assert len(problems(tmp_path, {name: 1})) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "models",
+        "fallbacks",
+        "model_list",
+        "route",
+        "mock_response",
+        "lora_request",
+        "adapter_id",
+        "api_base",
+        "api_key",
+    ],
+)
+def test_a_way_round_the_model_or_the_server_is_refused(tmp_path: Path, name: str) -> None:
+    assert len(problems(tmp_path, {name: "other"})) == 1
+
+
+def test_a_body_in_the_body_is_refused(tmp_path: Path) -> None:
+    assert "one level up" in problems(tmp_path, {"extra_body": {"model": "other"}})[0]
+
+
+@pytest.mark.parametrize("name", ["best_of", "num_predict", "max_new_tokens", "max_output_tokens"])
+def test_another_name_of_a_limit_is_refused_with_our_key(tmp_path: Path, name: str) -> None:
+    assert "set models.m." in problems(tmp_path, {name: 9})[0]
+
+
+def test_what_changes_the_price_needs_a_price(tmp_path: Path) -> None:
+    assert "models.m.price" in problems(tmp_path, {"service_tier": "priority"})[0]
+    price = {"input": 1.0, "output": 2.0}
+    path = spec_file(
+        tmp_path, "http://127.0.0.1:1/v1", models={"m": {"extra_body": {"service_tier": "flex"}, "price": price}}
+    )
+    assert load_spec(path).experiment.models["m"].extra_body == {"service_tier": "flex"}
+
+
+def test_all_of_them_come_in_one_go(tmp_path: Path) -> None:
+    assert len(problems(tmp_path, {"model": "x", "stream": True, "n": 4, "min_p": 0.1})) == 3
+
+
+def test_what_has_no_key_goes_along(tmp_path: Path) -> None:
+    body = {"chat_template_kwargs": {"enable_thinking": False}, "min_p": 0.1, "top_k": 5, "tools": [], "user": "u"}
+    path = spec_file(tmp_path, "http://127.0.0.1:1/v1", models={"m": {"extra_body": body}})
+    assert load_spec(path).experiment.models["m"].extra_body == body
+
+
+def test_every_key_that_goes_on_the_wire_is_refused() -> None:
+    """Also one that is added to the settings tomorrow."""
+    settings = ModelSettings(
+        model="x", temperature=1.0, top_p=1.0, n=1, seed=1, stop=("a",), max_tokens=1, max_completion_tokens=1,
+        reasoning_effort="low",
+    )  # fmt: skip
+    names = [*settings.sampling(), "model", "messages"]
+    assert len(names) == 10
+    assert [key for key, _ in extra_body_problems(dict.fromkeys(names), "m", priced=True)] == names
+    ours = {field.name for field in fields(ModelSettings)} - {"provider", "run", "lineage"}
+    assert {key for key, _ in extra_body_problems(dict.fromkeys(ours), "m", priced=True)} == ours
+
+
+# A run that was played before this was refused
+
+
+def test_a_run_that_was_played_with_it_is_shown_and_not_gone_on_with(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=2)
+        spec = load_spec(path)
+        models = {"m": replace(spec.experiment.models["m"], extra_body={"model": "other"})}
+        run(replace(spec, experiment=replace(spec.experiment, models=models)), tmp_path / "results")
+        done = only_run(tmp_path / "results")
+        asked = server.requests
+        for words in (
+            ("runs",), ("show", done.name), ("show", done.name, "p0"), ("leaderboard", "--rebuild"), ("leaderboard",),
+            ("export", done.name, "--format", "openai"),
+        ):  # fmt: skip
+            shown = nip_run_here(*words, cwd=tmp_path)
+            assert shown.returncode == 0, shown.stderr
+        path = spec_file(tmp_path, server.base_url, size=2, models={"m": {"extra_body": {"model": "other"}}})
+        for again in (done / "spec.yaml", path):
+            refused = nip_run_here(again, "--results", tmp_path / "results", cwd=tmp_path)
+            assert refused.returncode == 2
+            assert "models.m.extra_body.model: this has a key of its own; set models.m.model" in refused.stderr
+        assert server.requests == asked
+
+
+def test_a_run_whose_dataset_is_beyond_the_bound_of_today_is_shown(tmp_path: Path) -> None:
+    spec = load_spec(spec_file(tmp_path, size=2))
+    dataset = replace(spec.experiment.dataset, limits=DatasetLimits(bytes=10, rows=1, columns=1))
+    run(replace(spec, experiment=replace(spec.experiment, dataset=dataset)), tmp_path / "results")
+    name = only_run(tmp_path / "results").name
+    for words in (("show", name, "p0"), ("export", name, "--format", "openai")):
+        shown = nip_run_here(*words, cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr

@@ -1,0 +1,203 @@
+"""Mistakes that were once called a fault of nip-run: each is a problem of the spec, with its place, and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.builtin import find, is_file, is_folder, is_there
+from runner.documents.check import MAX_INTEGER
+from runner.errors import SpecError
+from runner.models.providers.openai import make_client
+from runner.models.settings import ModelSettings
+from runner.spec.checks.addresses import address_problem
+from runner.spec.load import load_spec, load_specs
+from tests.support.processes import nip_run_here
+from tests.support.specs import spec_file
+
+
+def refusal(folder: Path, *overrides: str, **changes: Any) -> str:
+    """What the command line says of a mistake; nothing may have been written."""
+    spec_file(folder, **changes)
+    before = sorted(folder.iterdir())
+    done = nip_run_here("spec.yaml", *overrides, cwd=folder)
+    assert done.returncode == 2, done.stderr
+    assert "fault of nip-run" not in done.stderr
+    assert sorted(folder.iterdir()) == before
+    return done.stderr
+
+
+def test_a_long_override_is_one(tmp_path: Path) -> None:
+    spec_file(tmp_path, size=2)
+    numbers = ", ".join(map(str, range(100)))
+    done = nip_run_here("check", "spec.yaml", f"sweep={{seed: [{numbers}]}}", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == 100
+
+
+def test_a_sweep_over_long_values_has_folders_of_a_bounded_length(tmp_path: Path) -> None:
+    spec_file(tmp_path, size=2)
+    done = nip_run_here("spec.yaml", f"sweep={{benchmark: [{'a' * 300}, {'b' * 300}]}}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {len(run.name) for run in (tmp_path / "results" / "runs").iterdir()} == {len("tiny-0123456789")}
+
+
+LONG = "a" * 300
+DEEP = "/".join(["d" * 200] * 30)
+
+
+@pytest.mark.parametrize("name", [f"{LONG}.yaml", DEEP, '"a\\0b.yaml"'])
+@pytest.mark.parametrize("key", ["dataset.path", "prompts", "protocol.use", "extends"])
+def test_a_path_that_no_file_can_have_is_not_found(tmp_path: Path, key: str, name: str) -> None:
+    if key == "extends":
+        spec_file(tmp_path)
+        (tmp_path / "spec.yaml").write_text(f"extends: {name}\n")
+        done = nip_run_here("check", "spec.yaml", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "spec.yaml:1:1: extends: no file" in done.stderr
+    else:
+        assert f": {key}: no " in refusal(tmp_path, f"{key}={name}")
+
+
+def test_the_run_that_is_replayed_has_such_a_path_too(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "models.m.provider=replay", f"models.m.run={LONG}")
+    assert "models.m.run: no run folder" in said
+
+
+@pytest.mark.parametrize("word", [f"{LONG}.yaml", DEEP, "a\0b", "\udcff.yaml", "\ud800"])
+def test_a_spec_that_no_file_can_be_is_not_found(tmp_path: Path, word: str) -> None:
+    done = nip_run_here(word, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no such spec file" in done.stderr
+
+
+def test_odd_names_are_asked_for_without_an_error(tmp_path: Path) -> None:
+    for name in (LONG, DEEP, "a\0b", "\ud800"):
+        path = tmp_path / name
+        assert (is_there(path), is_file(path), is_folder(path), find(name, tmp_path)) == (False, False, False, None)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look into every folder")
+def test_a_folder_that_is_closed_to_us_is_not_found(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    assert not is_there(tmp_path / "closed" / "x")
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, 10**30, -(2**63), 10**79])
+@pytest.mark.parametrize("key", ["seed", "models.m.seed", "rollouts.per_datapoint", "models.m.extra_body.top_k"])
+def test_a_number_beyond_63_bits_is_refused_in_its_place(tmp_path: Path, key: str, number: int) -> None:
+    said = refusal(tmp_path, f"{key}={number}")
+    assert f"override '{key}={number}':1:1: {key}: a whole number has at most 63 bits here" in said
+
+
+def test_the_largest_number_is_a_seed(tmp_path: Path) -> None:
+    assert load_spec(spec_file(tmp_path, seed=MAX_INTEGER)).experiment.seed == 2**63 - 1
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-" + "9" * 5000, "0x" + "f" * 5000, "1" + "_0" * 3000])
+def test_a_number_of_thousands_of_digits_is_refused_in_its_place(tmp_path: Path, number: str) -> None:
+    assert f"seed: a number of {len(number)} characters" in refusal(tmp_path, f"seed={number}")
+    (tmp_path / "more.yaml").write_text(f"extends: spec.yaml\nname: x\nseed: {number}\n")
+    with pytest.raises(SpecError, match=r"more\.yaml:3:1: seed: a number of"):
+        load_spec(tmp_path / "more.yaml")
+
+
+def test_a_word_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "description=a\udcff")
+    assert "character 14 is half of a pair (U+DCFF), which UTF-8 cannot hold" in said
+
+
+def test_interpolations_without_an_end_in_sight_are_refused(tmp_path: Path) -> None:
+    chain = {f"k{n}": f"${{models.m.extra_body.k{n + 1}}}" for n in range(2000)}
+    said = refusal(tmp_path, models={"m": {"extra_body": {**chain, "k2000": "end"}}})
+    assert "levels deep" in said
+
+
+@pytest.mark.parametrize("name", [LONG, "spec.yaml/x", "a\0b"])
+def test_results_and_caches_that_cannot_be_are_refused_before_all_else(tmp_path: Path, name: str) -> None:
+    for words in (("spec.yaml",), ("runs",), ("leaderboard",), ("export", "x", "--format", "openai", "--out", name)):
+        spec_file(tmp_path)
+        done = nip_run_here(*words, "--results", name, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "no folder can be at" in done.stderr
+    assert ": cache: no cache can be at" in refusal(tmp_path, f"cache={json.dumps(name)}")
+
+
+# Addresses
+
+
+GOOD = (
+    "http://127.0.0.1:8000/v1", "https://api.example.com/v1", "http://[::1]:8000/v1", "http://localhost", "http://a_b/",
+    "https://xn--bcher-kva.example/v1/", "http://host.:8080/a%20b",
+)  # fmt: skip
+BAD = (
+    "http://[::1/v1", "http://::1/v1", "http://[::g]/v1", "http://127.0.0.1:99999/v1", "http://host:port/v1", "http:///v1",
+    "http://host:0/v1", "http://a..b/v1", "http://-a.b/v1", "http://1.2.3/v1", "http://256.1.1.1/v1", "http://h/v1?x=1",
+    "http://h/v1#x", "http://bücher.example/v1", "http://h\x7f/v1", f"http://{'a' * 64}.example/v1", "http://h\\x/v1",
+    f"http://{'a.' * 130}example/v1", "http://h:-1/v1", "http://[v1.x]/v1", "http://h%41/v1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("url", BAD)
+def test_an_address_that_is_none_is_refused_in_its_place(tmp_path: Path, url: str) -> None:
+    path = spec_file(tmp_path, url)
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert [(p.key, p.place.file) for p in caught.value.problems] == [("models.m.base_url", str(path))]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h/v1\n", "http://h/v1 ", "\nhttp://h/v1", "http://a@h/v1", "ftp://h/v1", "http://"]
+)
+def test_an_address_of_another_form_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(SpecError, match=r"models\.m\.base_url"):
+        load_spec(spec_file(tmp_path, url))
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_what_is_taken_for_an_address_is_one_to_the_client(url: str) -> None:
+    assert address_problem(url) is None
+    client = make_client(ModelSettings(model="m", base_url=url), "m", 1)
+    assert str(client.base_url).startswith(url.rstrip("/"))
+
+
+# Patterns, and sweeps
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["name", "models.m.base_url", "models.m.api_key_env"],
+)
+def test_no_final_newline_gets_past_a_pattern(tmp_path: Path, key: str) -> None:
+    value = {"name": "tiny", "models.m.base_url": "http://h/v1", "models.m.api_key_env": "KEY"}[key]
+    assert f"{key}: " in refusal(tmp_path, f'{key}="{value}\\n"')
+
+
+def test_a_sweep_has_a_bound_that_can_be_raised(tmp_path: Path) -> None:
+    spec = spec_file(tmp_path, size=2)
+    few = "sweep={seed: [0, 1, 2]}"
+    with pytest.raises(SpecError, match="3 combinations"):
+        load_specs(spec, [few, "max_sweep_points=2"])
+    assert len(load_specs(spec, [few, "max_sweep_points=3"])) == 3
+    numbers = ", ".join(map(str, range(40)))
+    said = refusal(tmp_path, f"sweep={{seed: [{numbers}], rollouts.concurrency: [{numbers}]}}", size=2)
+    assert "sweep: 1,600 combinations are more than max_sweep_points (1,000)" in said
+
+
+def test_a_sweep_of_any_size_is_counted_before_it_is_made(tmp_path: Path) -> None:
+    sweep = {f"k{n}": list(range(50)) for n in range(60)}
+    assert "combinations are more" in refusal(tmp_path, sweep=sweep)
+
+
+@pytest.mark.parametrize("key", ["seed=1", "~seed", "+seed", ""])
+def test_a_sweep_is_over_keys(tmp_path: Path, key: str) -> None:
+    with pytest.raises(SpecError, match="sweep"):
+        load_specs(spec_file(tmp_path, sweep={key: [1]}))
+
+
+def test_a_game_has_a_bound(tmp_path: Path) -> None:
+    assert "protocol.max_message_rounds: 10001 is too large" in refusal(tmp_path, "protocol.max_message_rounds=10001")

@@ -1,0 +1,26 @@
+"""Some of the examples of `benchmarks/proofs/spec_fuzz.py`, the same each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.support.spec_fuzz import Example, Reached, examples, try_example
+
+
+def test_no_spec_is_a_fault_of_the_program(tmp_path: Path) -> None:
+    reached = Reached()
+
+    @settings(
+        max_examples=120, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(examples())
+    def one(example: Example) -> None:
+        try_example(example, tmp_path, reached)
+
+    one()
+    assert reached.examples >= 100
+    assert reached.steps["yaml"] > reached.examples // 2, reached.lines()
+    assert reached.steps["planned"] > reached.examples // 20, reached.lines()
