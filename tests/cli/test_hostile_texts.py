@@ -121,7 +121,7 @@ WRONG: tuple[tuple[str, ...], ...] = (
     ("spec.yaml", "--replay", BAD),
     ("spec.yaml", "--run-id", BAD),
     ("spec.yaml", "--set-model", BAD),
-    ("spec.yaml", f"--{BAD}"),
+    ("spec.yaml", "--" + BAD.replace(" ", "")),  # with a space it would be no option
     ("spec.yaml", "-v", "-v", f"{BAD}={BAD}"),
     ("render", "spec.yaml", BAD),
     ("render", "spec.yaml", "verifier", "--datapoint", BAD),
