@@ -19,8 +19,9 @@ from runner.redaction import redacted
 from runner.rollouts.stop import Stop
 from runner.storage.files import append_to
 
-GRACE_SECONDS = 30.0
-"""How long calls in flight may still come in after the first Ctrl-C."""
+GRACE_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 5.0}
+"""How long calls in flight may still come in after the first signal. A person can press Ctrl-C once more; whoever sends
+SIGTERM kills soon after."""
 
 
 class _QuietStream(logging.StreamHandler[TextIO]):
@@ -83,12 +84,12 @@ def stopping_on_signals(stop: Stop) -> Iterator[None]:
 
     late: list[asyncio.TimerHandle] = []
 
-    def interrupt() -> None:
+    def interrupt(number: signal.Signals = signal.SIGINT) -> None:
         if stop.stopping:
             cancel()
         else:
             stop.stop()
-            late.append(loop.call_later(GRACE_SECONDS, cancel))
+            late.append(loop.call_later(GRACE_SECONDS[number], cancel))
 
     with _handling_signals(loop, interrupt), on_interrupt(interrupt):
         try:
@@ -99,13 +100,13 @@ def stopping_on_signals(stop: Stop) -> Iterator[None]:
 
 
 @contextmanager
-def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> Iterator[None]:
-    """Have the loop call `act` at each SIGINT and SIGTERM, where it is in the main thread."""
+def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Have the loop call `act` with its number at each SIGINT and SIGTERM, where it is in the main thread."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
-            loop.add_signal_handler(number, act)
+            loop.add_signal_handler(number, act, number)
     except (ValueError, RuntimeError):
         pass  # not the main thread, as in a notebook: the main thread passes interrupts on
     try:

@@ -64,8 +64,8 @@ def test_16_of_them_at_once_take_little_memory(row: str, server: Loopback) -> No
     assert int(done.stdout) < 300  # MiB; of bodies that are read whole, 16 are 512 at the least
 
 
-@pytest.mark.parametrize(("row", "signals"), [("endless body", 1), ("slow body", 2)])
-def test_sigterm_ends_a_run_within_seconds(row: str, signals: int, server: Loopback, tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", ["endless body", "slow body"])
+def test_sigterm_ends_a_run_within_seconds(row: str, server: Loopback, tmp_path: Path) -> None:
     transient = {"first_wait": 0.0, "max_wait": 0.0, "attempts": 100}
     base_url = f"{server.root}/{quote(row)}/v1"
     models = {"m": {"timeout": 60.0}}
@@ -74,9 +74,7 @@ def test_sigterm_ends_a_run_within_seconds(row: str, signals: int, server: Loopb
     process = started(path, "--results", tmp_path / "r", cwd=tmp_path)
     until(lambda: server.stats().get(row, 0) > before + 3)
     at = time.monotonic()
-    for _ in range(signals):
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
     code, _, err = ended(process, 30)
     assert code == 130, err
     assert time.monotonic() - at < 10
@@ -84,7 +82,7 @@ def test_sigterm_ends_a_run_within_seconds(row: str, signals: int, server: Loopb
 
 WITH_24_MIB = """
 import resource, sys
-import duckdb, numpy, runner.models.providers.openai, runner.results.leaderboard, runner.results.metrics
+import duckdb, numpy, scipy.special, runner.models.providers.openai, runner.results.leaderboard, runner.results.metrics
 from runner.api import run
 from runner.errors import NipRunError
 from runner.spec.load import load_spec

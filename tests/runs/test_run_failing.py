@@ -75,7 +75,7 @@ def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path
             played(path, tmp_path / "file" / "results")
         done = nip_run_here("spec.yaml", "--results", "file/results", cwd=tmp_path)
         assert server.requests == 0
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "fault of nip-run" not in done.stderr
 

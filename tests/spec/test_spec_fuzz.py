@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.support.spec_fuzz import Example, Reached, examples, try_example
 
 
 def test_no_spec_is_a_fault_of_the_program(tmp_path: Path) -> None:
     reached = Reached()
+    set_hypothesis_home_dir(tmp_path / "hypothesis")
 
     @settings(
         max_examples=120, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
