@@ -123,7 +123,11 @@ def read_bounded(path: Path, most: int) -> bytes:
         OSError: it cannot be read, is no regular file (a device has no end, a FIFO waits for one), or is larger.
     """
     with open_to_read(path) as file:
-        data = file.read(most + 1)
+        size = os.fstat(file.fileno()).st_size
+        # A read has a buffer as large as what is asked for, and most files are far smaller than their bound.
+        data = file.read(min(size, most) + 1)
+        while len(data) <= most and (more := file.read(1 << 16)):  # one that grows, or says no size as those of /proc
+            data += more
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most >> 10:,} KiB", str(path))
     return data

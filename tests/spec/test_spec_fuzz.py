@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.support.spec_fuzz import Example, Reached, examples, try_example
 
 
-def test_no_spec_is_a_fault_of_the_program(tmp_path: Path) -> None:
+def test_no_spec_is_a_fault_of_the_program(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     reached = Reached()
-    set_hypothesis_home_dir(tmp_path / "hypothesis")
+    set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))
 
     @settings(
         max_examples=120, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
