@@ -27,7 +27,7 @@ UNPACKED = 64 << 20
 class Asked(NamedTuple):
     key: bytes
     before: int
-    """How many requests this row got before."""
+    """How many requests came to this address before."""
 
 
 Says = Callable[[Asked], AsyncIterator[bytes]]
@@ -320,6 +320,8 @@ ROWS: Mapping[str, Says] = {
 class Server:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        """Of the requests for each row."""
+        self.came: Counter[bytes] = Counter()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -335,8 +337,10 @@ class Server:
         lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
         await reader.readexactly(int(headers.get(b"content-length", b"0")))
-        name = lines[0].split(b" ")[1].split(b"/")[1].decode().replace("%20", " ").replace("%2C", ",")
-        asked = Asked(headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.counts[name])
+        address = lines[0].split(b" ")[1]
+        name = address.split(b"/")[1].decode().replace("%20", " ").replace("%2C", ",")
+        asked = Asked(headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.came[address])
+        self.came[address] += 1
         if name == "stats":
             says = replied(self.counts)
         else:
