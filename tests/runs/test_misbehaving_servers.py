@@ -221,13 +221,13 @@ WHOLE_RUNS = (
     "the next answer in the same packet", "usage huge", "content null", "deep nesting", "deep nesting in an error",
     "retry after nan", "retry after a billion seconds", "finish reason nested",
 )  # fmt: skip
-"""Of the rows without the key one of each kind; the others are played by the slow tests."""
+"""Of the rows without the key one of each kind; `.ci/full` plays the others, too."""
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        name if "ey" in name or name in WHOLE_RUNS else pytest.param(name, marks=pytest.mark.slow)
+        name if "ey" in name or name in WHOLE_RUNS else pytest.param(name, marks=pytest.mark.full)
         for name in ROWS
         if name != "the next answer a moment later"
     ],

@@ -92,7 +92,7 @@ def see_that_none_leads_out(folder: Path, play: str, names: Iterable[str]) -> No
     assert ended
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("play", PLAYS)
 def test_no_planted_link_leads_a_run_out_of_its_folder(tmp_path: Path, play: str) -> None:
     """All that a run writes, whatever that is."""
