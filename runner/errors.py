@@ -73,7 +73,7 @@ class Place:
 
 NOT_SHOWN = (
     "what stands there is not shown, because the file is outside the folder tree of the spec (its git checkout, or the "
-    "current folder where that holds it, else its own folder)"
+    "current folder where that holds it, else its own folder), or extends one that is"
 )
 
 

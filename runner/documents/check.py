@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
@@ -87,7 +88,7 @@ def _problems(error: ValidationError, layered: Layered, validator: Any) -> Itera
         for name in error.instance:
             if name not in known:
                 yield Problem(
-                    layered.place((*at, name)),
+                    layered.place_of_value((*at, name)),
                     ".".join(map(str, (*at, name))),
                     f"unknown key{did_you_mean(name, known) or '; known are ' + comma_join(known)}",
                     "unknown key",
@@ -96,7 +97,10 @@ def _problems(error: ValidationError, layered: Layered, validator: Any) -> Itera
     if "propertyNames" in error.absolute_schema_path:
         at = (*at, str(error.instance))  # the name itself is what is wrong
     key = ".".join(map(str, at))
-    yield Problem(layered.place(at), key or "(root)", _message(error))
+    message = _message(error)
+    problem = Problem(layered.place_of_value(at), key or "(root)", message)
+    # Which keys are missing tells nothing of those that are there.
+    yield replace(problem, kind=message) if error.validator == "required" else problem
 
 
 def _of_likeliest_arm(error: ValidationError, layered: Layered, validator: Any) -> Iterator[Problem]:
@@ -113,7 +117,7 @@ def _of_likeliest_arm(error: ValidationError, layered: Layered, validator: Any) 
         return
     at = tuple(error.absolute_path)
     kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _kinds(e)]
-    yield Problem(layered.place(at), ".".join(map(str, at)), _expected(kinds, error.instance))
+    yield Problem(layered.place_of_value(at), ".".join(map(str, at)), _expected(kinds, error.instance))
 
 
 def _kinds(error: ValidationError) -> list[str]:

@@ -21,6 +21,7 @@ REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
 
 def resolve(layered: Layered) -> None:
     """Replace every `${key}`; what would grow without bound, or refers to itself, is refused before."""
+    layered.note_mixed()
     try:
         size = _Sizes(layered.data).total()
     except _TooDeep as deep:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,37 @@ class Layered:
     renamed: list[RenamedKey] = field(default_factory=list)
     tree: OwnTree | None = None
     """The files of which it may be told what stands in them; None: all."""
+    has_others: bool = False
+    """Whether something came from a file that is none of those."""
+    interpolated: set[KeyPath] = field(default_factory=set)
+    """With `has_others`: the texts that had a `${key}` in them."""
+    mixed: set[KeyPath] = field(default_factory=set)
+    """With `has_others`: keys whose value is not the spec's own, or not wholly."""
 
     def place(self, at: KeyPath) -> Place:
-        """Where a key was set; for one that was not, where the nearest mapping above it was."""
+        """Where a key was set; for one that was not, where the nearest mapping above it was.
+
+        Once something came from somebody else's file, no place is the spec's own: a value may have come by way of
+        a `${key}`, and a message may name its neighbours.
+        """
+        found = self._place(at)
+        return replace(found, is_own=False) if self.has_others else found
+
+    def place_of_value(self, at: KeyPath) -> Place:
+        """`place`, for a message that tells of nothing but this key's value: shown if all of that is the spec's own."""
+        derived = any(at[:end] in self.interpolated for end in range(len(at)))
+        is_sure = at in self.places and at not in self.mixed and not derived
+        return self._place(at) if is_sure else self.place(at)
+
+    def note_mixed(self) -> None:
+        """Find out which values are wholly the spec's own, once all is merged and nothing is resolved yet."""
+        if not self.has_others:
+            return
+        self.interpolated = set(_interpolated(self.data, ()))
+        others = (at for at, place in self.places.items() if not place.is_own)
+        self.mixed = {at[:end] for at in (*others, *self.interpolated) for end in range(len(at) + 1)}
+
+    def _place(self, at: KeyPath) -> Place:
         return place_in(self.places, at) or Place(self.files[-1] if self.files else "command line")
 
     def shows(self, at: KeyPath, path: Path) -> bool:
@@ -55,3 +84,15 @@ class Layered:
     def forget_below(self, at: KeyPath) -> None:
         """Drop the places of keys that are no more."""
         self.places = {old: place for old, place in self.places.items() if old[: len(at)] != at}
+
+
+def _interpolated(value: Any, at: KeyPath) -> Iterator[KeyPath]:
+    """The keys of the texts that refer to other keys."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _interpolated(item, (*at, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _interpolated(item, (*at, index))
+    elif isinstance(value, str) and "${" in value:
+        yield at

@@ -120,6 +120,7 @@ def _bases(document: Document, layered: Layered) -> list[tuple[KeyPath, str]]:
 
 
 def _merge(document: Document, layered: Layered) -> None:
+    layered.has_others |= bool(document.data) and not document.is_own
     replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
     for at in replaced:
         layered.forget_below(at)

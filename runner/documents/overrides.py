@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,7 +48,8 @@ def apply_override(override: Override, layered: Layered, names: Mapping[str, str
     try:
         _apply(override, place, layered, names)
     except _Refused as refused:
-        layered.problems.append(Problem(place, refused.key, refused.message))
+        is_own = place.is_own and not layered.has_others  # a message may name neighbours of the key
+        layered.problems.append(Problem(replace(place, is_own=is_own), refused.key, refused.message))
 
 
 def _apply(override: Override, place: Place, layered: Layered, names: Mapping[str, str]) -> None:

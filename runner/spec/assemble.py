@@ -175,7 +175,8 @@ def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings,
         if path is None or layered.shows(at, path):
             raise
         place = replace(layered.place(at), is_own=False)
-        raise SpecError([Problem(place, "", "", f"dataset.path: {path} cannot be used")]) from error
+        named = "it" if layered.has_others else path  # its name may have come from somebody else's file
+        raise SpecError([Problem(place, "", "", f"dataset.path: {named} cannot be used")]) from error
 
 
 def _test_dataset(layered: Layered, readers: Readers, experiment: Experiment) -> Dataset | None:

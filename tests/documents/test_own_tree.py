@@ -85,6 +85,49 @@ def test_a_name_from_another_file_is_no_hint(elsewhere: Path) -> None:
         assert SECRET not in "\n".join(str(p) for p in problems(spec, override)).replace(override, "")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": "${description}"},
+        {"seed": "${models.other.model}"},
+        {"seed": "${models.hunter}"},
+        {"prompts": "${description}"},
+        {"protocol": {"use": "${description}", "max_message_rounds": None}},
+        {"dataset": {"path": "${description}"}},
+        {"dataset": {"path": "data.jsonl", "split": "${description}"}},
+        {"agents": {"prover": {"model": "nope"}}},
+        {"models": {"m": {"model": "${description}", "temperature": "${description}"}}},
+        {"cache": "/dev/null/${description}"},
+        {"max_sweep_points": 1, "sweep": {"seed": [1, 2], "description": ["${description}", "x"]}},
+        {"sweep": {"seed": ["${description}", 2]}},
+    ],
+)
+def test_no_text_that_came_by_way_of_another_file_is_told(elsewhere: Path, changes: dict[str, Any]) -> None:
+    elsewhere.write_text(f"description: {SECRET}\nmodels: {{other: {{model: {SECRET}}}, {SECRET}: {{model: x}}}}\n")
+    project = elsewhere.parent.with_name("project")
+    found = problems(foreign_spec(project, extends="../private/secret.yaml", **changes))
+    assert SECRET not in "\n".join(map(str, found))
+    assert all("outside the folder tree of the spec" in problem.message for problem in found)
+
+
+@pytest.mark.parametrize("override", [f"~models.{SECRET[:-1]}", "description.x=1"])
+def test_an_override_tells_nothing_of_another_file(elsewhere: Path, override: str) -> None:
+    elsewhere.write_text(f"description: {SECRET}\nmodels: {{{SECRET}: {{model: x}}}}\n")
+    spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml")
+    assert SECRET not in "\n".join(str(p) for p in problems(spec, override))
+
+
+def test_a_value_that_is_wholly_the_specs_own_is_told(elsewhere: Path) -> None:
+    elsewhere.write_text(f"description: {SECRET}\n")
+    spec = foreign_spec(
+        elsewhere.parent.with_name("project"), extends="../private/secret.yaml",
+        seed="seven", rolouts={},
+    )  # fmt: skip
+    found = "\n".join(map(str, problems(spec)))
+    assert "seed: a whole number belongs here, not 'seven'" in found
+    assert "did you mean 'rollouts'?" in found
+
+
 def test_a_template_from_elsewhere_is_not_quoted(elsewhere: Path) -> None:
     project = elsewhere.parent.with_name("project")
     (project / "prompts").mkdir()
