@@ -83,10 +83,12 @@ def load_prompts(
     columns: Iterable[str] | None,
     place: Place,
     shows: Callable[[Path], bool] = lambda _: True,
+    *,
+    names_columns: bool = True,
 ) -> PromptSet:
     """Read a protocol's templates and check them against the columns of the dataset (None: not known).
 
-    `shows` says of a file whether it may be told what stands in it.
+    `shows` says of a file whether it may be told what stands in it; `names_columns`, whether a hint may be a column.
 
     Raises:
         SpecError: with everything that is wrong: missing files, syntax, what the sandbox forbids, a variable
@@ -108,7 +110,8 @@ def load_prompts(
         except ValueError as error:
             problems.append(Problem(Place(str(path), is_own=shows(path)), "", str(error), str(error)))
             continue
-        found = list(_template_problems(source, Place(str(path), is_own=shows(path)), columns))
+        file = Place(str(path), is_own=shows(path))
+        found = list(_template_problems(source, file, columns, names_columns=names_columns))
         problems.extend(found)
         if not found:
             sources[name] = source
@@ -130,11 +133,14 @@ def _read(path: Path) -> str:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
 
 
-def _template_problems(source: str, file: Place, columns: Iterable[str] | None) -> Iterable[Problem]:
+def _template_problems(
+    source: str, file: Place, columns: Iterable[str] | None, *, names_columns: bool
+) -> Iterable[Problem]:
     found = scan(source)
     for line, message in found.refused:
         yield Problem(replace(file, line=line or 1), "", message, REFUSED)
     known = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
+    hints = known if names_columns else known & set(VARIABLES)
     for name, line in sorted(found.variables.items()):
         place = _place_of(name, line, source, file)
         if name in FORBIDDEN:
@@ -143,7 +149,7 @@ def _template_problems(source: str, file: Place, columns: Iterable[str] | None) 
             message = "both a column of the dataset and a variable of the runner; rename the column (dataset.columns)"
             yield Problem(place, name, message)
         elif columns is not None and name not in known and not found.refused:
-            message = f"no such variable, and the dataset has no such column{did_you_mean(name, known)}"
+            message = f"no such variable, and the dataset has no such column{did_you_mean(name, hints)}"
             yield Problem(place, name, message)
 
 

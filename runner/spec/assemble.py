@@ -31,6 +31,8 @@ from runner.spec.experiment import Experiment, experiment_schema
 from runner.spec.origin import fetched_folder
 from runner.storage.journal import JOURNAL
 
+_DATASET = ("dataset", "path")
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -106,7 +108,9 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
     with _collecting(problems):
         prompts = _prompts(layered, protocol, dataset)
     if dataset is not None and prompts is not None:
-        problems.extend(column_problems(dataset, prompts, layered.place(("dataset", "path"))))
+        place = layered.place(_DATASET)
+        place = replace(place, is_own=place.is_own and _shows_dataset(layered))
+        problems.extend(column_problems(dataset, prompts, place))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems)
     return _complete(Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset), layered, readers)
@@ -131,7 +135,9 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
     test = _test_dataset(layered, readers, experiment)
     problems = [
         *tree_problems(experiment, spec.protocol, spec.dataset, where),
-        *training_problems(experiment, spec.protocol, spec.dataset, test, where),
+        *training_problems(
+            experiment, spec.protocol, spec.dataset, test, where, names_datapoints=_shows_dataset(layered)
+        ),
     ]
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
     wrong = None if cache is None else builtin.unusable(cache)
@@ -167,16 +173,26 @@ def _dataset(layered: Layered, readers: Readers, sound: Sound) -> Dataset | None
 
 
 def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings, seed: int) -> Dataset:
-    at = ("dataset", "path")
-    path = None if settings.path.startswith(HUB) else builtin.find(settings.path, layered.folder(at))
+    path = _dataset_file(layered, settings.path)
     try:
         return readers.dataset(settings, path, seed, _where(layered))
     except SpecError as error:
-        if path is None or layered.shows(at, path):
+        if path is None or _shows_dataset(layered):
             raise
-        place = replace(layered.place(at), is_own=False)
+        place = replace(layered.place(_DATASET), is_own=False)
         named = "it" if layered.has_others else path  # its name may have come from somebody else's file
         raise SpecError([Problem(place, "", "", f"dataset.path: {named} cannot be used")]) from error
+
+
+def _dataset_file(layered: Layered, named: str) -> Path | None:
+    """The file of a dataset; None where there is none, or it is on the Hub."""
+    return None if named.startswith(HUB) else builtin.find(named, layered.folder(_DATASET))
+
+
+def _shows_dataset(layered: Layered) -> bool:
+    """Whether it may be told what stands in the dataset, such as its ids and the names of its columns."""
+    path = _dataset_file(layered, layered.data["dataset"]["path"])
+    return path is None or layered.shows(_DATASET, path)
 
 
 def _test_dataset(layered: Layered, readers: Readers, experiment: Experiment) -> Dataset | None:
@@ -216,4 +232,5 @@ def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | Non
     if protocol is None:
         return None
     shows = partial(layered.shows, ("prompts",))
-    return load_prompts(folder, protocol, dataset.columns if dataset else None, place, shows)
+    columns, names_columns = (dataset.columns, _shows_dataset(layered)) if dataset else (None, True)
+    return load_prompts(folder, protocol, columns, place, shows, names_columns=names_columns)

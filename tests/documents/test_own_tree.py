@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from contextlib import chdir
@@ -161,6 +162,50 @@ def test_a_dataset_from_elsewhere_is_quoted_if_the_user_names_it(elsewhere: Path
     assert found.message.startswith("dataset.path: ")
     assert SECRET not in str(problems(spec, "dataset.path=../private/nothing.jsonl"))
     assert "is not shown" not in str(problems(spec, f"dataset.path={data}"))
+
+
+def rows_elsewhere(elsewhere: Path, column: str, value: Any) -> Path:
+    data = elsewhere.with_suffix(".jsonl")
+    row = {"label": 1, "question": "x", "solution": "x", column: value}
+    data.write_text("".join(json.dumps({"id": f"{SECRET}{number}", **row}) + "\n" for number in range(2)))
+    return data
+
+
+def test_no_id_of_a_dataset_from_elsewhere_is_told(elsewhere: Path) -> None:
+    data = rows_elsewhere(elsewhere, "question", None)
+    spec = foreign_spec(elsewhere.parent.with_name("project"), dataset={"path": f"../private/{data.name}"})
+    (found,) = problems(spec)
+    assert SECRET not in str(found)
+    assert "a template shows a column with no text or number; what stands there is not shown" in found.message
+    assert f"{SECRET}0, {SECRET}1" in str(problems(spec, f"dataset.path={data}"))
+
+
+def test_no_column_of_a_dataset_from_elsewhere_is_a_hint(elsewhere: Path) -> None:
+    data = rows_elsewhere(elsewhere, f"{SECRET}_pay", "x")
+    project = elsewhere.parent.with_name("project")
+    (project / "prompts").mkdir()
+    for name, variable in (("prover", f"{SECRET}_pa"), ("verifier", "agent_nam")):
+        (project / "prompts" / f"{name}.jinja").write_text(f"{{{{ {variable} }}}}")
+    spec = foreign_spec(project, prompts="prompts", dataset={"path": f"../private/{data.name}"})
+    told = "\n".join(map(str, problems(spec)))
+    assert f"{SECRET}_pay" not in told
+    assert "did you mean 'agent_name'?" in told
+    assert f"did you mean '{SECRET}_pay'?" in "\n".join(map(str, problems(spec, f"dataset.path={data}")))
+
+
+def test_no_datapoint_of_a_dataset_from_elsewhere_is_told_by_the_splits(elsewhere: Path) -> None:
+    data = rows_elsewhere(elsewhere, "split", "train")
+    data.write_text(data.read_text().replace('"train"', '"test"', 1))
+    spec = foreign_spec(
+        elsewhere.parent.with_name("project"),
+        dataset={"path": f"../private/{data.name}", "split": "train"},
+        kind="training",
+        training={"method": "expert_iteration", "test": {"split": "test"}, "trainers": {"m": {"backend": "files"}}},
+    )
+    told = "\n".join(map(str, problems(spec)))
+    assert "training.test.split: some datapoints are trained on, too" in told
+    assert SECRET not in told
+    assert f"{SECRET}0" in "\n".join(map(str, problems(spec, f"dataset.path={data}")))
 
 
 # What is read at all

@@ -18,4 +18,6 @@ def column_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Itera
         if rows:
             some = comma_join(rows[:5]) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
             message = f"a template shows the column {name!r}, which holds no text or number in: {some}"
-            yield Problem(place, f"dataset.{name}", message)
+            yield Problem(
+                place, f"dataset.{name}", message, "dataset: a template shows a column with no text or number"
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from runner.datasets.load import Dataset
 from runner.documents.fields import changed
@@ -15,9 +16,18 @@ from runner.text import comma_join
 
 
 def training_problems(
-    experiment: Experiment, protocol: Protocol, dataset: Dataset, test: Dataset | None, at: PlaceOf
+    experiment: Experiment,
+    protocol: Protocol,
+    dataset: Dataset,
+    test: Dataset | None,
+    at: PlaceOf,
+    *,
+    names_datapoints: bool = True,
 ) -> Iterator[Problem]:
-    """What is wrong with the training of a spec, as far as it shows before a game is played."""
+    """What is wrong with the training of a spec, as far as it shows before a game is played.
+
+    `names_datapoints`: whether it may be told which are in the dataset.
+    """
     training = experiment.training
     if training is None:
         if experiment.kind == "training":
@@ -31,7 +41,8 @@ def training_problems(
     if asked is not None and asked > there:
         key = "training.datapoints_per_iteration"
         yield Problem(at(key), key, f"{asked} is more than the {there} datapoints there are")
-    yield from _split_problems(experiment, dataset, test, at)
+    for problem in _split_problems(experiment, dataset, test, at):
+        yield problem if names_datapoints else replace(problem, place=replace(problem.place, is_own=False))
 
 
 def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) -> Iterator[Problem]:
@@ -71,7 +82,8 @@ def _split_problems(experiment: Experiment, dataset: Dataset, test: Dataset | No
     if both:
         shown = comma_join(both[:5]) + (f" and {len(both) - 5} more" if len(both) > 5 else "")
         key = "training.test.split"
-        yield Problem(at(key), key, f"these datapoints are trained on, too: {shown}; set dataset.split")
+        kind = f"{key}: some datapoints are trained on, too; set dataset.split"
+        yield Problem(at(key), key, f"these datapoints are trained on, too: {shown}; set dataset.split", kind)
 
 
 def _content(columns: Mapping[str, object], names: tuple[str, ...]) -> str:
