@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from runner.models.base import Complete, Completion, Request
 from runner.models.costs import CallCosts
@@ -54,13 +54,20 @@ class Connection:
                 raise failure
 
 
+class Replayed(NamedTuple):
+    """A run whose answers are taken: its folder, and its identity where that is known."""
+
+    run: Path
+    identity: str | None
+
+
 def connect(
     groups: Mapping[str, ModelSettings],
     policy: Retry,
     *,
     concurrency: int = 64,
     answered: bool = False,
-    replays: Mapping[str, Path] | None = None,
+    replays: Mapping[str, Replayed] | None = None,
     budget: Budget | None = None,
     cache: Cache | None = None,
     providers: Mapping[str, Provider] | None = None,
@@ -161,7 +168,7 @@ class _Place:
     settings: ModelSettings
     concurrency: int
     limit: GroupLimit | None
-    replayed: Path | None
+    replayed: Replayed | None
     places: Places
 
 
@@ -181,7 +188,7 @@ def _replay(place: _Place) -> Provider:
     from runner.models.providers.replay import ReplayModel
 
     assert place.replayed is not None, place.group
-    return ReplayModel(place.replayed)
+    return ReplayModel(*place.replayed)
 
 
 CONNECTORS: Mapping[ProviderName, Callable[[_Place], Provider]] = {

@@ -106,6 +106,14 @@ class RunFolder:
             return replace(manifest, status=Status.INTERRUPTED)
         return manifest
 
+    def identity(self) -> str | None:
+        """What its manifest says that its run is; None where it has none.
+
+        Raises:
+            RunError, NewerFormatError: see `manifest`.
+        """
+        return self.manifest().identity if self.manifest_path.is_file() else None
+
     def damage(self) -> str | None:
         """Why the manifest cannot be read, and what to do; None where it can."""
         try:

@@ -26,7 +26,7 @@ def spending(plan: Plan, folder: RunFolder) -> Tally:
     costs = CallCosts(used_models(plan))
     groups = {name: agent.model for name, agent in plan.spec.experiment.agents.items()}
     left = AbandonedCalls(folder.in_flight)
-    for _, sequence, record in read_records(folder.journal):
+    for _, sequence, record in read_records(folder.journal, folder.identity()):
         left.see(sequence, record)
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             total += record.charged

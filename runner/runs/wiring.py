@@ -15,7 +15,7 @@ from runner.documents.fields import to_plain
 from runner.errors import UsageError
 from runner.hashing import tagged_hash
 from runner.models.base import Complete
-from runner.models.connect import Connection, Provider, connect
+from runner.models.connect import Connection, Provider, Replayed, connect
 from runner.models.costs import CallCosts
 from runner.models.events import CallEvents
 from runner.models.journal_index import JournalIndex
@@ -92,7 +92,7 @@ class Wiring:
             journal = await self._journal(closing)
             recorded = JournalIndex(journal.record, read_records(self.folder.journal) if journal.opened.records else ())
             cache = self._cache(closing)
-            replayed = ReplayModel(self.replay.run) if self.replay is not None else None
+            replayed = ReplayModel(*_replayed(self.replay.run)) if self.replay is not None else None
             whole = replayed is not None and self._until_round is None
             failures = replayed.failures if replayed is not None and whole else recorded.failures
             failed_calls = FailedCalls(self._earlier(failures))
@@ -165,7 +165,7 @@ class Wiring:
             self.plan.spec.experiment.retry,
             answered=answered,
             concurrency=self._calls_at_once(),
-            replays=self.plan.spec.replays,
+            replays={group: _replayed(run) for group, run in self.plan.spec.replays.items()},
             budget=self.budget,
             cache=cache,
             providers=batches,
@@ -229,3 +229,7 @@ def _parameters_hash(settings: ModelSettings) -> str:
     """The identity of what a group's requests hold besides the messages."""
     sent = {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}
     return tagged_hash("model", sent)
+
+
+def _replayed(run: Path) -> Replayed:
+    return Replayed(run, RunFolder(run).identity())

@@ -128,15 +128,16 @@ def record_at(path: Path, offset: int, line: bytes, seed: int) -> dict[str, Any]
     return record
 
 
-def check_log_format(path: Path) -> None:
-    """Read no more of a journal than its format. One that cannot be read is for whoever opens it.
+def check_log_format(path: Path, run: str | None = None) -> None:
+    """Read no more of a journal than its first record. One that cannot be read is for whoever opens it.
 
     Raises:
         NewerFormatError: a newer nip-run wrote it.
+        JournalError: it is not of the run with the identity `run`.
     """
     first = first_record(path)
     if first is not None:
-        _check_first(path, first, None)
+        _check_first(path, first, run)
 
 
 def first_record(path: Path) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ def progress(folder: RunFolder) -> dict[str, Any]:
     Raises:
         RunError, SpecError: a file of the run is gone or damaged.
     """
-    stages, training = read_stages(folder.path), saved_plan(folder).spec.experiment.training
+    stages, training = read_stages(folder.path, folder.identity()), saved_plan(folder).spec.experiment.training
     assert training is not None
     parts = Results.of(folder).parts_of(folder.run_id)
     return {**summary(folder, stages, parts), "next": next_steps(folder, stages, training)}

@@ -209,7 +209,7 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     Raises:
         UsageError: more have been done than are asked for.
     """
-    done, asked = len(read_stages(folder.path).all(Switched)), plan.training.iterations
+    done, asked = len(read_stages(folder.path, folder.identity()).all(Switched)), plan.training.iterations
     if asked < done:
         raise UsageError(
             f"training.iterations: {asked} is fewer than the {done} that run {folder.run_id} has done; ask for {done} "

@@ -14,7 +14,7 @@ from runner.errors import JournalError
 from runner.results.folder import STAGE_LOG, RunFolder
 from runner.storage import formats
 from runner.storage.journal import Journal
-from runner.storage.log_lines import read_journal
+from runner.storage.log_lines import check_log_format, read_journal
 from runner.training.stages import RECORDS, Begun, StageRecord, Stages
 
 ITERATIONS = "iterations"
@@ -42,16 +42,19 @@ class StageLog(Stages):
         self.records.append(record)
 
 
-def read_stages(folder: Path) -> Stages:
-    """The stages of the run in a folder; none where it has not begun.
+def read_stages(folder: Path, run: str | None = None) -> Stages:
+    """The stages of the run in a folder, with this identity; none where it has not begun.
 
     Raises:
-        JournalError: the log is damaged, or gone although the run has datasets, so that it had begun.
+        JournalError: the log is damaged, or of another run, or gone although the run has datasets, so that it had
+            begun.
+        NewerFormatError: a newer nip-run wrote it.
     """
     path, wrong = folder / STAGE_LOG, "gone"
     records: list[dict[str, Any]] = []
     if path.is_file():
         wrong = "damaged"
+        check_log_format(path, run)
         # Not the journal's own advice, to cut what is damaged: what is cut off here is trained once more.
         with suppress(JournalError):
             records = [record for _, record in read_journal(path)]
@@ -79,9 +82,9 @@ def stage_log(folder: RunFolder, run: str) -> Iterator[StageLog]:
     """The log of the stages of the run with this identity, open; begun where there is none.
 
     Raises:
-        JournalError: see `read_stages`; or it is of another run, or cannot be written.
+        JournalError: see `read_stages`; or it cannot be written.
     """
-    records = read_stages(folder.path).records
+    records = read_stages(folder.path, run).records
     journal = Journal(folder.stage_log, run=run)
     try:
         stages = StageLog(records, journal)

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import RunDirectoryError
+from runner.errors import JournalError, RunDirectoryError
+from runner.rollouts.plan import Plan
+from runner.runs.spending import spending
+from runner.spec.load import load_spec
 from tests.support.processes import ended, nip_run_here, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
@@ -133,6 +136,22 @@ def test_the_journal_of_another_run_is_neither_gone_on_with_nor_shown(tmp_path: 
         assert done.returncode == 1
         assert f"journal.jsonl is of another run, '{theirs.run_id}'" in done.stderr
     assert mine.journal.read_bytes() == theirs.journal.read_bytes()
+
+
+def test_a_replay_reads_the_journal_of_the_run_that_it_names_alone(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    mine = played(path, tmp_path / "results").folder
+    theirs = played(path, tmp_path / "results", "seed=8").folder
+    mine.journal.write_bytes(theirs.journal.read_bytes())
+    named = f"journal.jsonl is of another run, '{theirs.run_id}'"
+    plan = Plan(load_spec(path))
+    with pytest.raises(JournalError, match=named):
+        spending(plan, mine)
+    for words in (("--replay", mine.path), ("models.m.provider=replay", f"models.m.run={mine.path}")):
+        done = nip_run_here("spec.yaml", *words, "--results", tmp_path / "replayed", cwd=tmp_path)
+        assert (done.returncode, named in done.stderr) == (1, True), done.stderr
+    mine.manifest_path.unlink()  # what it is cannot be known: as in a folder of 0.1.0
+    assert spending(plan, mine).completions == 0
 
 
 def test_the_tail_of_another_play_changes_no_verdict(tmp_path: Path) -> None:

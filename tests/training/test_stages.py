@@ -12,8 +12,11 @@ from runner.errors import JournalError
 from runner.hashing import canonical
 from runner.results.folder import RunFolder
 from runner.storage.log_lines import encode
+from runner.training.report import progress
 from runner.training.stage_log import read_stages, stage_log
 from runner.training.stages import RECORDS, Begun, GroupRecord, StageKind, StageRecord, TrainingEnded, Waited
+from tests.support.runs import played
+from tests.support.specs import spec_file
 
 REPORT = (
     '{"agents":["prover"],"examples":4,"file":"p.sft.jsonl","for":"p","format":"openai","left_out":{"repeated":1},'
@@ -95,6 +98,16 @@ def test_a_stage_of_another_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="is of another run, 'one'"), stage_log(RunFolder(tmp_path / "one"), "other"):
         pass
     assert log.read_bytes() == b"".join(mine)
+
+
+def test_the_stages_of_another_run_are_not_told_as_this_ones(tmp_path: Path) -> None:
+    begun_log(tmp_path / "one", Waited(iteration=0, group="p"))
+    with pytest.raises(JournalError, match="is of another run, 'one'"):
+        read_stages(tmp_path / "one", "other")
+    folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    folder.stage_log.write_bytes((tmp_path / "one" / "stages.jsonl").read_bytes())
+    with pytest.raises(JournalError, match="is of another run, 'one'"):
+        progress(folder)
 
 
 def test_stages_are_found_by_group_and_iteration(tmp_path: Path) -> None:

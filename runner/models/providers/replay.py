@@ -16,12 +16,13 @@ from runner.storage.journal import JOURNAL
 class ReplayModel:
     """Answers each sample as the replayed run was answered, and refuses what that run was not asked."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, identity: str | None = None) -> None:
+        """`identity` is the run's, where it is known; the journal must be that run's."""
         self._run = run
         path = run / JOURNAL
         if not path.is_file():
             raise RunError(f"{run} holds no {JOURNAL} to replay")
-        self._reader, self._recorded = open_index(path)
+        self._reader, self._recorded = open_index(path, identity)
         self.failures = self._recorded.failures
 
     async def complete(self, request: Request) -> Completion:
