@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from runner.documents.fields import option
@@ -26,8 +26,20 @@ class DatasetLimits:
     )
 
 
-UNLIMITED = DatasetLimits(bytes=2**62, rows=2**62, columns=2**62)
-"""For what was within its limits before, and is read again."""
+_RAISED = DatasetLimits(bytes=8 * DatasetLimits.bytes, rows=8 * DatasetLimits.rows, columns=8 * DatasetLimits.columns)
+_MOST = DatasetLimits(bytes=64 << 30, rows=10**9, columns=10**6)
+
+
+def limits_of_saved(limits: DatasetLimits) -> DatasetLimits:
+    """For the dataset that was saved with a run, and was within `limits` or was played when there were none.
+
+    Not without any: whoever gives us a run's folder can have written what they like into it, also as its limits.
+    """
+    raised = {
+        name: max(getattr(_RAISED, name), min(getattr(limits, name), getattr(_MOST, name)))
+        for name in ("bytes", "rows", "columns")
+    }
+    return replace(_RAISED, **raised)
 
 
 @dataclass(frozen=True, kw_only=True)

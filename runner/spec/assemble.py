@@ -11,7 +11,7 @@ from typing import Any
 
 from runner import builtin
 from runner.datasets.load import HUB, Dataset, load_dataset
-from runner.datasets.settings import UNLIMITED, DatasetSettings
+from runner.datasets.settings import DatasetSettings, limits_of_saved
 from runner.documents.check import check
 from runner.documents.fields import from_plain, to_plain
 from runner.documents.layered import Layered, RenamedKey
@@ -72,8 +72,8 @@ class Readers:
         return self.journals[run]
 
     def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
-        if self.saved:  # it was within its limits once, and was written by us
-            settings = replace(settings, limits=UNLIMITED)
+        if self.saved:
+            settings = replace(settings, limits=limits_of_saved(settings.limits))
         name = tagged_hash("read", [to_plain(settings), ascii(path), seed])
         if name not in self.datasets:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.datasets.settings import DatasetLimits
+from runner.datasets.settings import DatasetLimits, limits_of_saved
 from runner.errors import SpecError
 from runner.models.extra_body import extra_body_problems
 from runner.models.settings import ModelSettings
-from runner.spec.load import load_spec
+from runner.spec.load import load_saved, load_spec
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run
 from tests.support.servers.chat_client import serving
@@ -142,3 +143,18 @@ def test_a_run_whose_dataset_is_beyond_the_bound_of_today_is_shown(tmp_path: Pat
     for words in (("show", name, "p0"), ("export", name, "--format", "openai")):
         shown = nip_run_here(*words, cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
+
+
+def test_a_saved_dataset_has_bounds_too_whatever_is_written_beside_it(tmp_path: Path) -> None:
+    run(load_spec(spec_file(tmp_path, size=2)), tmp_path / "results")
+    folder = only_run(tmp_path / "results")
+    data = folder / "inputs" / "dataset.jsonl"
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    data.write_text("".join(json.dumps({**row, **{f"c{n}": 1 for n in range(8_100)}}) + "\n" for row in rows))
+    with pytest.raises(SpecError, match=r"columns or more, more than dataset\.limits\.columns \(8,000\)"):
+        load_saved(folder / "spec.yaml")
+    most = limits_of_saved(DatasetLimits(bytes=2**62, rows=2**62, columns=2**62))
+    assert (most.bytes, most.rows, most.columns) == (64 << 30, 10**9, 10**6)
+    own = DatasetLimits(bytes=10 << 30, rows=10**8, columns=10**5)
+    assert limits_of_saved(own) == own
+    assert limits_of_saved(DatasetLimits(bytes=1)).bytes == 2 << 30
