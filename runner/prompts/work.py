@@ -18,6 +18,8 @@ MAX_RENDERED = 4 << 20
 """Characters that a template renders to, or that a text in it has, at most."""
 MAX_WORK = 32 << 20
 """Characters that one rendering may handle, those it loops over and puts through filters included."""
+MAX_STRIPPED = 64
+"""How many different characters `trim` may take away."""
 TOO_LONG = f"renders to more than {MAX_RENDERED >> 20} MiB"
 
 BUDGET = "the work of this rendering"
@@ -31,6 +33,7 @@ class Work:
         self._left = MAX_WORK
 
     def charge(self, amount: int) -> None:
+        assert amount >= 0
         self._left -= amount
         if self._left < 0:
             raise SecurityError("does too much work; loop over less, or use fewer filters")
@@ -76,6 +79,8 @@ def counted_filter(name: str, original: Callable[..., Any]) -> Callable[..., Any
     def counted(context: Context, value: Any, *args: Any, **options: Any) -> Any:
         work: Work = context.parent[BUDGET]
         work.charge(64 + weight * (len(value) if type(value) is str else work.size(value)))
+        for argument in (*args, *options.values()):
+            work.charge(work.size(argument))
         if takes_environment:
             return original(context.environment, value, *args, **options)
         return original(value, *args, **options)
@@ -97,8 +102,26 @@ def join(context: Context, values: Any, between: str = "") -> str:
 
 
 @pass_context
-def indent(context: Context, text: str, width: int = 4, first: bool = False) -> str:
+def trim(context: Context, value: Any, chars: Any = None) -> str:
+    """Jinja2's `trim`, of a bounded number of different characters: each that is stripped is looked for among them."""
+    work = _work(context)
+    text = work.text(value)
+    if chars is None:
+        return text.strip()
+    if not isinstance(chars, str):
+        raise SecurityError("trim takes a text of characters")
+    strip = "".join(dict.fromkeys(work.text(chars)))
+    if len(strip) > MAX_STRIPPED:
+        raise SecurityError(f"trim takes at most {MAX_STRIPPED} different characters")
+    work.charge(len(strip) * len(text))
+    return text.strip(strip)
+
+
+@pass_context
+def indent(context: Context, text: Any, width: Any = 4, first: bool = False) -> str:
     """Jinja2's `indent`, by a number of blanks."""
+    if not isinstance(width, int) or width < 0:
+        raise SecurityError("indent takes a number of blanks")
     work = _work(context)
     text = work.text(text)
     size = len(text) + width * (text.count("\n") + 1)

@@ -266,6 +266,13 @@ class Journal:
             return
         try:
             check_there(self._standing, self._fd, rescue=self._durable)
+            size = os.fstat(self._fd).st_size
+            if size < self._end:
+                raise FolderGoneError(
+                    f"{self._standing} was cut to {size} bytes by something else while the run went on, which stops; "
+                    f"{self._end} bytes were written. Restore it from a backup, or see what is left: what is whole there "
+                    "counts"
+                )
         except FolderGoneError as error:
             self._failure = error
             raise
