@@ -124,12 +124,13 @@ def indent(context: Context, text: Any, width: Any = 4, first: bool = False) -> 
         raise SecurityError("indent takes a number of blanks")
     work = _work(context)
     text = work.text(text)
-    size = len(text) + width * (text.count("\n") + 1)
+    blanks = " " * min(width, MAX_RENDERED)
+    size = len(text) + len(blanks) * (text.count("\n") + 1)
     if size > MAX_RENDERED:
         raise SecurityError(TOO_LONG)
     work.charge(size)
-    indented = text.replace("\n", "\n" + " " * width)
-    return " " * width + indented if first else indented
+    indented: str = text.replace("\n", "\n" + blanks)
+    return blanks + indented if first else indented
 
 
 @pass_context

@@ -270,8 +270,7 @@ class Journal:
             if size < self._end:
                 raise FolderGoneError(
                     f"{self._standing} was cut to {size} bytes by something else while the run went on, which stops; "
-                    f"{self._end} bytes were written. Restore it from a backup, or see what is left: what is whole there "
-                    "counts"
+                    f"{self._end} bytes were written. Restore it from a backup, or go on with what is whole in it"
                 )
         except FolderGoneError as error:
             self._failure = error
