@@ -33,7 +33,6 @@ class Work:
         self._left = MAX_WORK
 
     def charge(self, amount: int) -> None:
-        assert amount >= 0
         self._left -= amount
         if self._left < 0:
             raise SecurityError("does too much work; loop over less, or use fewer filters")
@@ -104,10 +103,11 @@ def join(context: Context, values: Any, between: str = "") -> str:
 @pass_context
 def trim(context: Context, value: Any, chars: Any = None) -> str:
     """Jinja2's `trim`, of a bounded number of different characters: each that is stripped is looked for among them."""
-    work = _work(context)
-    text = work.text(value)
-    if chars is None:
-        return text.strip()
+    work: Work = context.parent[BUDGET]
+    text = value if type(value) is str else work.text(value)
+    work.charge(len(text))
+    if chars is None or chars == "\n":  # as nearly all prompts have it
+        return text.strip(chars)
     if not isinstance(chars, str):
         raise SecurityError("trim takes a text of characters")
     strip = "".join(dict.fromkeys(work.text(chars)))
@@ -185,13 +185,18 @@ COUNTING_FILTERS = {"(text)": _as_text, "(seen)": _seen, "(concat)": _concat, "(
 """Filters that only `Counting` puts into a template: no template can spell their names."""
 
 
+_TEXT_FILTERS = ("trim", "upper", "lower", "title", "capitalize", "join", "indent", "(concat)")
+"""What these give is a text already."""
+
+
 class Counting(NodeTransformer):
     """Puts the counting of work around all that takes longer the larger its values are."""
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802 - by the name of its node
         self.generic_visit(node)
         for index, child in enumerate(node.nodes):
-            if not isinstance(child, (nodes.TemplateData, nodes.Const)):
+            is_text = isinstance(child, nodes.Filter) and child.name in _TEXT_FILTERS
+            if not is_text and not isinstance(child, (nodes.TemplateData, nodes.Const)):
                 node.nodes[index] = _filtered("(text)", child)
         return node
 

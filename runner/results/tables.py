@@ -16,7 +16,7 @@ import orjson
 from runner.errors import RunError
 from runner.rollouts.rollout import Rollout
 from runner.storage.files import create, make_folder, remove_folder
-from runner.storage.parquet import try_parquet, write_parquet
+from runner.storage.parquet import LONG_LINE, try_parquet, write_parquet
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "rollouts": {
@@ -96,7 +96,8 @@ class _Parts:
             file.write(line)
             self._rows += 1
             self._bytes += size
-            self.longest = max(self.longest, size)
+            if size > LONG_LINE:  # no shorter one takes memory that counts
+                self.longest = max(self.longest, size)
 
     def _next(self) -> IO[bytes]:
         self.close()
