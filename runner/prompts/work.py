@@ -6,7 +6,7 @@ be watched from outside, so the counting is put into its syntax tree, as filters
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from jinja2 import Undefined, nodes, pass_context
@@ -41,7 +41,7 @@ class Work:
         """The characters of a value as text, roughly; looking is work, too."""
         if isinstance(value, str):
             return len(value)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             value = [*value.keys(), *value.values()]
         if isinstance(value, (list, tuple)):
             self.charge(16 * len(value))
