@@ -75,17 +75,30 @@ class Copy:
         finally:
             path.write_text(whole, "utf-8")
 
-    def tested(self, tests: Sequence[str]) -> tuple[int, str]:
-        words = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-m", "", "-p", "no:cacheprovider", *tests]
+    def tested(self, tests: Sequence[str], *, workers: int = 0, seconds: float = SECONDS) -> tuple[int, str]:
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-n",
+            str(workers),
+            "-m",
+            "",
+            "-p",
+            "no:cacheprovider",
+            *tests,
+        ]
         # No byte code: two edits within one second would be taken for one.
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self._folder)}
         try:
             done = subprocess.run(
-                words, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False,
+                words, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return FAILED, f"no end in {SECONDS} s"  # what a defence against endless things turns into
+            return FAILED, f"no end in {seconds} s"  # what a defence against endless things turns into
         return done.returncode, (done.stdout + done.stderr)[-2000:]
 
 
@@ -102,7 +115,8 @@ def main() -> int:
             copies.put(Copy(Path(name) / str(number)))
 
         first = copies.get()
-        code, said = first.tested(sorted({test for defence in chosen for test in defence.tests}))
+        tests = sorted({test for defence in chosen for test in defence.tests})
+        code, said = first.tested(tests, workers=arguments.jobs, seconds=10 * SECONDS)
         copies.put(first)
         claims(code == PASSED, f"all tests pass with every defence on{'' if code == PASSED else said}")
 

@@ -66,7 +66,6 @@ def connect(
     policy: Retry,
     *,
     concurrency: int = 64,
-    answered: bool = False,
     replays: Mapping[str, Replayed] | None = None,
     budget: Budget | None = None,
     cache: Cache | None = None,
@@ -75,8 +74,6 @@ def connect(
     sleep: Sleep = asyncio.sleep,
 ) -> Connection:
     """Connect every group but those that `providers` holds, which are connected already.
-
-    `answered` says that the servers have answered calls of this run before.
 
     Raises:
         ProviderRefusal: a group's key is missing.
@@ -99,7 +96,7 @@ def connect(
     complete = within_limits(ask, FairSemaphore(concurrency), limits, lambda request: costs.worst_case(request).tokens)
     if budget is not None:
         complete = within_budget(complete, budget, costs)
-    breakers = _breakers(groups, policy, events, sleep, answered=answered)
+    breakers = _breakers(groups, policy, events, sleep)
     retried = with_retries(
         complete,
         policy.transient,
@@ -133,19 +130,17 @@ def _limits(
 
 
 def _breakers(
-    groups: Mapping[str, ModelSettings], policy: Retry, events: CallEvents, sleep: Sleep, *, answered: bool
+    groups: Mapping[str, ModelSettings], policy: Retry, events: CallEvents, sleep: Sleep
 ) -> dict[str, Breaker]:
     """The breaker of each group that is asked call by call over a network; groups on one server share it."""
     of_server: dict[str, Breaker] = {}
     breakers = {}
     for group, settings in groups.items():
         if settings.called_live:
-            server = settings.base_url or BASE_URL
+            server = (settings.base_url or BASE_URL).rstrip("/")
             if server not in of_server:
                 tell = partial(events.server_down, server)
-                of_server[server] = Breaker(
-                    server, policy.breaker, policy.transient, tell=tell, answered=answered, sleep=sleep
-                )
+                of_server[server] = Breaker(server, policy.breaker, policy.transient, tell=tell, sleep=sleep)
             breakers[group] = of_server[server]
     return breakers
 

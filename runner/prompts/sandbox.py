@@ -15,6 +15,7 @@ from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from runner.errors import RunError
@@ -28,6 +29,7 @@ from runner.prompts.work import (
     counted_filter,
     indent,
     join,
+    trim,
 )
 from runner.text import comma_join
 
@@ -51,6 +53,7 @@ _FILTERS = (
     "wordcount",
 )
 _TESTS = ("defined", "undefined", "none", "string", "number", "eq", "ne", "lt", "gt", "le", "ge", "in")
+_LOOP_ATTRIBUTES = ("index", "first", "last")
 _SPECIAL_NAMES = ("self", "super", "caller", "varargs", "kwargs")
 _NODES: tuple[type[nodes.Node], ...] = (
     nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.If, nodes.For,
@@ -66,7 +69,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(undefined=StrictUndefined, autoescape=False, loader=None)
         self.globals.clear()
         counted = {name: counted_filter(name, self.filters[name]) for name in _FILTERS}
-        self.filters = {**counted, "join": join, "indent": indent, **COUNTING_FILTERS}
+        self.filters = {**counted, "join": join, "indent": indent, "trim": trim, **COUNTING_FILTERS}
         self.tests = {name: self.tests[name] for name in _TESTS}
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -75,6 +78,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             return obj[argument]
         except (TypeError, LookupError, AttributeError):
             return self.undefined(obj=obj, name=argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Of a loop only, which a column by the name of `loop` is not."""
+        if isinstance(obj, LoopContext) and attribute in _LOOP_ATTRIBUTES:
+            return super().getattr(obj, attribute)
+        return self.undefined(obj=obj, name=attribute)
 
 
 _environment = _Sandbox()
@@ -213,7 +222,7 @@ def _is_hidden(key: nodes.Node) -> bool:
 
 
 def _is_loop_attribute(node: nodes.Getattr) -> bool:
-    return isinstance(node.node, nodes.Name) and node.node.name == "loop" and node.attr in ("index", "first", "last")
+    return isinstance(node.node, nodes.Name) and node.node.name == "loop" and node.attr in _LOOP_ATTRIBUTES
 
 
 def _descendants(top: nodes.Node) -> Iterator[tuple[nodes.Node, int, int]]:

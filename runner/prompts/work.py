@@ -6,7 +6,7 @@ be watched from outside, so the counting is put into its syntax tree, as filters
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from jinja2 import Undefined, nodes, pass_context
@@ -18,6 +18,8 @@ MAX_RENDERED = 4 << 20
 """Characters that a template renders to, or that a text in it has, at most."""
 MAX_WORK = 32 << 20
 """Characters that one rendering may handle, those it loops over and puts through filters included."""
+MAX_STRIPPED = 64
+"""How many different characters `trim` may take away."""
 TOO_LONG = f"renders to more than {MAX_RENDERED >> 20} MiB"
 
 BUDGET = "the work of this rendering"
@@ -39,7 +41,7 @@ class Work:
         """The characters of a value as text, roughly; looking is work, too."""
         if isinstance(value, str):
             return len(value)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             value = [*value.keys(), *value.values()]
         if isinstance(value, (list, tuple)):
             self.charge(16 * len(value))
@@ -76,6 +78,8 @@ def counted_filter(name: str, original: Callable[..., Any]) -> Callable[..., Any
     def counted(context: Context, value: Any, *args: Any, **options: Any) -> Any:
         work: Work = context.parent[BUDGET]
         work.charge(64 + weight * (len(value) if type(value) is str else work.size(value)))
+        for argument in (*args, *options.values()):
+            work.charge(work.size(argument))
         if takes_environment:
             return original(context.environment, value, *args, **options)
         return original(value, *args, **options)
@@ -97,16 +101,36 @@ def join(context: Context, values: Any, between: str = "") -> str:
 
 
 @pass_context
-def indent(context: Context, text: str, width: int = 4, first: bool = False) -> str:
+def trim(context: Context, value: Any, chars: Any = None) -> str:
+    """Jinja2's `trim`, of a bounded number of different characters: each that is stripped is looked for among them."""
+    work: Work = context.parent[BUDGET]
+    text = value if type(value) is str else work.text(value)
+    work.charge(len(text))
+    if chars is None or chars == "\n":  # as nearly all prompts have it
+        return text.strip(chars)
+    if not isinstance(chars, str):
+        raise SecurityError("trim takes a text of characters")
+    strip = "".join(dict.fromkeys(work.text(chars)))
+    if len(strip) > MAX_STRIPPED:
+        raise SecurityError(f"trim takes at most {MAX_STRIPPED} different characters")
+    work.charge(len(strip) * len(text))
+    return text.strip(strip)
+
+
+@pass_context
+def indent(context: Context, text: Any, width: Any = 4, first: bool = False) -> str:
     """Jinja2's `indent`, by a number of blanks."""
+    if not isinstance(width, int) or width < 0:
+        raise SecurityError("indent takes a number of blanks")
     work = _work(context)
     text = work.text(text)
-    size = len(text) + width * (text.count("\n") + 1)
+    blanks = " " * min(width, MAX_RENDERED)
+    size = len(text) + len(blanks) * (text.count("\n") + 1)
     if size > MAX_RENDERED:
         raise SecurityError(TOO_LONG)
     work.charge(size)
-    indented = text.replace("\n", "\n" + " " * width)
-    return " " * width + indented if first else indented
+    indented: str = text.replace("\n", "\n" + blanks)
+    return blanks + indented if first else indented
 
 
 @pass_context
@@ -161,13 +185,18 @@ COUNTING_FILTERS = {"(text)": _as_text, "(seen)": _seen, "(concat)": _concat, "(
 """Filters that only `Counting` puts into a template: no template can spell their names."""
 
 
+_TEXT_FILTERS = ("trim", "upper", "lower", "title", "capitalize", "join", "indent", "(concat)")
+"""What these give is a text already."""
+
+
 class Counting(NodeTransformer):
     """Puts the counting of work around all that takes longer the larger its values are."""
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802 - by the name of its node
         self.generic_visit(node)
         for index, child in enumerate(node.nodes):
-            if not isinstance(child, (nodes.TemplateData, nodes.Const)):
+            is_text = isinstance(child, nodes.Filter) and child.name in _TEXT_FILTERS
+            if not is_text and not isinstance(child, (nodes.TemplateData, nodes.Const)):
                 node.nodes[index] = _filtered("(text)", child)
         return node
 

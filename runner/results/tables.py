@@ -87,16 +87,21 @@ class _Parts:
         self._file: IO[bytes] | None = None
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        file = self._file or self._next()
-        for row in rows:
-            line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-            size = len(line)
-            if self._rows >= PART_ROWS or (self._rows and self._bytes + size > PART_BYTES):
-                file = self._next()
-            file.write(line)
-            self._rows += 1
-            self._bytes += size
-            self.longest = max(self.longest, size)
+        lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
+        together = b"".join(lines)
+        if self._rows + len(lines) <= PART_ROWS and self._bytes + len(together) <= PART_BYTES:
+            self._write(self._file or self._next(), together, len(lines))
+            return
+        del together
+        for line in lines:
+            full = self._rows >= PART_ROWS or (self._rows and self._bytes + len(line) > PART_BYTES)
+            self._write(self._next() if full or self._file is None else self._file, line, 1)
+            self.longest = max(self.longest, len(line))
+
+    def _write(self, file: IO[bytes], data: bytes, rows: int) -> None:
+        file.write(data)
+        self._rows += rows
+        self._bytes += len(data)
 
     def _next(self) -> IO[bytes]:
         self.close()

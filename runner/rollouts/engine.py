@@ -21,6 +21,7 @@ from runner.errors import (
     NipRunError,
     ProviderRefusal,
     RefusedError,
+    ServerUnreachable,
     TransientError,
 )
 from runner.models.base import Complete, Completion, Request
@@ -43,6 +44,12 @@ MIN_AHEAD = 1024
 
 REFUSED_SECONDS = 0.5
 """How long calls in flight may still come in once the provider has refused one: it tells the others at once too."""
+
+UNREACHABLE_SECONDS = 30.0
+"""The same once a server was given up: another one may be at work on answers that are billed."""
+
+_STOPS_ALL = (ProviderRefusal, ServerUnreachable)
+"""What keeps all games from going on, where calls in flight may still come in."""
 
 _OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
     (ContentFilterError, Outcome.REFUSED),
@@ -114,19 +121,20 @@ class Engine:
         tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
         try:
             await _all_or_first_failure(tasks)
-        except ProviderRefusal:
-            await self._let_come_in(tasks)
+        except _STOPS_ALL as error:
+            await self._let_come_in(tasks, error)
             raise
         finally:
             await cancel_all(tasks)
 
-    async def _let_come_in(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """Ask nothing new, and wait a moment for what is in flight: it may be answered, and billed."""
+    async def _let_come_in(self, tasks: Sequence[asyncio.Task[Any]], error: NipRunError) -> None:
+        """Ask nothing new, and wait for what is in flight: it may be answered, and billed."""
         self.stop.stop()
         now = asyncio.get_running_loop().time()
         self._refused_at = now if self._refused_at is None else self._refused_at
         if tasks:
-            await asyncio.wait(tasks, timeout=max(self._refused_at + REFUSED_SECONDS - now, 0.0))
+            seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
+            await asyncio.wait(tasks, timeout=max(self._refused_at + seconds - now, 0.0))
 
     def _begin(self) -> None:
         """Raise what keeps new games from starting."""
@@ -153,8 +161,8 @@ class Engine:
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
             await _all_unless_fatal(others)
-        except ProviderRefusal:
-            await self._let_come_in(others)
+        except _STOPS_ALL as error:
+            await self._let_come_in(others, error)
             raise
         finally:
             game.close()
@@ -236,8 +244,8 @@ class Engine:
         tasks = [asyncio.create_task(self.agents[name].respond(observation, complete)) for name in speakers]
         try:
             await _all_unless_fatal(tasks)
-        except ProviderRefusal:
-            await self._let_come_in(tasks)
+        except _STOPS_ALL as error:
+            await self._let_come_in(tasks, error)
             raise
         finally:
             await cancel_all(tasks)

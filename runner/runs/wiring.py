@@ -103,7 +103,7 @@ class Wiring:
                 budgeted=self.budget is not None,
             )  # fmt: skip
             batches = self._batches(journal, recorded)
-            connection = self._connect(replayed, cache, events, batches, answered=len(recorded) > 0)
+            connection = self._connect(replayed, cache, events, batches)
             closing.push_async_callback(connection.close)
             closing.callback(in_flight.close)
             journaled = JournaledCompleter(
@@ -154,8 +154,6 @@ class Wiring:
         cache: Cache | None,
         events: CallEvents,
         batches: Mapping[str, Provider],
-        *,
-        answered: bool,
     ) -> Connection:
         """A whole replay alone; or live models, with a replay before them where there is one."""
         if replayed is not None and self._until_round is None:
@@ -163,7 +161,6 @@ class Wiring:
         live = connect(
             self.costs.groups,
             self.plan.spec.experiment.retry,
-            answered=answered,
             concurrency=self._calls_at_once(),
             replays={group: _replayed(run) for group, run in self.plan.spec.replays.items()},
             budget=self.budget,

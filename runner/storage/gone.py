@@ -17,6 +17,8 @@ from runner.errors import FolderGoneError
 from runner.storage.files import create_only, is_there
 
 _PIECE = 1 << 20
+_HIDDEN = (".nfs", ".fuse_hidden")
+"""What NFS and FUSE rename a file to that is deleted while it is open; it is gone once it is closed."""
 
 
 def check_there(path: Path, descriptor: int, *, rescue: bool) -> None:
@@ -48,7 +50,7 @@ def _moved_to(descriptor: int) -> Path | None:
     """Where an open file is now, if the system tells."""
     with suppress(OSError):
         now = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if is_there(now, descriptor):
+        if is_there(now, descriptor) and not now.name.startswith(_HIDDEN):
             return now
     return None
 

@@ -266,6 +266,12 @@ class Journal:
             return
         try:
             check_there(self._standing, self._fd, rescue=self._durable)
+            size = os.fstat(self._fd).st_size
+            if size < self._end:
+                raise FolderGoneError(
+                    f"{self._standing} was cut to {size} bytes by something else while the run went on, which stops; "
+                    f"{self._end} bytes were written. Restore it from a backup, or go on with what is whole in it"
+                )
         except FolderGoneError as error:
             self._failure = error
             raise

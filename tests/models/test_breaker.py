@@ -27,18 +27,20 @@ def unreachable() -> TransientError:
 class Server:
     """What a breaker guards: fails with what `failure` gives, and counts how many calls are with it at once."""
 
-    def __init__(self, failure: Callable[[], CallError | None], *, answered: bool = False) -> None:
+    def __init__(self, failure: Callable[[], CallError | None]) -> None:
         self.failure = failure
         self.calls = self.at_once = self.most = 0
         self.waits: list[float] = []
+        self.now = 100.0
         self.told: list[str | None] = []
         self.breaker = Breaker(
             "http://somewhere", BreakerPolicy(failures=4, probes=3), TransientPolicy(jitter=0.0),
-            tell=self.told.append, answered=answered, sleep=self._sleep,
+            tell=self.told.append, sleep=self._sleep, clock=lambda: self.now,
         )  # fmt: skip
 
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
+        self.now += seconds
         await asyncio.sleep(0)
 
     async def complete(self, _: Request) -> Completion:
@@ -112,18 +114,45 @@ def test_a_server_that_says_no_is_up(error: Callable[[], CallError]) -> None:
 
 
 @pytest.mark.parametrize("status", [None, 500])
-def test_a_failure_that_a_prompt_may_cause_counts_only_before_any_answer(status: int | None) -> None:
-    for answered in (False, True):
-        server = Server(lambda: TransientError("reset", status=status), answered=answered)
-        server.ask_all(4)
-        server.ask_all(50)
-        assert server.calls == (54 if answered else 7)
+def test_what_a_prompt_may_cause_says_so_only_of_many_different_ones(status: int | None) -> None:
+    few = Server(lambda: TransientError("reset", status=status))
+    for _ in range(20):
+        few.ask_all(3)
+    assert (few.calls, few.told) == (60, [])
+    many = Server(lambda: TransientError("reset", status=status))
+    many.ask_all(4)
+    many.ask_all(50)
+    assert many.calls == 7
+
+
+def test_a_500_of_a_server_that_has_answered_is_of_one_that_is_up() -> None:
+    failures = iter([None])
+    server = Server(lambda: next(failures, TransientError("fault", status=500)))
+    server.ask_all(1)
+    server.ask_all(50)
+    assert (server.calls, server.told) == (51, [])
+
+
+def test_a_server_that_resets_after_it_refused_is_given_up_too() -> None:
+    refused = iter([unreachable()] * 4)
+    server = Server(lambda: next(refused, TransientError("reset")))
+    server.ask_all(4)
+    server.ask_all(50)
+    assert server.calls == 7
+
+
+def test_a_probe_waits_as_long_as_the_server_asks() -> None:
+    server = Server(lambda: TransientError("back soon", status=503, retry_after=60.0))
+    server.ask_all(4)
+    server.ask_all(50)
+    assert server.waits == [60.0] * 3
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 def test_a_gateway_that_reaches_no_server_counts_always(status: int) -> None:
-    server = Server(lambda: TransientError("bad gateway", status=status), answered=True)
-    server.ask_all(4)
+    server = Server(lambda: TransientError("bad gateway", status=status))
+    for _ in range(4):
+        server.ask_all(1)
     server.ask_all(50)
     assert server.calls == 7
 

@@ -173,6 +173,9 @@ BOMBS = [
     "{{ [" + "question," * 800 + "1] }}",
     "{{ rows" + "|wordcount }}{{ question" * 300 + " }}",
     "{{ " + "9" * 5000 + " }}",
+    "{{ 'x'|indent(0 - 99999999999) }}{% for x in question %}" + "{{ '' }}" * 800 + "{% endfor %}",
+    "{{ ('x'|indent(100000, true))|trim(question ~ ' ') }}" * 100,
+    "{{ (question|indent(100000, true))|trim(['" + "', '".join(map(chr, range(0x100, 0x400))) + "']|join) }}" * 3,
     "{% for x in question %}" + "{{ '' }}" * 800 + "{% endfor %}",
 ]
 
@@ -212,10 +215,10 @@ def test_what_fails_while_it_is_rendered_names_the_template(tmp_path: Path, sour
 @pytest.mark.parametrize(
     "source",
     ["{{ question['title'] }}", "{{ question['ti' ~ 'tle'] }}", "{{ size['real'] }}", "{{ tags['append'] }}",
-     "{% for x in tags %}{{ loop['cycle'] }}{% endfor %}", "{{ question[tags[0]] }}"],
+     "{% for x in tags %}{{ loop['cycle'] }}{% endfor %}", "{{ question[tags[0]] }}", "{{ loop.index }}"],
 )  # fmt: skip
 def test_a_subscript_reaches_items_and_never_attributes(tmp_path: Path, source: str) -> None:
-    columns = {**COLUMNS, "tags": ["upper"]}
+    columns = {**COLUMNS, "tags": ["upper"], "loop": "a column"}
     with pytest.raises(RunError, match="has no"):
         rendered(tmp_path, source, columns)
 
@@ -223,6 +226,13 @@ def test_a_subscript_reaches_items_and_never_attributes(tmp_path: Path, source: 
 def test_a_subscript_reaches_the_items_of_lists_and_mappings(tmp_path: Path) -> None:
     columns = {**COLUMNS, "rows": [{"title": "one"}, {"title": "two"}]}
     assert rendered(tmp_path, "{{ rows[1]['title'] }}{{ question[0] }}", columns) == "twoW"
+
+
+def test_trim_takes_few_different_characters(tmp_path: Path) -> None:
+    many = "".join(map(chr, range(0x100, 0x180)))
+    assert rendered(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", "-" * 1000]}) == "a"
+    with pytest.raises(RunError, match="at most 64 different characters"):
+        rendered(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", many]})
 
 
 def test_a_file_that_renders_too_much_is_stopped(tmp_path: Path) -> None:

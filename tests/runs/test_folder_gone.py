@@ -155,3 +155,13 @@ def test_the_command_that_goes_on_names_the_new_place(tmp_path: Path) -> None:
         assert shlex.split(words)[-2:] == ["--results", str(tmp_path / "else where")]
         assert nip_run_here(*shlex.split(words)[1:], cwd=tmp_path).returncode == 0
     assert not (tmp_path / "results").exists()
+
+
+def test_a_journal_that_is_cut_stops_the_run(tmp_path: Path) -> None:
+    def cut() -> None:
+        with (only_run(tmp_path / "results") / "journal.jsonl").open("r+b") as file:
+            file.truncate(100)
+
+    with serving() as server:
+        error = stopped(tmp_path, server, cut)
+    assert "was cut to" in str(error)

@@ -65,6 +65,22 @@ def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
         assert server.requests == sum(row["error"] is None for row in rows) - kept
 
 
+def test_calls_at_another_server_come_in_when_one_is_given_up(tmp_path: Path) -> None:
+    """What they answer is billed, and is in the journal when the run stops."""
+    with serving(latency=1.0) as server:
+        spec_file(
+            tmp_path, server.base_url, size=40, retry=POLICY, rollouts={"concurrency": 40},
+            protocol={"use": "debate", "max_message_rounds": 4}, prompts="prompts/code_validation/debate",
+            models={"down": {"provider": "openai", "model": "tiny", "base_url": nobody()}},
+            agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "down"}},
+        )  # fmt: skip
+        result = nip_run("spec.yaml", cwd=tmp_path)
+        assert result.returncode == 1, result.stderr
+        assert "cannot reach" in result.stderr
+        kept = sum(record["kind"] == "call" for record in journal_records(only_run(tmp_path / "results")))
+        assert (kept, server.requests > 0) == (server.requests, True)
+
+
 def test_a_server_that_is_away_for_a_moment_stops_nothing(tmp_path: Path) -> None:
     outage: dict[str, Any] = {"faults": {"overloaded": 0.6, "drop": 0.2}}
     with serving(**outage) as server:

@@ -1,19 +1,20 @@
 """A breaker per server: one that is down is asked by one call at a time, and then no more.
 
-What says that a server is down: no connection, or a gateway's 502, 503 or 504. Other failures of transport (time-outs,
-resets, 500, answers that are no completions) say it only while the server has given no answer at all: later they may
-be the fault of the few prompts that are left. A 429 comes from a server that is up.
+No connection, or a gateway's 502, 503 or 504, says that a server is down, whoever asks. Other failures of transport
+(time-outs, resets, answers that are no completions; 500 before any answer came) may be the fault of the few prompts
+that are left, and say so only where so many different samples had them in a row. A 429 comes from a server that is up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
 from runner.errors import CallError, ServerUnreachable, TransientError
-from runner.models.base import Complete, Completion, Request
+from runner.models.base import Complete, Completion, Request, SampleKey
 from runner.models.layers.waits import own_wait
 from runner.models.policy import BreakerPolicy, TransientPolicy
 
@@ -35,20 +36,23 @@ class Breaker:
         waits: TransientPolicy,
         *,
         tell: Callable[[str | None], None] = lambda _: None,
-        answered: bool = False,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server = server
         self._policy, self._waits = policy, waits
-        self._tell, self._sleep = tell, sleep
-        self._answered = answered
+        self._tell, self._sleep, self._clock = tell, sleep, clock
         self._jitter = random.Random()
-        self._failures = 0
+        self._answered = False
+        self._failures = self._sure = 0
+        """In a row; and those that no prompt can cause."""
+        self._samples: set[SampleKey] = set()
+        self._last = ""
         self._open = False
         self._probing = False
         self._probes = 0
+        self._not_before = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._last = ""
 
     async def guard(self, complete: Complete, request: Request) -> Completion:
         """Ask, when it is this call's turn, and take what becomes of it for a sign.
@@ -60,12 +64,14 @@ class Breaker:
         try:
             completion = await complete(request)
         except TransientError as error:
-            self._failed(error, probe=probe)
+            self._failed(request, error, probe=probe)
             raise
         except CallError:
+            self._answered = True
             self._is_up()  # it said no, and so it is there
             raise
         else:
+            self._answered = True
             self._is_up()
             return completion
         finally:
@@ -84,7 +90,8 @@ class Breaker:
                 self._wake()
             raise ServerUnreachable(
                 f"cannot reach {self._server}: {self._failures} calls in a row failed, the last with: {self._last}\n"
-                "What was paid for is kept; run the same command again when the server is up."
+                "What was paid for is kept; run the same command again when the server is up. Where it is up and "
+                "these calls fail all the same, raise retry.breaker.failures."
             )
 
     async def _turn(self) -> bool:
@@ -94,7 +101,8 @@ class Breaker:
             if not self._probing:
                 self._probing = True
                 try:
-                    await self._sleep(own_wait(self._waits, self._probes + 1, self._jitter))
+                    own = own_wait(self._waits, self._probes + 1, self._jitter)
+                    await self._sleep(max(own, self._not_before - self._clock()))
                 except BaseException:
                     self._probing = False
                     self._wake()
@@ -111,31 +119,30 @@ class Breaker:
         return False
 
     def _is_up(self) -> None:
-        self._answered = True
-        self._failures = self._probes = 0
+        self._failures = self._sure = self._probes = 0
+        self._samples.clear()
         if self._open:
             self._open = False
             self._tell(None)
             while self._waiting:
                 self._wake()
 
-    def _failed(self, error: TransientError, *, probe: bool) -> None:
-        if not self._says_down(error):
-            if error.status is not None:
-                self._is_up()  # somebody is there
+    def _failed(self, request: Request, error: TransientError, *, probe: bool) -> None:
+        says_down = error.unreachable or error.status in _GATEWAY
+        if error.status is not None and not says_down and (self._answered or error.status in _ALIVE):
+            self._is_up()  # somebody is there
             return
         self._last = str(error)
         self._failures += 1
+        self._sure += says_down
+        self._samples.add(request.sample)
+        wait = min(error.retry_after or 0.0, self._waits.total_seconds)
+        self._not_before = max(self._not_before, self._clock() + wait)
         if probe:
             self._probes += 1
-        elif not self._open and self._failures >= self._policy.failures:
+        elif not self._open and max(self._sure, len(self._samples)) >= self._policy.failures:
             self._open = True
             self._tell(f"cannot reach {self._server}: {self._failures} calls in a row failed; trying one at a time")
-
-    def _says_down(self, error: TransientError) -> bool:
-        if error.unreachable or error.status in _GATEWAY:
-            return True
-        return not self._answered and error.status not in _ALIVE
 
     def _wake(self) -> None:
         """Give the next who waits its turn."""
