@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,18 @@ def test_a_folder_that_is_closed_to_us_is_not_found(tmp_path: Path) -> None:
 def test_a_number_beyond_63_bits_is_refused_in_its_place(tmp_path: Path, key: str, number: int) -> None:
     said = refusal(tmp_path, f"{key}={number}")
     assert f"override '{key}={number}':1:1: {key}: a whole number has at most 63 bits here" in said
+
+
+@pytest.mark.parametrize("number", ["1e19", "1e300", "-1e19", "9223372036854775808.0"])
+@pytest.mark.parametrize("key", ["seed", "models.m.seed", "rollouts.per_datapoint", "dataset.limit"])
+def test_a_whole_number_written_as_a_float_has_63_bits_too(tmp_path: Path, key: str, number: str) -> None:
+    with pytest.raises(SpecError, match=f"{re.escape(key)}: a whole number has at most 63 bits here"):
+        load_spec(spec_file(tmp_path), [f"{key}={number}"])
+
+
+def test_a_number_that_need_not_be_whole_is_as_large_as_it_likes(tmp_path: Path) -> None:
+    models = load_spec(spec_file(tmp_path), ["models.m.timeout=1e300", "models.m.extra_body.x=1e300"]).experiment.models
+    assert models["m"].timeout == 1e300
 
 
 def test_the_largest_number_is_a_seed(tmp_path: Path) -> None:
