@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
+
+from runner.storage.files import open_to_read
 
 DELIMITERS = (",", ";", "\t", "|")
 LONGEST_FIELD = 1 << 27
@@ -17,7 +20,7 @@ def ragged_line(path: Path) -> tuple[int, str] | None:
     """
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="") as file:
             header_line = file.readline()
             delimiter = "\t" if path.suffix.lower() == ".tsv" else max(DELIMITERS, key=header_line.count)
             file.seek(0)

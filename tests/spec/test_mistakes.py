@@ -13,6 +13,7 @@ import pytest
 from runner.builtin import find, is_file, is_folder, is_there
 from runner.documents.check import MAX_INTEGER
 from runner.errors import SpecError
+from runner.hashing import file_hash
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
 from runner.spec.checks.addresses import address_problem
@@ -93,6 +94,20 @@ def test_a_folder_that_is_closed_to_us_is_not_found(tmp_path: Path) -> None:
         assert not is_there(tmp_path / "closed" / "x")
     finally:
         os.seteuid(user)
+
+
+def test_a_journal_that_is_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run" / "journal.jsonl")
+    said = refusal(tmp_path, "models.m.provider=replay", "models.m.run=run")
+    assert "models.m.run: 'run' has no journal.jsonl that can be read" in said
+
+
+@pytest.mark.parametrize("path", ["fifo", "/dev/zero", "."])
+def test_only_a_regular_file_has_a_hash(tmp_path: Path, path: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="not a regular file"):
+        file_hash(tmp_path / path)
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64, 10**30, -(2**63), 10**79])
