@@ -28,6 +28,9 @@ _FIXED_WIDTH = (
 )  # fmt: skip
 """How the types begin whose values are small."""
 
+NESTED_BYTES = 256
+"""What Python needs for one list or mapping, or one value in it: far more than the text `[]` is long."""
+
 
 def main() -> None:
     """Do what stdin says as JSON; the answer, or the error, goes to stdout as JSON."""
@@ -61,15 +64,23 @@ def _measure(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, 
         column = quoted(name)
         if kind == "BLOB":
             length = f"octet_length({column})"
-        elif kind == "VARCHAR":
+        elif kind in ("VARCHAR", "JSON"):
             length = f"strlen({column})"
         elif kind.startswith(_FIXED_WIDTH) and "[" not in kind:
             continue
         else:
             length = f"strlen(CAST({column} AS VARCHAR))"
+            if kind.startswith(("STRUCT", "MAP", "UNION")) or "[" in kind:
+                length += f" + {NESTED_BYTES} * {_values_in(column)}"
         (size,) = connection.execute(f"SELECT sum({length}) FROM {source}", values).fetchone() or (0,)
         measured["bytes"] += int(size or 0)
     return measured
+
+
+def _values_in(column: str) -> str:
+    """SQL for about how many values a nested one holds: the brackets and commas of its JSON that stand in no text."""
+    outside = rf"""regexp_replace(CAST(to_json({column}) AS VARCHAR), '"(\\.|[^"\\])*"', '', 'g')"""
+    return f"(strlen({outside}) - strlen(translate({outside}, '{{[,', '')))"
 
 
 def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,19 @@ def test_lists_in_parquet_count_as_what_they_hold(tmp_path: Path) -> None:
     assert "dataset.limits.bytes (1,000,000)" in refusal(tmp_path, None, "d.parquet", **limits(bytes=1_000_000))
 
 
+@pytest.mark.parametrize("value", ["{'a': 1}", "[]::INT[]", "MAP {1: 2}", "[1]"])
+def test_nested_values_in_parquet_count_as_what_python_makes_of_them(tmp_path: Path, value: str) -> None:
+    values = f"list_transform(range(50000), lambda x: {value})"
+    parquet(tmp_path, f"SELECT 'r' || range AS id, 0 AS label, {values} AS l FROM range(2)")
+    assert "dataset.limits.bytes (20,000,000)" in refusal(tmp_path, None, "d.parquet", **limits(bytes=20_000_000))
+
+
+def test_commas_in_a_text_of_a_nested_value_are_no_values(tmp_path: Path) -> None:
+    text = r"""repeat('x, "y", [{\" ', 3000)"""
+    parquet(tmp_path, f"SELECT 'r' AS id, 0 AS label, [{{'role': 'user', 'content': {text}}}] AS messages")
+    assert len(load(tmp_path, None, "d.parquet", **limits(bytes=200_000)).datapoints) == 1
+
+
 def test_the_file_itself_is_not_larger_than_the_bound(tmp_path: Path) -> None:
     for name, content in (("d.jsonl", jsonl(A, B)), ("d.csv", CSV)):
         said = refusal(tmp_path, content, name, **limits(bytes=20))
