@@ -99,9 +99,19 @@ def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, A
     # A generator seeded each time: a filter that draws at random draws the same rows.
     connection.execute("SELECT setseed(0.5)")
     statement = f"SELECT number FROM (SELECT rowid + 1 AS number, ({task['filter']}\n) AS keep FROM data) WHERE keep"
-    if len(connection.extract_statements(statement)) != 1:
+    if len(connection.extract_statements(statement)) != 1 or not _is_condition(connection, task["filter"]):
         return {"error": "one SQL condition belongs here"}
     return {"kept": [number for (number,) in connection.execute(statement).fetchall()]}
+
+
+def _is_condition(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
+    """Whether a text is a condition by itself, and closes no bracket that it has not opened."""
+    import duckdb
+
+    try:
+        return len(connection.extract_statements(f"SELECT 1 WHERE {text}\n")) == 1
+    except duckdb.Error:
+        return False
 
 
 _TASKS: Mapping[str, Callable[[duckdb.DuckDBPyConnection, Path, dict[str, Any]], dict[str, Any]]] = {

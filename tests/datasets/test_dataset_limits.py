@@ -123,6 +123,20 @@ def test_a_filter_reaches_no_file(tmp_path: Path) -> None:
         assert "dataset.filter" in refusal(tmp_path, CSV, "d.csv", filter=condition)
 
 
+@pytest.mark.parametrize("number", ["1", "[1]", "1.5::DECIMAL(3, 1)", "'x'::BLOB", "{'a': 1}", "2 ** 63"])
+def test_a_filter_closes_no_bracket_of_ours(tmp_path: Path, number: str) -> None:
+    for rest in ("", " WHERE false"):
+        condition = f"true) AS keep FROM data{rest}) t1(a, b), (SELECT {number} AS number, (true"
+        assert "one SQL condition belongs here" in refusal(tmp_path, jsonl(A, B), filter=condition)
+
+
+@pytest.mark.parametrize(
+    "condition", ["label = 1 -- the second", "(label = 1)", "label IN (SELECT 1)", "NOT (label=0)"]
+)
+def test_a_filter_has_brackets_and_comments_of_its_own(tmp_path: Path, condition: str) -> None:
+    assert ids(load(tmp_path, jsonl(A, B), filter=condition)) == ["b"]
+
+
 def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
