@@ -18,7 +18,7 @@ import orjson
 from runner.builtin import is_file
 from runner.datasets.apart import run_apart
 from runner.datasets.limits import CELL_BYTES, Meter
-from runner.datasets.ragged import ragged_line
+from runner.datasets.ragged import ragged_line, skipped_line
 from runner.datasets.settings import DatasetLimits
 from runner.datasets.typed import CSV, JSON, PARQUET, csv_options, json_format, parquet_values
 from runner.errors import Place, Problem, SpecError
@@ -143,6 +143,10 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
         check_not_ragged(path)
         message = " ".join(str(error).splitlines()[:2])  # the line, and what is wrong with it
         raise SpecError([Problem(Place(str(path)), "dataset.path", message)]) from error
+    skipped = skipped_line(path, len(columns))
+    if skipped is not None:
+        check_not_ragged(path)
+        raise _of_line(path, *skipped)
     for row in rows:
         row.update({name: "" for name, value in row.items() if value is None})
     return Table(rows, columns, file_hash(path), labels_are_text=True)
@@ -156,8 +160,11 @@ def check_not_ragged(path: Path) -> None:
     """
     found = ragged_line(path) if path.suffix.lower() in CSV else None
     if found is not None:
-        line, message = found
-        raise SpecError([Problem(Place(str(path), line), "dataset.path", message)])
+        raise _of_line(path, *found)
+
+
+def _of_line(path: Path, line: int, message: str) -> SpecError:
+    return SpecError([Problem(Place(str(path), line), "dataset.path", message)])
 
 
 def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:

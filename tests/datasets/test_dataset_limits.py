@@ -156,11 +156,23 @@ def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
         ("id,label,text\na,0,x\nb,1,y,z\nc,0,w\n", 3, "it has 4 fields, the header has 3"),
         ('id;label;text\na;0;"two\nlines"\nb;1\n', 4, "it has 2 fields, the header has 3"),
         ("id,label,text\n\na,0\n", 3, "it has 2 fields, the header has 3"),
+        ("id,label,problem\na,1,x\nb,0,y,q\n", 3, "it has 4 fields, the header has 3"),
+        ("r,0,x\ns,1,y\nid,label,text,a,b\na,0,x,1,2\nb,1,y,3,4\n", 3, "it has 5 fields, the header has 3"),
     ],
 )
 def test_a_ragged_csv_is_called_ragged_with_its_line(tmp_path: Path, content: str, line: int, what: str) -> None:
     said = refusal(tmp_path, content, "d.csv")
     assert f"line {line}: the row is ragged: {what}" in said
+
+
+def test_no_row_above_the_header_is_skipped(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "Ours\nid;label;text\na;0;x\nb;1;y\n", "d.csv")
+    assert "line 1: the header is the first row, and the one that was found below has 3 fields" in said
+
+
+@pytest.mark.parametrize("above", ["# ours\n", "# a, b\n", "\n\n", "\ufeff"])
+def test_comments_and_blank_lines_stand_above_a_header(tmp_path: Path, above: str) -> None:
+    assert ids(load(tmp_path, f"{above}id,label,text\na,0,x\nb,1,y\n", "d.csv")) == ["a", "b"]
 
 
 def test_a_ragged_tsv_too(tmp_path: Path) -> None:
