@@ -141,6 +141,13 @@ def test_a_number_of_thousands_of_digits_is_refused_in_its_place(tmp_path: Path,
         load_spec(tmp_path / "more.yaml")
 
 
+@pytest.mark.parametrize("parts", [25, 1500, 30_000])
+@pytest.mark.parametrize("form", ["{}=1", "+{}=1", "~{}", "sweep={{? {} : [1, 2]}}"])
+def test_a_key_of_too_many_parts_is_refused(tmp_path: Path, form: str, parts: int) -> None:
+    with pytest.raises(SpecError, match=rf"a key of {parts:,} parts; at most 24 levels"):
+        load_specs(spec_file(tmp_path), [form.format(".".join(["k"] * parts))])
+
+
 def test_a_word_that_is_no_text_is_refused(tmp_path: Path) -> None:
     said = refusal(tmp_path, "description=a\udcff")
     assert "character 14 is half of a pair (U+DCFF), which UTF-8 cannot hold" in said
