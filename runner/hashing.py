@@ -5,7 +5,10 @@ Nothing here depends on the process, on PYTHONHASHSEED or on the order in which 
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +28,16 @@ def tagged_hash(tag: str, value: Any) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 (hex) of the exact bytes of a file."""
-    with path.open("rb") as file:
+    """SHA-256 (hex) of the exact bytes of a regular file.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file: a FIFO waits for whoever writes to it, a device has no end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with os.fdopen(descriptor, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

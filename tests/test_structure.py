@@ -288,6 +288,32 @@ def test_a_file_that_is_read_is_not_taken_for_written(code: str) -> None:
     assert not list(writes_files(ast.parse(code)))
 
 
+PLAIN_READERS = {"runner.models.prices", "runner.storage.parquet", "runner.training.backends.openai"}
+"""Where a file is opened by its path alone: one of the package, one that was just written, one that keeps its name."""
+
+
+def reads_by_path(tree: ast.AST) -> Iterator[str]:
+    """Where code opens what a path leads to, be it a FIFO that waits for a writer."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        mode = [one.value for one in node.args[:1] if isinstance(one, ast.Constant)]
+        opens = name.endswith(".open") and name != "os.open" and (not node.args or mode in (["r"], ["rb"]))
+        if opens or name in ("open", "io.open") or name.endswith((".read_bytes", ".read_text")):
+            yield ast.unparse(node)
+
+
+def test_files_are_read_by_what_waits_for_no_writer() -> None:
+    found = {module for module, path in FILES.items() if set(reads_by_path(ast.parse(path.read_text("utf-8"))))}
+    assert found == PLAIN_READERS
+
+
+@pytest.mark.parametrize("code", ["open(p)", "p.open()", "p.open('rb')", "p.open(encoding='x')", "p.read_bytes()"])
+def test_a_file_that_is_read_by_its_path_is_seen(code: str) -> None:
+    assert list(reads_by_path(ast.parse(code)))
+
+
 # What is loaded
 
 

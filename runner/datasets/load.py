@@ -118,10 +118,10 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSe
         table = read_table(connection, path, settings.limits)
     except TaskFailed as error:
         raise _refused(where, str(error).splitlines()[0], "dataset.path") from error
-    if not table.rows:
-        raise _refused(where, "the file has no rows", "dataset.path")
     if not {*settings.columns.values(), *({"id", "label"} - settings.columns.keys())} <= {*table.columns}:
         check_not_ragged(path)
+    if not table.rows:
+        raise _refused(where, "the file has no rows", "dataset.path")
     doubled = [theirs for theirs, count in Counter(settings.columns.values()).items() if count > 1]
     if doubled:
         raise _refused(where, f"one column under two names: {comma_join(doubled)}", "dataset.columns")

@@ -1,34 +1,88 @@
-"""Whether a CSV file is ragged, and in which line: DuckDB takes such a file for one with a single column."""
+"""Whether a CSV file is ragged, and in which line.
+
+DuckDB takes such a file for one with a single column, or looks further down for a header and skips what is above it.
+"""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
+
+from runner.storage.files import open_to_read
 
 DELIMITERS = (",", ";", "\t", "|")
 LONGEST_FIELD = 1 << 27
 
+Line = tuple[int, str]
+"""The number of a line, and what is wrong with it."""
 
-def ragged_line(path: Path) -> tuple[int, str] | None:
+
+def ragged_line(path: Path) -> Line | None:
     """The first line whose fields are not as many as the header's, and what is wrong with it.
 
     None where there is none, or where the file is none that Python can read.
     """
+
+    def found(file: TextIOWrapper) -> Line | None:
+        header_line = file.readline()
+        delimiter = max(_delimiters(path), key=header_line.count)
+        file.seek(0)
+        return _first_ragged(csv.reader(file, delimiter=delimiter))
+
+    return _asked_of(path, found)
+
+
+def skipped_line(path: Path, width: int) -> Line | None:
+    """The first row, which is no comment, where it is not as wide as the header that was found, and so stands above it.
+
+    None where it is the header, or where the file is none that Python can read.
+    """
+
+    def found(file: TextIOWrapper) -> Line | None:
+        line = None
+        for delimiter in _delimiters(path):
+            file.seek(0)
+            line = _first_if_not(width, csv.reader(file, delimiter=delimiter))
+            if line is None:
+                return None
+        return line
+
+    return _asked_of(path, found)
+
+
+def _asked_of(path: Path, question: Callable[[TextIOWrapper], Line | None]) -> Line | None:
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header_line = file.readline()
-            delimiter = "\t" if path.suffix.lower() == ".tsv" else max(DELIMITERS, key=header_line.count)
-            file.seek(0)
-            return _first_ragged(csv.reader(file, delimiter=delimiter))
+        with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="") as file:
+            return question(file)
     except (OSError, UnicodeDecodeError, csv.Error):
         return None
     finally:
         csv.field_size_limit(before)
 
 
-def _first_ragged(rows: Any) -> tuple[int, str] | None:
+def _delimiters(path: Path) -> tuple[str, ...]:
+    return ("\t",) if path.suffix.lower() == ".tsv" else DELIMITERS
+
+
+def _first_if_not(width: int, rows: Any) -> Line | None:
+    line = 1
+    for row in rows:
+        if len(row) == width:
+            return None
+        if row and not row[0].startswith("#"):
+            return (
+                line,
+                f"line {line}: the header is the first row, and the one that was found below has {width} fields",
+            )
+        line = rows.line_num + 1
+    return None
+
+
+def _first_ragged(rows: Any) -> Line | None:
     wanted, line = None, 1
     for row in rows:
         if wanted is None:

@@ -18,11 +18,12 @@ import orjson
 from runner.builtin import is_file
 from runner.datasets.apart import run_apart
 from runner.datasets.limits import CELL_BYTES, Meter
-from runner.datasets.ragged import ragged_line
+from runner.datasets.ragged import ragged_line, skipped_line
 from runner.datasets.settings import DatasetLimits
 from runner.datasets.typed import CSV, JSON, PARQUET, csv_options, json_format, parquet_values
 from runner.errors import Place, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
+from runner.storage.files import open_to_read
 from runner.storage.queries import duckdb_literal, duckdb_pattern
 from runner.text import comma_join, did_you_mean
 
@@ -110,7 +111,7 @@ def _read_json(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) 
 def _broken_line(path: Path, error: Exception) -> Problem:
     """The first line of a JSONL file that is no JSON; the readers count otherwise, or not at all."""
     try:
-        lines = path.read_bytes().splitlines() if path.suffix.lower() != ".json" else []
+        lines = _lines(path) if path.suffix.lower() != ".json" else []
     except OSError as unreadable:
         return Problem(Place(str(path)), "dataset.path", f"cannot read the file: {unreadable.strerror}")
     for number, line in enumerate(lines, 1):
@@ -123,11 +124,16 @@ def _broken_line(path: Path, error: Exception) -> Problem:
     return Problem(Place(str(path)), "dataset.path", f"not valid JSON: {str(error).splitlines()[0]}")
 
 
+def _lines(path: Path) -> list[bytes]:
+    with open_to_read(path) as file:
+        return file.read().splitlines()
+
+
 def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:
     import duckdb
 
     meter.check_file(path)
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         if not any(line.strip() for line in file):
             return Table([], (), file_hash(path))
     query = f"SELECT * FROM read_csv(?, all_varchar=true, {csv_options(path)})"
@@ -137,6 +143,10 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
         check_not_ragged(path)
         message = " ".join(str(error).splitlines()[:2])  # the line, and what is wrong with it
         raise SpecError([Problem(Place(str(path)), "dataset.path", message)]) from error
+    skipped = skipped_line(path, len(columns))
+    if skipped is not None:
+        check_not_ragged(path)
+        raise _of_line(path, *skipped)
     for row in rows:
         row.update({name: "" for name, value in row.items() if value is None})
     return Table(rows, columns, file_hash(path), labels_are_text=True)
@@ -150,8 +160,11 @@ def check_not_ragged(path: Path) -> None:
     """
     found = ragged_line(path) if path.suffix.lower() in CSV else None
     if found is not None:
-        line, message = found
-        raise SpecError([Problem(Place(str(path), line), "dataset.path", message)])
+        raise _of_line(path, *found)
+
+
+def _of_line(path: Path, line: int, message: str) -> SpecError:
+    return SpecError([Problem(Place(str(path), line), "dataset.path", message)])
 
 
 def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:

@@ -28,6 +28,9 @@ _FIXED_WIDTH = (
 )  # fmt: skip
 """How the types begin whose values are small."""
 
+NESTED_BYTES = 256
+"""What Python needs for one list or mapping, or one value in it: far more than the text `[]` is long."""
+
 
 def main() -> None:
     """Do what stdin says as JSON; the answer, or the error, goes to stdout as JSON."""
@@ -61,15 +64,23 @@ def _measure(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, 
         column = quoted(name)
         if kind == "BLOB":
             length = f"octet_length({column})"
-        elif kind == "VARCHAR":
+        elif kind in ("VARCHAR", "JSON"):
             length = f"strlen({column})"
         elif kind.startswith(_FIXED_WIDTH) and "[" not in kind:
             continue
         else:
             length = f"strlen(CAST({column} AS VARCHAR))"
+            if kind.startswith(("STRUCT", "MAP", "UNION")) or "[" in kind:
+                length += f" + {NESTED_BYTES} * {_values_in(column)}"
         (size,) = connection.execute(f"SELECT sum({length}) FROM {source}", values).fetchone() or (0,)
         measured["bytes"] += int(size or 0)
     return measured
+
+
+def _values_in(column: str) -> str:
+    """SQL for about how many values a nested one holds: the brackets and commas of its JSON that stand in no text."""
+    outside = rf"""regexp_replace(CAST(to_json({column}) AS VARCHAR), '"(\\.|[^"\\])*"', '', 'g')"""
+    return f"(strlen({outside}) - strlen(translate({outside}, '{{[,', '')))"
 
 
 def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, Any]) -> dict[str, Any]:
@@ -88,9 +99,19 @@ def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, A
     # A generator seeded each time: a filter that draws at random draws the same rows.
     connection.execute("SELECT setseed(0.5)")
     statement = f"SELECT number FROM (SELECT rowid + 1 AS number, ({task['filter']}\n) AS keep FROM data) WHERE keep"
-    if len(connection.extract_statements(statement)) != 1:
+    if len(connection.extract_statements(statement)) != 1 or not _is_condition(connection, task["filter"]):
         return {"error": "one SQL condition belongs here"}
     return {"kept": [number for (number,) in connection.execute(statement).fetchall()]}
+
+
+def _is_condition(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
+    """Whether a text is a condition by itself, and closes no bracket that it has not opened."""
+    import duckdb
+
+    try:
+        return len(connection.extract_statements(f"SELECT 1 WHERE {text}\n")) == 1
+    except duckdb.Error:
+        return False
 
 
 _TASKS: Mapping[str, Callable[[duckdb.DuckDBPyConnection, Path, dict[str, Any]], dict[str, Any]]] = {

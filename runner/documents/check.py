@@ -33,6 +33,8 @@ _NAMES = {
 MAX_INTEGER = 2**63 - 1
 """The largest whole number that a table's column can hold."""
 
+_TOO_MANY_BITS = "a whole number has at most 63 bits here"
+
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -44,7 +46,18 @@ def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationEr
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
-_Validator: Any = extend(Draft202012Validator, {"pattern": _matches})  # type: ignore[no-untyped-call]
+def _is_whole(_: Any, value: Any) -> bool:
+    """JSON Schema counts 1e19 among the whole numbers; a column of them holds it no more than 10**19."""
+    if isinstance(value, float):
+        return value.is_integer() and abs(value) <= MAX_INTEGER
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_Validator: Any = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    {"pattern": _matches},
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
+)
 
 
 def check(layered: Layered, schema: dict[str, Any]) -> list[Problem]:
@@ -62,7 +75,7 @@ def _unwritable(value: Any, at: tuple[str | int, ...], layered: Layered) -> Iter
     if isinstance(value, float) and not math.isfinite(value):
         message = f"{value} is no finite number"
     elif isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
-        message = "a whole number has at most 63 bits here"
+        message = _TOO_MANY_BITS
     elif isinstance(value, str):
         message = not_text(value)
     if message is not None:
@@ -126,6 +139,8 @@ def _kinds(error: ValidationError) -> list[str]:
 
 
 def _expected(kinds: list[str], value: Any) -> str:
+    if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
+        return _TOO_MANY_BITS
     wanted = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""

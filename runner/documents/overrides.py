@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from runner.documents.dump import escaped
 from runner.documents.layered import Layered
-from runner.documents.reader import Document, parse
+from runner.documents.reader import MAX_DEPTH, Document, parse
 from runner.documents.renames import rename_document
 from runner.errors import Place, Problem
 from runner.text import did_you_mean, not_text
@@ -87,6 +87,8 @@ def _read(override: Override) -> tuple[str, tuple[str, ...], Any]:
     sign = override.text[0] if override.text[:1] in ("+", "~") else ""
     name, equals, written = override.text.removeprefix(sign).partition("=")
     at = tuple(name.split("."))
+    if len(at) > MAX_DEPTH:
+        raise _Refused(_shortened(name), f"a key of {len(at):,} parts; at most {MAX_DEPTH} levels of keys are read")
     if not all(at):
         raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys")
     if sign == "~" and equals:

@@ -2,7 +2,8 @@
 
 A key that is sent twice is one that the server chooses between: `extra_body: {model: ...}` would be another model than
 the one that is priced, counted in the budget and shown on the board. Names are compared as the most lenient server
-does: some read `Model`, `MODEL` and even `ſtream` as the key that is meant, and camel case for underscores.
+does: some read `Model`, `MODEL`, `ſtream` and even full-width letters as the key that is meant, and camel case for
+underscores.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
+from unicodedata import normalize
 
 from runner.models.settings import ModelSettings
 
@@ -24,13 +26,19 @@ _ALIASES = {
     "best_of": "n",
     "candidate_count": "n",
     "num_return_sequences": "n",
+    "max_gen_len": "max_tokens",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",
     "max_output_tokens": "max_completion_tokens",
+    "max_tokens_to_sample": "max_tokens",
     "n_predict": "max_tokens",
+    "n_samples": "n",
+    "num_completions": "n",
     "num_predict": "max_tokens",
+    "num_samples": "n",
     "request_timeout": "timeout",
     "stop_sequences": "stop",
+    "use_beam_search": "n",
 }
 """Other names of what has a key, as servers and routers have them."""
 
@@ -39,36 +47,62 @@ _SET_BY_US = frozenset(("messages", "prompt", "input", "stream", "stream_options
 
 _OTHER_MODELS = frozenset(
     (
-        "adapter_id", "context_window_fallbacks", "custom_llm_provider", "deployment_id", "engine", "fallbacks",
-        "lora_path", "lora_request", "mock_response", "model_group", "model_list", "model_name", "models", "preset",
-        "route",
+        "adapter", "adapter_id", "adapter_name", "adapters", "content_policy_fallbacks", "context_window_fallbacks",
+        "custom_llm_provider", "default_fallbacks", "deployment", "deployment_id", "engine", "engine_id", "fallbacks",
+        "lora", "lora_path", "lora_request", "merged_adapters", "mock_response", "model_group", "model_id",
+        "model_list", "model_name", "models", "preset", "route",
     )
 )  # fmt: skip
 """Ways round `model` that routers and servers of adapters have."""
 
-_BY_THE_CALL = frozenset(("plugins", "web_search_options"))
+_BY_THE_CALL = frozenset(("enable_search", "plugins", "search_parameters", "web_search", "web_search_options"))
 """What is billed by the call, so that no price of tokens holds for it."""
 
-_PRICED = frozenset(("audio", "modalities", "provider", "service_tier"))
+_PRICED = frozenset(("audio", "modalities", "processing_tier", "provider", "service_tier", "speed", "tier"))
 """What changes the price of a token."""
+
+_TOOLS = "tools"
+"""What the model may call: a function of ours costs its tokens, and a tool of the server a fee for each call."""
 
 
 def _folded(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name.casefold())
+    return re.sub(r"[\W_]+", "", normalize("NFKC", normalize("NFKC", name).casefold()))
 
 
 _BY_FOLDED: Mapping[str, str] = {
     _folded(name): name
-    for name in (*_OWN, *_ALIASES, *_SET_BY_US, *_OTHER_MODELS, *_BY_THE_CALL, *_PRICED, "extra_headers", "extra_query")
+    for name in (
+        *_OWN,
+        *_ALIASES,
+        *_SET_BY_US,
+        *_OTHER_MODELS,
+        *_BY_THE_CALL,
+        *_PRICED,
+        _TOOLS,
+        "extra_headers",
+        "extra_query",
+    )
 }
 
 
 def extra_body_problems(body: Mapping[str, Any], group: str, *, priced: bool) -> Iterator[tuple[str, str]]:
     """Each key that must not stand in a group's `extra_body`, and why; `priced`: the group has a price of its own."""
-    for key in body:
-        message = _refusal(_BY_FOLDED.get(_folded(key)), group, priced=priced)
+    for key, value in body.items():
+        name = _BY_FOLDED.get(_folded(key))
+        message = _tools_refusal(value) if name == _TOOLS else _refusal(name, group, priced=priced)
         if message is not None:
             yield key, message
+
+
+def _tools_refusal(tools: Any) -> str | None:
+    """Whatever its price of tokens is, a group has none for a call of a tool that the server runs."""
+    if tools is None or (isinstance(tools, list) and all(_is_function(tool) for tool in tools)):
+        return None
+    return "each tool is a mapping with `type: function`; others are billed by the call, for which there is no price"
+
+
+def _is_function(tool: Any) -> bool:
+    return isinstance(tool, Mapping) and tool.get("type") == "function"
 
 
 def _refusal(name: str | None, group: str, *, priced: bool) -> str | None:

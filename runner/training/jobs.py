@@ -14,7 +14,7 @@ from runner.hashing import derived_seed, file_hash, tagged_hash
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.spec.trainers import TrainerSettings
-from runner.storage.files import make_folder
+from runner.storage.files import make_folder, open_to_read
 from runner.training.backends.base import Backend, FineTuneJob, JobHandle, JobNote, JobState, JobStatus
 from runner.training.dataset_stage import edited_by_user
 from runner.training.plan import Models, TrainingPlan
@@ -40,7 +40,8 @@ class DatasetEdit:
         return f"{self.dataset.name} was edited after it was built, and is trained on as it is now"
 
     def facts(self) -> dict[str, Any]:
-        examples = sum(1 for line in self.dataset.read_bytes().splitlines() if line.strip())
+        with open_to_read(self.dataset) as file:
+            examples = sum(1 for line in file.read().splitlines() if line.strip())
         return {"edited": True, "examples": examples, "notes": [*self.notes, self.note]}
 
 

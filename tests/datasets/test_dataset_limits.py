@@ -41,6 +41,19 @@ def test_lists_in_parquet_count_as_what_they_hold(tmp_path: Path) -> None:
     assert "dataset.limits.bytes (1,000,000)" in refusal(tmp_path, None, "d.parquet", **limits(bytes=1_000_000))
 
 
+@pytest.mark.parametrize("value", ["{'a': 1}", "[]::INT[]", "MAP {1: 2}", "[1]"])
+def test_nested_values_in_parquet_count_as_what_python_makes_of_them(tmp_path: Path, value: str) -> None:
+    values = f"list_transform(range(50000), lambda x: {value})"
+    parquet(tmp_path, f"SELECT 'r' || range AS id, 0 AS label, {values} AS l FROM range(2)")
+    assert "dataset.limits.bytes (20,000,000)" in refusal(tmp_path, None, "d.parquet", **limits(bytes=20_000_000))
+
+
+def test_commas_in_a_text_of_a_nested_value_are_no_values(tmp_path: Path) -> None:
+    text = r"""repeat('x, "y", [{\" ', 3000)"""
+    parquet(tmp_path, f"SELECT 'r' AS id, 0 AS label, [{{'role': 'user', 'content': {text}}}] AS messages")
+    assert len(load(tmp_path, None, "d.parquet", **limits(bytes=200_000)).datapoints) == 1
+
+
 def test_the_file_itself_is_not_larger_than_the_bound(tmp_path: Path) -> None:
     for name, content in (("d.jsonl", jsonl(A, B)), ("d.csv", CSV)):
         said = refusal(tmp_path, content, name, **limits(bytes=20))
@@ -110,6 +123,20 @@ def test_a_filter_reaches_no_file(tmp_path: Path) -> None:
         assert "dataset.filter" in refusal(tmp_path, CSV, "d.csv", filter=condition)
 
 
+@pytest.mark.parametrize("number", ["1", "[1]", "1.5::DECIMAL(3, 1)", "'x'::BLOB", "{'a': 1}", "2 ** 63"])
+def test_a_filter_closes_no_bracket_of_ours(tmp_path: Path, number: str) -> None:
+    for rest in ("", " WHERE false"):
+        condition = f"true) AS keep FROM data{rest}) t1(a, b), (SELECT {number} AS number, (true"
+        assert "one SQL condition belongs here" in refusal(tmp_path, jsonl(A, B), filter=condition)
+
+
+@pytest.mark.parametrize(
+    "condition", ["label = 1 -- the second", "(label = 1)", "label IN (SELECT 1)", "NOT (label=0)"]
+)
+def test_a_filter_has_brackets_and_comments_of_its_own(tmp_path: Path, condition: str) -> None:
+    assert ids(load(tmp_path, jsonl(A, B), filter=condition)) == ["b"]
+
+
 def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,11 +156,23 @@ def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
         ("id,label,text\na,0,x\nb,1,y,z\nc,0,w\n", 3, "it has 4 fields, the header has 3"),
         ('id;label;text\na;0;"two\nlines"\nb;1\n', 4, "it has 2 fields, the header has 3"),
         ("id,label,text\n\na,0\n", 3, "it has 2 fields, the header has 3"),
+        ("id,label,problem\na,1,x\nb,0,y,q\n", 3, "it has 4 fields, the header has 3"),
+        ("r,0,x\ns,1,y\nid,label,text,a,b\na,0,x,1,2\nb,1,y,3,4\n", 3, "it has 5 fields, the header has 3"),
     ],
 )
 def test_a_ragged_csv_is_called_ragged_with_its_line(tmp_path: Path, content: str, line: int, what: str) -> None:
     said = refusal(tmp_path, content, "d.csv")
     assert f"line {line}: the row is ragged: {what}" in said
+
+
+def test_no_row_above_the_header_is_skipped(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "Ours\nid;label;text\na;0;x\nb;1;y\n", "d.csv")
+    assert "line 1: the header is the first row, and the one that was found below has 3 fields" in said
+
+
+@pytest.mark.parametrize("above", ["# ours\n", "# a, b\n", "\n\n", "\ufeff"])
+def test_comments_and_blank_lines_stand_above_a_header(tmp_path: Path, above: str) -> None:
+    assert ids(load(tmp_path, f"{above}id,label,text\na,0,x\nb,1,y\n", "d.csv")) == ["a", "b"]
 
 
 def test_a_ragged_tsv_too(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def test_a_bad_filter_is_refused_at_its_key(tmp_path: Path, condition: str) -> N
 def test_a_filter_cannot_undo_the_split(tmp_path: Path) -> None:
     content = jsonl({**A, "split": "train"}, {**B, "split": "test"})
     assert ids(load(tmp_path, content, split="test", filter="label = 0 OR label = 1")) == ["b"]
-    assert ids(load(tmp_path, content, split="test", filter="1 = 1) OR (1 = 1")) == ["b"]
+    said = refusal(tmp_path, content, split="test", filter="1 = 1) OR (1 = 1")
+    assert said == "dataset.filter: one SQL condition belongs here"
 
 
 def test_a_filter_gives_the_same_rows_each_time(tmp_path: Path) -> None:

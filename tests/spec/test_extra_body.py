@@ -45,7 +45,22 @@ def test_what_the_runner_sets_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Model", "MODEL", "mODEL", "ſtream", "maxTokens", "max-tokens", "MaxCompletionTokens", " n ", "Messages"]
+    "name",
+    [
+        "Model",
+        "MODEL",
+        "mODEL",
+        "ſtream",
+        "maxTokens",
+        "max-tokens",
+        "MaxCompletionTokens",
+        " n ",
+        "Messages",
+        "ｍｏｄｅｌ",
+        "ＭＯＤＥＬ",
+        "𝐦𝐨𝐝𝐞𝐥",
+        "max＿tokens",
+    ],
 )
 def test_a_name_that_a_lenient_server_takes_for_it_is_refused(tmp_path: Path, name: str) -> None:
     assert len(problems(tmp_path, {name: 1})) == 1
@@ -61,6 +76,11 @@ def test_a_name_that_a_lenient_server_takes_for_it_is_refused(tmp_path: Path, na
         "mock_response",
         "lora_request",
         "adapter_id",
+        "lora",
+        "merged_adapters",
+        "model_id",
+        "deployment",
+        "default_fallbacks",
         "api_base",
         "api_key",
     ],
@@ -73,7 +93,10 @@ def test_a_body_in_the_body_is_refused(tmp_path: Path) -> None:
     assert "one level up" in problems(tmp_path, {"extra_body": {"model": "other"}})[0]
 
 
-@pytest.mark.parametrize("name", ["best_of", "num_predict", "max_new_tokens", "max_output_tokens"])
+@pytest.mark.parametrize(
+    "name",
+    ["best_of", "num_predict", "max_new_tokens", "max_output_tokens", "num_samples", "max_gen_len", "use_beam_search"],
+)
 def test_another_name_of_a_limit_is_refused_with_our_key(tmp_path: Path, name: str) -> None:
     assert "set models.m." in problems(tmp_path, {name: 9})[0]
 
@@ -85,6 +108,37 @@ def test_what_changes_the_price_needs_a_price(tmp_path: Path) -> None:
         tmp_path, "http://127.0.0.1:1/v1", models={"m": {"extra_body": {"service_tier": "flex"}, "price": price}}
     )
     assert load_spec(path).experiment.models["m"].extra_body == {"service_tier": "flex"}
+
+
+@pytest.mark.parametrize("name", ["tier", "processing_tier", "speed"])
+def test_another_name_of_a_tier_needs_a_price_too(tmp_path: Path, name: str) -> None:
+    assert "models.m.price" in problems(tmp_path, {name: "priority"})[0]
+
+
+PRICE = {"input": 1.0, "output": 2.0}
+FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("name", ["search_parameters", "enable_search", "web_search", "plugins"])
+def test_what_is_billed_by_the_call_is_refused_at_any_price(tmp_path: Path, name: str) -> None:
+    assert "billed by the call" in problems(tmp_path, {name: True}, price=PRICE)[0]
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [{"type": "web_search"}], [FUNCTION, {"type": "code_interpreter"}], [{"googleSearch": {}}], ["web_search"],
+        {"type": "function"}, "web_search",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["tools", "Tools"])
+def test_a_tool_that_the_server_runs_is_refused_at_any_price(tmp_path: Path, name: str, tools: Any) -> None:
+    assert "billed by the call" in problems(tmp_path, {name: tools}, price=PRICE)[0]
+
+
+def test_a_function_is_a_tool_without_a_price(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, "http://127.0.0.1:1/v1", models={"m": {"extra_body": {"tools": [FUNCTION, FUNCTION]}}})
+    assert load_spec(path).experiment.models["m"].extra_body == {"tools": [FUNCTION, FUNCTION]}
 
 
 def test_all_of_them_come_in_one_go(tmp_path: Path) -> None:

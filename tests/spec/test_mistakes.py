@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from runner.builtin import find, is_file, is_folder, is_there
 from runner.documents.check import MAX_INTEGER
 from runner.errors import SpecError
+from runner.hashing import file_hash
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
 from runner.spec.checks.addresses import address_problem
@@ -94,11 +96,37 @@ def test_a_folder_that_is_closed_to_us_is_not_found(tmp_path: Path) -> None:
         os.seteuid(user)
 
 
+def test_a_journal_that_is_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run" / "journal.jsonl")
+    said = refusal(tmp_path, "models.m.provider=replay", "models.m.run=run")
+    assert "models.m.run: 'run' has no journal.jsonl that can be read" in said
+
+
+@pytest.mark.parametrize("path", ["fifo", "/dev/zero", "."])
+def test_only_a_regular_file_has_a_hash(tmp_path: Path, path: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="not a regular file"):
+        file_hash(tmp_path / path)
+
+
 @pytest.mark.parametrize("number", [2**63, 2**64, 10**30, -(2**63), 10**79])
 @pytest.mark.parametrize("key", ["seed", "models.m.seed", "rollouts.per_datapoint", "models.m.extra_body.top_k"])
 def test_a_number_beyond_63_bits_is_refused_in_its_place(tmp_path: Path, key: str, number: int) -> None:
     said = refusal(tmp_path, f"{key}={number}")
     assert f"override '{key}={number}':1:1: {key}: a whole number has at most 63 bits here" in said
+
+
+@pytest.mark.parametrize("number", ["1e19", "1e300", "-1e19", "9223372036854775808.0"])
+@pytest.mark.parametrize("key", ["seed", "models.m.seed", "rollouts.per_datapoint", "dataset.limit"])
+def test_a_whole_number_written_as_a_float_has_63_bits_too(tmp_path: Path, key: str, number: str) -> None:
+    with pytest.raises(SpecError, match=f"{re.escape(key)}: a whole number has at most 63 bits here"):
+        load_spec(spec_file(tmp_path), [f"{key}={number}"])
+
+
+def test_a_number_that_need_not_be_whole_is_as_large_as_it_likes(tmp_path: Path) -> None:
+    models = load_spec(spec_file(tmp_path), ["models.m.timeout=1e300", "models.m.extra_body.x=1e300"]).experiment.models
+    assert models["m"].timeout == 1e300
 
 
 def test_the_largest_number_is_a_seed(tmp_path: Path) -> None:
@@ -111,6 +139,13 @@ def test_a_number_of_thousands_of_digits_is_refused_in_its_place(tmp_path: Path,
     (tmp_path / "more.yaml").write_text(f"extends: spec.yaml\nname: x\nseed: {number}\n")
     with pytest.raises(SpecError, match=r"more\.yaml:3:1: seed: a number of"):
         load_spec(tmp_path / "more.yaml")
+
+
+@pytest.mark.parametrize("parts", [25, 1500, 30_000])
+@pytest.mark.parametrize("form", ["{}=1", "+{}=1", "~{}", "sweep={{? {} : [1, 2]}}"])
+def test_a_key_of_too_many_parts_is_refused(tmp_path: Path, form: str, parts: int) -> None:
+    with pytest.raises(SpecError, match=rf"a key of {parts:,} parts; at most 24 levels"):
+        load_specs(spec_file(tmp_path), [form.format(".".join(["k"] * parts))])
 
 
 def test_a_word_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ ODD_NUMBERS = (
     0, -1, 1, 2, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**30, -(10**400), 1e308, -1e308, 5e-324, float("inf"),
     float("nan"), True, 0.1,
 )  # fmt: skip
+WHOLE_FLOATS = (2.0, -1.0, 1e18, 2.0**63, -(2.0**63), 1e19, 1e300, -1e300)
+"""Whole numbers, as JSON Schema has it."""
 
 WORDS = (
     "nip", "debate", "small", "m", "dummy", "verifier", "prover", "prompts/code_validation/nip", "text", "label = 1",
@@ -103,7 +105,7 @@ def _of_number(schema: Mapping[str, Any], _: Mapping[str, Any]) -> st.SearchStra
 
 _OF_TYPE: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], st.SearchStrategy[Any]]] = {
     "string": lambda schema, _: mostly(st.from_regex(schema["pattern"]), texts) if "pattern" in schema else texts,
-    "integer": _of_number,
+    "integer": lambda schema, root: mostly(_of_number(schema, root), st.sampled_from(WHOLE_FLOATS), 11),
     "number": lambda schema, root: st.one_of(_of_number(schema, root), st.floats()),
     "boolean": lambda _, __: st.booleans(),
     "null": lambda _, __: st.none(),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.builtin import is_folder
+from runner.builtin import is_file, is_folder
 from runner.documents.fields import from_plain
 from runner.documents.layered import Layered
 from runner.errors import Problem
@@ -75,9 +75,14 @@ def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -
         yield _of_group(layered, name)("missing key: run (the folder of the run to replay)")
     elif not is_folder(replay_folder(layered, name)):
         yield _of_group(layered, name, "run")(f"no run folder {run!r}")
-    elif not os.access(replay_folder(layered, name) / JOURNAL, os.R_OK):
+    elif not _can_be_read(replay_folder(layered, name) / JOURNAL):
         message = f"{run!r} has no {JOURNAL} that can be read; give the folder of a run of games"
         yield _of_group(layered, name, "run")(message)
+
+
+def _can_be_read(path: Path) -> bool:
+    """Whether a path is that of a regular file that may be read: a FIFO would keep us waiting."""
+    return is_file(path) and os.access(path, os.R_OK)
 
 
 def budget_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
