@@ -32,7 +32,7 @@ from runner.models.providers.openai import (
 )
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
-from runner.models.providers.openai_wire import classified, read_completion
+from runner.models.providers.openai_wire import classified, read_completion, where
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 
@@ -124,9 +124,7 @@ class BatchModel:
         sent = self._lines.pop(name, None)
         if sent is not None and sent.results is None:
             sent.waiting[name] = waiting
-        elif sent is not None and sent.results is not None and (row := sent.results.get(name)) is not None:
-            self._hand_out(waiting, row)
-        else:
+        elif sent is None or sent.results is None or not self._handed_out(sent.results, name, waiting):
             self._pending[name] = waiting
             self._start_gathering()
         return await answer
@@ -196,25 +194,24 @@ class BatchModel:
     async def _poll(self, sent: _Sent) -> None:
         """Wait for a batch to end, then hand out its lines."""
         try:
-            batch = await self._ended(sent.batch_id)
-            sent.results = await self._results(batch)
+            await self._end(sent)
         except Exception as error:  # noqa: BLE001 - a poll that fails in any way must not leave games waiting
-            sent.results = BatchResults()
+            sent.results = sent.results or BatchResults()
             if sent.from_earlier_process:
                 self._send_again(sent)  # the provider knows no more of it
             else:
                 self._fail(sent.waiting.values(), error)
-            return
+
+    async def _end(self, sent: _Sent) -> None:
+        batch = await self._ended(sent.batch_id)
+        sent.results = await self._results(batch)
         if batch.status == "failed" and not sent.results:
             self._batch_refused(sent, batch)
             return
+        gone = TransientError(f"batch {sent.batch_id} ended ({batch.status}) without this call", status=503)
         for name, waiting in sent.waiting.items():
-            result = sent.results.get(name)
-            if result is None:
-                gone = TransientError(f"batch {sent.batch_id} ended ({batch.status}) without this call", status=503)
+            if not self._handed_out(sent.results, name, waiting):
                 self._fail([waiting], gone)
-            else:
-                self._hand_out(waiting, result)
 
     async def _ended(self, batch_id: str) -> Any:
         """The batch once it has ended; a poll that fails is tried again."""
@@ -269,19 +266,34 @@ class BatchModel:
                 results.add(found.response.extensions[FILE])
         return results
 
-    def _hand_out(self, waiting: _Waiting, row: Row) -> None:
-        if waiting.answer.done():
-            return
-        response, problem = row.response, row.error
+    def _handed_out(self, results: BatchResults, name: str, waiting: _Waiting) -> bool:
+        """Whether the results have a line of this name; then the one who waits has what became of it."""
         try:
-            if problem or row.status != 200:
-                body = problem or response.get("body")
-                raise classified(row.status, body, {}, self._settings, self._group)
-            body = orjson.dumps(response.get("body"))
-            completion = read_completion(body, {}, waiting.request, self._settings, latency_ms=0.0, altered=row.altered)
-            waiting.answer.set_result(completion)
+            row = results.get(name)
+            if row is None:
+                return False
+            if not waiting.answer.done():
+                waiting.answer.set_result(self._completion(waiting.request, row))
         except NipRunError as error:
-            waiting.answer.set_exception(error)
+            self._fail([waiting], error)
+        except Exception as error:  # noqa: BLE001 - an odd line is its own call's failure, and no other's
+            here = where(self._settings, self._group)
+            unreadable = TransientError(f"{here} sent a line that cannot be read ({type(error).__name__})")
+            self._fail([waiting], unreadable)
+        return True
+
+    def _completion(self, request: Request, row: Row) -> Completion:
+        body = row.response.get("body")
+        if row.error or row.status != 200:
+            raise classified(row.status, row.error or body, {}, self._settings, self._group)
+        try:
+            content = orjson.dumps(body)
+        except TypeError:
+            if not isinstance(body, dict):
+                raise
+            # Lists in lists in lists. What makes an answer is kept without the rest, which a journal could not take.
+            content = orjson.dumps({name: body[name] for name in ("choices", "model", "usage") if name in body})
+        return read_completion(content, {}, request, self._settings, latency_ms=0.0, altered=row.altered)
 
     def _fail(self, waiting: Iterable[_Waiting], error: BaseException) -> None:
         for one in waiting:
