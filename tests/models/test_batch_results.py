@@ -6,13 +6,16 @@ import asyncio
 import base64
 import io
 import json
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.errors import TransientError
+from runner.errors import ProviderRefusal, RunError, ServerUnreachable, TransientError
 from runner.models.base import Completion, Request
+from runner.models.policy import TransientPolicy
 from runner.models.providers.batch_results import BatchResults
 from runner.models.providers.openai_batch import BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
@@ -127,6 +130,41 @@ def batched(content: bytes, **answer: Any) -> Completion:
     if isinstance(found, BaseException):
         raise found
     return found
+
+
+@pytest.mark.parametrize(
+    ("down", "said", "looks"),
+    [
+        ({"headers": {"content-encoding": "br"}}, "nobody asked for", 3),
+        ({"status": 503}, "answered 503", None),
+        ({"status": 401}, "is not accepted", 1),
+    ],
+)
+@pytest.mark.parametrize("earlier", [False, True])
+def test_results_that_cannot_be_taken_end_the_run_and_are_not_bought_again(
+    down: dict[str, Any], said: str, looks: int | None, earlier: bool
+) -> None:
+    server = _Batches(own_line("yes"), **down)
+    told: list[str | None] = []
+    before = [BatchRecord("small", "i", (name_of(REQUEST),), "b")] if earlier else []
+    waits = TransientPolicy(attempts=3, total_seconds=0.1)
+    (error,) = asked(server, REQUEST, earlier=before, waits=waits, tell=told.append)
+    assert isinstance(error, ProviderRefusal if looks == 1 else RunError if looks else ServerUnreachable)
+    assert said in str(error)
+    assert looks is None or server.paths["/v1/files/f/content"] == looks
+    assert server.paths["/v1/batches"] == (0 if earlier else 1)
+    assert bool(told) == (looks != 1)
+
+
+def test_results_without_room_on_this_machine_end_the_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    server = _Batches(own_line("yes"))
+    (error,) = asked(server, REQUEST)
+    assert isinstance(error, RunError)
+    assert "cannot keep a file of results in the temporary folder: No such file" in str(error)
+    assert server.paths["/v1/files/f/content"] == 1
 
 
 def name_of(request: Request) -> str:

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import aiohttp
@@ -28,7 +29,14 @@ from runner.models.base import Completion, Request
 from runner.models.providers.bodies import Places
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
-from runner.models.providers.openai_http import ALTERED, CLOSE_SECONDS, LeanHttp, TooLargeError, UnreadableError
+from runner.models.providers.openai_http import (
+    ALTERED,
+    CLOSE_SECONDS,
+    DiskError,
+    LeanHttp,
+    TooLargeError,
+    UnreadableError,
+)
 from runner.models.providers.openai_wire import BASE_URL, classified, read_completion, refuses_n, where
 from runner.models.settings import ModelSettings
 from runner.redaction import redacted, remember
@@ -79,6 +87,10 @@ def map_client_error(error: Exception, settings: ModelSettings, group: str) -> N
     """Any error of the client, as the class of failure that it is."""
     here = where(settings, group)
     cause = redacted(str(error.__cause__ or error))
+    if isinstance(error, DiskError) and not _has_too_many_files(error):
+        return RunError(
+            f"{error}; make room there, or set TMPDIR to a folder with room, and run the same command again"
+        )
     if isinstance(error.__cause__, TooLargeError):
         # The call may have been billed, and the next answer is most likely as large: one more try tells a server that
         # had a bad moment from one that is like this. The game then ends; another process may have more luck.
@@ -110,6 +122,16 @@ def _has_too_many_files(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def is_not_found(error: Exception) -> bool:
+    """Whether the server says that it has no such thing."""
+    return isinstance(error, openai.APIStatusError) and error.status_code == HTTPStatus.NOT_FOUND
+
+
+def is_unreadable(error: Exception) -> bool:
+    """Whether an answer came that cannot be taken."""
+    return isinstance(error.__cause__, UnreadableError)
 
 
 def without_secret_cause(error: Exception) -> Exception | None:

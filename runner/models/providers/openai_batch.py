@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import IO, Any, Final, TypeVar
 
 import orjson
 
 from runner.aio import cancel_all
-from runner.errors import NipRunError, ProviderRefusal, TransientError
+from runner.errors import NipRunError, ProviderRefusal, RunError, ServerUnreachable, TransientError
 from runner.hashing import tagged_hash
 from runner.models.base import Completion, Request
+from runner.models.policy import TransientPolicy
 from runner.models.providers.batch_results import BatchResults, Row
 from runner.models.providers.openai import (
     CLIENT_ERRORS,
     close_client,
+    is_not_found,
+    is_unreadable,
     make_client,
     map_client_error,
     within,
@@ -42,6 +47,14 @@ MAX_BYTES = 190 << 20
 TERMINAL_STATUSES = ("completed", "failed", "expired", "cancelled")
 METADATA = "nip_run"
 FIND_ATTEMPTS = 5
+FAILURES_TOLD = 2
+"""So many failures in a row are told to the user."""
+
+_KEPT: Final = (
+    "The batch and its results are at the provider; run the same command again, and it is not paid for twice."
+)
+
+T = TypeVar("T")
 
 log = logging.getLogger("nip_run.batch")
 
@@ -66,6 +79,12 @@ class _Sent:
     from_earlier_process: bool = False
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     results: BatchResults | None = None
+    failure: BaseException | None = None
+    """Why this process does not take its results, which are at the provider all the same."""
+
+
+class _ForgottenError(ProviderRefusal):
+    """The provider has no such batch, or no such file, any more."""
 
 
 def custom_id(request: Request, body: bytes) -> str:
@@ -76,7 +95,8 @@ def custom_id(request: Request, body: bytes) -> str:
 class BatchModel:
     """Gathers calls into batches and hands out their results.
 
-    `before_sending` is asked before anything is sent, and raises where nothing may be any more.
+    `before_sending` is asked before anything is sent, and raises where nothing may be any more. `waits` bounds how long
+    a server is asked for a batch that it does not give; `tell` is told meanwhile, and None once it does.
     """
 
     def __init__(
@@ -87,9 +107,12 @@ class BatchModel:
         earlier: Iterable[BatchRecord] = (),
         *,
         before_sending: Callable[[], None] = lambda: None,
+        waits: TransientPolicy | None = None,
+        tell: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._settings, self._group, self._write = settings, group, write
         self._before_sending = before_sending
+        self._waits, self._tell = waits or TransientPolicy(), tell
         self._client = make_client(settings, group, 4)
         self._pending: dict[str, _Waiting] = {}
         self._moved = asyncio.Event()
@@ -122,6 +145,8 @@ class BatchModel:
         )
         waiting = _Waiting(request, line, answer)
         sent = self._lines.pop(name, None)
+        if sent is not None and sent.failure is not None:
+            raise sent.failure  # and never into another batch: it is paid for
         if sent is not None and sent.results is None:
             sent.waiting[name] = waiting
         elif sent is None or sent.results is None or not self._handed_out(sent.results, name, waiting):
@@ -196,10 +221,11 @@ class BatchModel:
         try:
             await self._end(sent)
         except Exception as error:  # noqa: BLE001 - a poll that fails in any way must not leave games waiting
-            sent.results = sent.results or BatchResults()
-            if sent.from_earlier_process:
-                self._send_again(sent)  # the provider knows no more of it
+            if sent.from_earlier_process and isinstance(error, _ForgottenError):
+                sent.results = BatchResults()
+                self._send_again(sent)
             else:
+                sent.failure = error
                 self._fail(sent.waiting.values(), error)
 
     async def _end(self, sent: _Sent) -> None:
@@ -214,19 +240,47 @@ class BatchModel:
                 self._fail([waiting], gone)
 
     async def _ended(self, batch_id: str) -> Any:
-        """The batch once it has ended; a poll that fails is tried again."""
+        """The batch once it has ended."""
+        while True:
+            batch = await self._got(lambda: within(self._settings, self._client.batches.retrieve(batch_id)))
+            if getattr(batch, "status", None) in TERMINAL_STATUSES:
+                return batch
+            await asyncio.sleep(self._settings.batch_poll)
+
+    async def _got(self, get: Callable[[], Awaitable[T]]) -> T:
+        """What the server has of a batch that is paid for, tried again in bounds.
+
+        Raises:
+            ServerUnreachable: the server gave none in all that time.
+            RunError: it gave what cannot be taken, or this machine cannot take it.
+            _ForgottenError: it has it no more.
+        """
+        failures, began, told = 0, 0.0, False
         while True:
             try:
-                batch = await within(self._settings, self._client.batches.retrieve(batch_id))
+                got = await get()
             except CLIENT_ERRORS as error:
                 ours = map_client_error(error, self._settings, self._group)
+                if is_not_found(error):
+                    raise _ForgottenError(str(ours)) from without_secret_cause(error)
                 if not isinstance(ours, TransientError):
                     raise ours from without_secret_cause(error)
-                log.info("%s: cannot look at batch %s: %s", self._group, batch_id, ours)
+                failures += 1
+                began = began if failures > 1 else time.monotonic()
+                if is_unreadable(error):
+                    if failures >= min(self._waits.attempts, ours.attempts or self._waits.attempts):
+                        raise RunError(f"{ours}\n{_KEPT}") from without_secret_cause(error)
+                elif time.monotonic() - began + self._settings.batch_poll > self._waits.total_seconds:
+                    raise ServerUnreachable(f"{ours}\n{_KEPT}") from without_secret_cause(error)
+                log.info("%s: %s", self._group, ours)
+                if not told and failures >= FAILURES_TOLD:
+                    told = True
+                    self._tell(f"{ours}; {failures} times in a row, and trying on")
+                await asyncio.sleep(self._settings.batch_poll)
             else:
-                if getattr(batch, "status", None) in TERMINAL_STATUSES:
-                    return batch
-            await asyncio.sleep(self._settings.batch_poll)
+                if told:
+                    self._tell(None)
+                return got
 
     def _batch_refused(self, sent: _Sent, batch: Any) -> None:
         """Send a refused batch of an earlier process again; one of this process stops the run."""
@@ -252,19 +306,15 @@ class BatchModel:
         """The lines of both files, by name: finished lines of an expired batch count, and are charged."""
         results = BatchResults()
         self._opened.append(results)
-        for file_id in (batch.output_file_id, batch.error_file_id):
-            while file_id:
-                try:
-                    found = await within(self._settings, self._client.files.content(file_id), USUAL_FILE_BYTES)
-                    break
-                except CLIENT_ERRORS as error:
-                    ours = map_client_error(error, self._settings, self._group)
-                    if not isinstance(ours, TransientError):
-                        raise ours from without_secret_cause(error)
-                    await asyncio.sleep(self._settings.batch_poll)
+        for file_id in (getattr(batch, "output_file_id", None), getattr(batch, "error_file_id", None)):
             if file_id:
-                results.add(found.response.extensions[FILE])
+                results.add(await self._got(partial(self._content, file_id)))
         return results
+
+    async def _content(self, file_id: str) -> IO[bytes]:
+        found = await within(self._settings, self._client.files.content(file_id), USUAL_FILE_BYTES)
+        file: IO[bytes] = found.response.extensions[FILE]
+        return file
 
     def _handed_out(self, results: BatchResults, name: str, waiting: _Waiting) -> bool:
         """Whether the results have a line of this name; then the one who waits has what became of it."""

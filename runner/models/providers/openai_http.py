@@ -12,7 +12,7 @@ import functools
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Final
 
 import aiohttp
@@ -49,6 +49,34 @@ class UnreadableError(httpx2.ReadError):
 
 class TooLargeError(UnreadableError):
     """An answer came that is larger than any is allowed to be."""
+
+
+class DiskError(OSError):
+    """This machine has no room for a file that a server sends."""
+
+
+class _OnDisk:
+    """A file without a name in the temporary folder, whose failures are told from the server's."""
+
+    def __init__(self) -> None:
+        with _disk_errors():
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
+
+    def write(self, data: bytes) -> None:
+        with _disk_errors():
+            self.file.write(data)
+
+    def flush(self) -> None:
+        with _disk_errors():
+            self.file.flush()
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"cannot keep a file of results in the temporary folder: {error.strerror}") from error
 
 
 @functools.cache
@@ -134,12 +162,15 @@ class Transport(httpx2.AsyncBaseTransport):
             if answer.status >= 300:
                 content = _clean_error(await read_start(pieces, encoding, MAX_ERROR_BYTES), redactor)
             elif request.extensions.get(TO_DISK):
-                file = extensions[FILE] = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
+                disk = _OnDisk()
                 try:
-                    await read_to(pieces, encoding, MAX_FILE_BYTES, file)
+                    await read_to(pieces, encoding, MAX_FILE_BYTES, disk)
+                    disk.flush()
                 except BaseException:
-                    file.close()
+                    with suppress(OSError):  # it tries to flush once more
+                        disk.file.close()
                     raise
+                extensions[FILE] = disk.file
             else:
                 content = await read_body(pieces, encoding, MAX_ANSWER_BYTES, self._places)
                 cleaned = without_secrets(content, redactor)
