@@ -36,6 +36,7 @@ from runner.models.providers.openai_http import (
     LeanHttp,
     TooLargeError,
     UnreadableError,
+    UnsendableError,
 )
 from runner.models.providers.openai_wire import BASE_URL, classified, read_completion, refuses_n, where
 from runner.models.settings import ModelSettings
@@ -80,6 +81,11 @@ def _key(settings: ModelSettings, group: str) -> str:
             f"models.{group}.api_key_env"
         )
     remember(key)
+    if not (key.isascii() and key.isprintable()):
+        raise ProviderRefusal(
+            f"models.{group}: the environment variable {variable} holds a character that no key has: a line's end, one "
+            "that is not seen, or one that is not ASCII; set it again"
+        )
     return key
 
 
@@ -95,6 +101,8 @@ def map_client_error(error: Exception, settings: ModelSettings, group: str) -> N
         # The call may have been billed, and the next answer is most likely as large: one more try tells a server that
         # had a bad moment from one that is like this. The game then ends; another process may have more luck.
         return TransientError(f"{here}: {cause}", attempts=2)
+    if any(isinstance(told, UnsendableError | UnicodeEncodeError) for told in (error, error.__cause__)):
+        return ProviderRefusal(f"{here}: the call cannot be sent: {cause}")
     if isinstance(error.__cause__, UnreadableError):
         return TransientError(f"{here}: {cause}")
     if isinstance(error, openai.APITimeoutError):

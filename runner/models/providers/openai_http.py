@@ -47,6 +47,10 @@ class UnreadableError(httpx2.ReadError):
     """An answer came whose body cannot be taken."""
 
 
+class UnsendableError(ValueError):
+    """A request that cannot go out as it is: no server has seen it."""
+
+
 class TooLargeError(UnreadableError):
     """An answer came that is larger than any is allowed to be."""
 
@@ -134,7 +138,7 @@ class Transport(httpx2.AsyncBaseTransport):
             redactor = self._redactor = current_redactor()  # by the first call all keys of a spec have been read
         timeout = request.extensions.get("timeout", {})
         request.headers["accept-encoding"] = "identity"
-        with _mapped_errors():
+        with _mapped_errors(), _unsendable_told():
             answer = await session.request(
                 request.method,
                 str(request.url),
@@ -145,6 +149,7 @@ class Transport(httpx2.AsyncBaseTransport):
                     sock_connect=timeout.get("connect"), sock_read=timeout.get("read"), connect=timeout.get("pool")
                 ),
             )
+        with _mapped_errors():
             try:
                 return await self._read(answer, request, redactor)
             finally:
@@ -246,6 +251,15 @@ def _mapped_errors() -> Iterator[None]:
         raise httpx2.ConnectTimeout(str(error)) from error
     except aiohttp.ClientPayloadError as error:
         raise httpx2.ReadError(str(error)) from error
+
+
+@contextmanager
+def _unsendable_told() -> Iterator[None]:
+    """What aiohttp refuses to send: all that is wrong with an answer it raises as errors of its own."""
+    try:
+        yield
+    except ValueError as error:
+        raise UnsendableError(str(error)) from error
 
 
 class LeanHttp(httpx2.AsyncClient):
