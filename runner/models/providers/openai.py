@@ -26,12 +26,13 @@ import openai
 
 from runner.errors import NipRunError, ProviderRefusal, RunError, SeveralRefusedError, TransientError
 from runner.models.base import Completion, Request
-from runner.models.providers.bodies import Places
+from runner.models.providers.bodies import OnePlace, Places
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_http import (
     ALTERED,
     CLOSE_SECONDS,
+    HELD_PLACE,
     DiskError,
     LeanHttp,
     TooLargeError,
@@ -48,7 +49,7 @@ Client = openai.AsyncOpenAI
 
 
 def make_client(settings: ModelSettings, group: str, connections: int, places: Places | None = None) -> Client:
-    """The official client for one model group, on the edge's transport; `places` are those that a run shares.
+    """The official client for one model group, on the edge's transport; the clients of one server share its `places`.
 
     Raises:
         ProviderRefusal: the environment holds no key.
@@ -197,7 +198,8 @@ class OpenAiModel:
         self._settings = settings
         self._group = group
         self._learn = learn or (lambda _: None)
-        self._client = make_client(settings, group, connections, places)
+        self._places = places or Places(connections)
+        self._client = make_client(settings, group, connections, self._places)
         # An absolute address spares the client the join with its base URL at each call.
         base = self._client.base_url
         self._address = str(base.copy_with(raw_path=base.raw_path + b"chat/completions"))
@@ -231,9 +233,14 @@ class OpenAiModel:
             ContextExceededError, RefusedError: the outcome of the game.
             ProviderRefusal: no call of this run can succeed.
         """
+        with self._places.one() as place:
+            return await self._completed(request, place)
+
+    async def _completed(self, request: Request, place: OnePlace) -> Completion:
         started = time.perf_counter()
         n = request.n if request.n > 1 else None
         body = request_body(self._settings, request.messages, n)
+        HELD_PLACE.set(place)
         try:
             # The client's own timeout starts again with each byte; a call as a whole has one end.
             async with asyncio.timeout(self._settings.timeout):
@@ -250,6 +257,8 @@ class OpenAiModel:
                     said = f"{where(self._settings, self._group)} refuses n: {redacted(error.message)}"
                     raise SeveralRefusedError(said, status=error.status_code) from None
             raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
+        finally:
+            HELD_PLACE.set(None)
         self._learn(response.headers)
         latency = round((time.perf_counter() - started) * 1000, 3)
         content, headers = response.content, response.headers

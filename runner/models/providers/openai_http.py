@@ -12,14 +12,15 @@ import functools
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from typing import Any, ClassVar, Final
 
 import aiohttp
 import httpx2
 import orjson
 
-from runner.models.providers.bodies import BodyError, Places, TooLongError, read_body, read_start, read_to
+from runner.models.providers.bodies import BodyError, OnePlace, Places, TooLongError, read_body, read_start, read_to
 from runner.redaction import Redactor, current_redactor
 
 CONNECT_SECONDS = 10.0
@@ -39,6 +40,8 @@ MAX_HEADERS: Final = 128
 
 ALTERED: Final = "nip_run_altered"
 TO_DISK: Final = "nip_run_to_disk"
+HELD_PLACE: ContextVar[OnePlace | None] = ContextVar("held_place", default=None)
+"""The place for the body of this task's call, held by whoever parses it; without one it is given back here."""
 FILE: Final = "nip_run_file"
 LEAN: Final = "nip_run_lean"
 
@@ -177,8 +180,10 @@ class Transport(httpx2.AsyncBaseTransport):
                     raise
                 extensions[FILE] = disk.file
             else:
-                content = await read_body(pieces, encoding, MAX_ANSWER_BYTES, self._places)
-                cleaned = without_secrets(content, redactor)
+                held = HELD_PLACE.get()
+                with nullcontext(held) if held is not None else self._places.one() as place:
+                    content = await read_body(pieces, encoding, MAX_ANSWER_BYTES, place)
+                    cleaned = without_secrets(content, redactor)
                 if cleaned is not content:
                     content, extensions[ALTERED] = cleaned, True
         except TooLongError as error:
