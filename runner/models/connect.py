@@ -81,10 +81,11 @@ def connect(
     """
     limits = _limits(groups, policy.transient, concurrency, sleep)
     connected = dict(providers or {})
-    places = Places()
+    places: dict[str, Places] = {}
     for group, settings in groups.items():
         if group not in connected:
-            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group), places)
+            of_server = places.setdefault(settings.base_url or BASE_URL, Places(concurrency))
+            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group), of_server)
             connected[group] = CONNECTORS[settings.provider](place)
 
     costs = CallCosts(groups)

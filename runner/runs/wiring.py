@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from runner.documents.fields import to_plain
@@ -23,6 +24,7 @@ from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.layers.lost_calls import InFlight
+from runner.models.providers.openai_wire import BASE_URL
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
 from runner.models.records import BatchRecord, FailureRecord, begun, read_records
 from runner.models.settings import ModelSettings
@@ -102,7 +104,7 @@ class Wiring:
                 cache=None if self.replay is not None else cache,
                 budgeted=self.budget is not None,
             )  # fmt: skip
-            batches = self._batches(journal, recorded)
+            batches = self._batches(journal, recorded, events)
             connection = self._connect(replayed, cache, events, batches)
             closing.push_async_callback(connection.close)
             closing.callback(in_flight.close)
@@ -190,7 +192,7 @@ class Wiring:
             self.accounting.warn("open files", limited)
         return min(asked, fitting)
 
-    def _batches(self, journal: Journal, recorded: JournalIndex) -> dict[str, Provider]:
+    def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""
         if self.replay is not None and self._until_round is None:
             return {}
@@ -203,9 +205,14 @@ class Wiring:
             await journal.append(record.to_json())
 
         return {
-            name: BatchModel(settings, name, write, recorded.batches, before_sending=self.stop.check)
+            name: BatchModel(
+                settings, name, write, recorded.batches,
+                before_sending=self.stop.check,
+                waits=self.plan.spec.experiment.retry.transient,
+                tell=partial(events.server_down, settings.base_url or BASE_URL),
+            )
             for name, settings in batched.items()
-        }
+        }  # fmt: skip
 
     def _earlier(self, failures: Callable[[str, int], Sequence[FailureRecord]]) -> Callable[[Job], list[Call]]:
         """The failed attempts that a journal has of a rollout."""

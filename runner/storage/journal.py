@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,8 +64,23 @@ GROUP_COMMIT_SECONDS = 0.003
 LOOK_SECONDS = 0.5
 """How often a journal that is not flushed looks for its file."""
 
+JOINED_BYTES = 4 << 20
+"""Lines that are longer together are written one after the other, each dropped once it is: joined they take as much
+memory once more."""
+
 _Batch = list[tuple[bytes, asyncio.Future[None]]]
 """What was appended at once, as lines, each with what tells its writer that it is on disk."""
+
+_Waiting = list[asyncio.Future[None]]
+
+
+def _together(lines: list[bytes]) -> Iterator[bytes]:
+    """The lines, joined where they are short; the list is emptied."""
+    if sum(map(len, lines)) <= JOINED_BYTES:
+        lines[:] = [b"".join(lines)]
+    lines.reverse()
+    while lines:
+        yield lines.pop()
 
 
 class Journal:
@@ -163,11 +178,12 @@ class Journal:
         """
         lines = self._lines(records)
         if not self._durable:
-            self._write(lines)
+            self._write([lines])
             return
         loop = asyncio.get_running_loop()
         flushed = loop.create_future()
         self._pending.append((lines, flushed))
+        del lines  # it may be long, and what is written needs no memory
         if self._idle.is_set():
             self._idle.clear()
             self._flush_in_time(loop)
@@ -179,7 +195,7 @@ class Journal:
         Raises:
             JournalError: it could not be written; nor can anything after it.
         """
-        self._write(self._lines([record]))
+        self._write([self._lines([record])])
 
     def _lines(self, records: Sequence[dict[str, Any]]) -> bytes:
         """The next records as their lines."""
@@ -207,21 +223,23 @@ class Journal:
         batch, self._pending = self._pending, []
         self._flushed_at = loop.time()
         self._thread = self._thread or ThreadPoolExecutor(1, "journal")
-        self._thread.submit(self._write_and_tell, batch, loop)
+        lines, waiting = [lines for lines, _ in batch], [flushed for _, flushed in batch]
+        self._thread.submit(self._write_and_tell, lines, waiting, loop)
 
-    def _write_and_tell(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
+    def _write_and_tell(self, lines: list[bytes], waiting: _Waiting, loop: asyncio.AbstractEventLoop) -> None:
         failure: Exception | None = None
         try:
-            self._write(b"".join([lines for lines, _ in batch]))
+            self._write(_together(lines))
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             failure = error
-        loop.call_soon_threadsafe(self._flushed, batch, failure, loop)
+        loop.call_soon_threadsafe(self._flushed, waiting, failure, loop)
 
-    def _flushed(self, batch: _Batch, failure: Exception | None, loop: asyncio.AbstractEventLoop) -> None:
+    def _flushed(self, waiting: _Waiting, failure: Exception | None, loop: asyncio.AbstractEventLoop) -> None:
         """Wake who waits for a batch, and go on with what has come meanwhile."""
         if failure is not None:
-            batch, self._pending = batch + self._pending, []
-        for _, flushed in batch:
+            waiting = waiting + [flushed for _, flushed in self._pending]
+            self._pending = []
+        for flushed in waiting:
             if flushed.done():
                 continue  # cancelled
             if failure is None:
@@ -234,15 +252,18 @@ class Journal:
         else:
             self._idle.set()
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, parts: Iterable[bytes]) -> None:
         """Write whole lines, or none that count: after a failure the file is cut back to what was whole."""
+        end = self._end
         try:
-            written = 0
-            while written < len(data):
-                count = self._disk.write(self._fd, data[written:])
-                if count <= 0:
-                    raise OSError(errno.EIO, "the disk took nothing")
-                written += count
+            for data in parts:
+                written = 0
+                while written < len(data):
+                    count = self._disk.write(self._fd, data[written:])
+                    if count <= 0:
+                        raise OSError(errno.EIO, "the disk took nothing")
+                    written += count
+                end += written
             if self._durable:
                 self._disk.fsync(self._fd)
         except OSError as error:
@@ -251,7 +272,7 @@ class Journal:
                 # Where this fails too, opening cuts the torn line off; whole unacknowledged lines do no harm.
                 self._disk.truncate(self._fd, self._end)
             raise self._cannot(error) from error
-        self._end += len(data)
+        self._end = end
         if self._durable or time.monotonic() - self._looked_at > LOOK_SECONDS:
             self.check_there()
 

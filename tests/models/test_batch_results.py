@@ -6,12 +6,16 @@ import asyncio
 import base64
 import io
 import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.errors import TransientError
+from runner.errors import ProviderRefusal, RunError, ServerUnreachable, TransientError
 from runner.models.base import Completion, Request
+from runner.models.policy import TransientPolicy
 from runner.models.providers.batch_results import BatchResults
 from runner.models.providers.openai_batch import BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
@@ -98,39 +102,113 @@ class _Batches(Server):
         }
 
 
-def batched(content: bytes, **answer: Any) -> tuple[Completion, list[BatchRecord]]:
-    written: list[BatchRecord] = []
+def asked(
+    server: _Batches, *requests: Request, earlier: Sequence[BatchRecord] = (), **options: Any
+) -> list[Completion | BaseException]:
+    """What becomes of these requests at once."""
 
     async def write(record: BatchRecord) -> None:
-        written.append(record)
+        del record
 
-    async def once() -> Completion:
-        listening = await asyncio.start_server(_Batches(content, **answer).connected, "127.0.0.1", 0)
+    async def go() -> list[Completion | BaseException]:
+        listening = await asyncio.start_server(server.connected, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         chosen = settings(base_url=f"http://127.0.0.1:{port}/v1", batch=True, batch_wait=0.0, batch_poll=0.01)
-        model = BatchModel(chosen, "small", write)
+        model = BatchModel(chosen, "small", write, earlier, **options)
         try:
-            return await model.complete(REQUEST)
+            async with asyncio.timeout(10):
+                return await asyncio.gather(*map(model.complete, requests), return_exceptions=True)
         finally:
             await model.close()
             listening.close()
 
-    return asyncio.run(once()), written
+    return asyncio.run(go())
+
+
+def batched(content: bytes, **answer: Any) -> Completion:
+    (found,) = asked(_Batches(content, **answer), REQUEST)
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("down", "said", "looks"),
+    [
+        ({"headers": {"content-encoding": "br"}}, "nobody asked for", 3),
+        ({"status": 503}, "answered 503", None),
+        ({"status": 401}, "is not accepted", 1),
+    ],
+)
+@pytest.mark.parametrize("earlier", [False, True])
+def test_results_that_cannot_be_taken_end_the_run_and_are_not_bought_again(
+    down: dict[str, Any], said: str, looks: int | None, earlier: bool
+) -> None:
+    server = _Batches(own_line("yes"), **down)
+    told: list[str | None] = []
+    before = [BatchRecord("small", "i", (name_of(REQUEST),), "b")] if earlier else []
+    waits = TransientPolicy(attempts=3, total_seconds=0.1)
+    (error,) = asked(server, REQUEST, earlier=before, waits=waits, tell=told.append)
+    assert isinstance(error, ProviderRefusal if looks == 1 else RunError if looks else ServerUnreachable)
+    assert said in str(error)
+    assert looks is None or server.paths["/v1/files/f/content"] == looks
+    assert server.paths["/v1/batches"] == (0 if earlier else 1)
+    assert bool(told) == (looks != 1)
+
+
+def test_results_without_room_on_this_machine_end_the_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    server = _Batches(own_line("yes"))
+    (error,) = asked(server, REQUEST)
+    assert isinstance(error, RunError)
+    assert "cannot keep a file of results in the temporary folder: No such file" in str(error)
+    assert server.paths["/v1/files/f/content"] == 1
+
+
+def name_of(request: Request) -> str:
+    return custom_id(request, request_body(settings(), request.messages))
 
 
 def own_line(text: str) -> bytes:
-    return line(custom_id(REQUEST, request_body(settings(), CHAT)), text)
+    return line(name_of(REQUEST), text)
+
+
+DEEP: Any = json.loads("[" * 300 + "]" * 300)
+
+
+@pytest.mark.parametrize("where", ["beside the answer", "in the answer", "in the place of the body"])
+def test_a_line_that_is_too_deep_is_no_matter_of_the_others(where: str) -> None:
+    odd = json.loads(own_line("yes"))
+    body = odd["response"]["body"]
+    if where == "beside the answer":
+        body["more"] = DEEP
+    elif where == "in the answer":
+        body["choices"][0]["more"] = DEEP
+    else:
+        odd["response"]["body"] = DEEP
+    other = Request("small", CHAT, SAMPLE._replace(round=1))
+    content = json.dumps(odd).encode() + b"\n" + line(name_of(other), "no")
+    ours, theirs = asked(_Batches(content), REQUEST, other)
+    assert isinstance(theirs, Completion)
+    assert theirs.choices[0].text == "no"
+    if where == "beside the answer":
+        assert isinstance(ours, Completion)
+        assert ours.choices[0].text == "yes"
+    else:
+        assert isinstance(ours, TransientError)
 
 
 def test_an_answer_by_batch_has_no_secret_and_says_that_it_had_one() -> None:
-    completion, _ = batched(own_line(f"{KEY} and {base64.b64encode(KEY.encode()).decode()}"))
+    completion = batched(own_line(f"{KEY} and {base64.b64encode(KEY.encode()).decode()}"))
     assert KEY not in str(completion)
     assert base64.b64encode(KEY.encode()).decode() not in str(completion)
     assert completion.altered == ("secret",)
 
 
 def test_an_answer_by_batch_is_kept_whatever_its_bytes() -> None:
-    completion, _ = batched(own_line("? x").replace(b"?", b"\xff"))
+    completion = batched(own_line("? x").replace(b"?", b"\xff"))
     assert (completion.choices[0].text, completion.altered) == ("\ufffd x", ("bytes",))
 
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import json
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
+from runner.aio import cancel_all
+from runner.models.base import Completion, Request
+from runner.models.connect import connect
+from runner.models.policy import Retry
 from runner.models.providers.bodies import (
     FREE_BYTES,
     PLACES,
     STEP,
     BodyError,
+    OnePlace,
     Places,
     TooLongError,
     Unpacker,
@@ -23,6 +30,8 @@ from runner.models.providers.bodies import (
     read_to,
     unpacker_for,
 )
+from runner.models.providers.openai import OpenAiModel
+from tests.support.openai_calls import CHAT, SAMPLE, settings
 
 TEXT = b'{"answer": "yes"}' * 50
 
@@ -33,7 +42,11 @@ async def pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
 
 
 def read(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -> bytes:
-    return asyncio.run(read_body(pieces(data, size), encoding, limit, Places()))
+    async def read() -> bytes:
+        with Places().one() as place:
+            return await read_body(pieces(data, size), encoding, limit, place)
+
+    return asyncio.run(read())
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -120,13 +133,15 @@ def test_long_bodies_share_a_few_places_and_short_ones_need_none() -> None:
             held -= 1
 
         async def ask() -> bytes:
-            return await read_body(long_body(), "", 1 << 20, places)
+            with places.one() as place:
+                return await read_body(long_body(), "", 1 << 20, place)
 
         asked = [asyncio.create_task(ask()) for _ in range(3 * PLACES)]
         for _ in range(20):
             await asyncio.sleep(0)
         waiting = held
-        assert await read_body(pieces(bytes(1000)), "", 1 << 20, places) == bytes(1000)
+        with places.one() as place:
+            assert await read_body(pieces(bytes(1000)), "", 1 << 20, place) == bytes(1000)
         go_on.set()
         assert {len(body) for body in await asyncio.gather(*asked)} == {FREE_BYTES + 4}
         return waiting, most
@@ -143,13 +158,90 @@ def test_a_place_is_free_again_after_a_failure_and_a_time_out() -> None:
             await asyncio.Event().wait()
 
         for _ in range(PLACES + 1):
-            with pytest.raises(TooLongError):
-                await read_body(pieces(bytes(FREE_BYTES + 9), 1 << 16), "", FREE_BYTES + 5, places)
+            with pytest.raises(TooLongError), places.one() as place:
+                await read_body(pieces(bytes(FREE_BYTES + 9), 1 << 16), "", FREE_BYTES + 5, place)
         for _ in range(PLACES + 1):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
-                    await read_body(silent(), "", 1 << 30, places)
+                    with places.one() as place:
+                        await read_body(silent(), "", 1 << 30, place)
         async with asyncio.timeout(5):
-            assert len(await read_body(pieces(bytes(FREE_BYTES * 2), 1 << 16), "", 1 << 20, places)) == FREE_BYTES * 2
+            with places.one() as place:
+                whole = await read_body(pieces(bytes(FREE_BYTES * 2), 1 << 16), "", 1 << 20, place)
+        assert len(whole) == FREE_BYTES * 2
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(("bodies", "free"), [(1, FREE_BYTES), (128, FREE_BYTES), (1024, 32 << 10), (10**6, 16 << 10)])
+def test_the_more_bodies_the_less_each_has_without_a_place(bodies: int, free: int) -> None:
+    assert Places(bodies).free_bytes == free
+
+
+def long_answer(text: str) -> bytes:
+    body = json.dumps({"choices": [{"finish_reason": "stop", "message": {"content": text}}]}).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+@asynccontextmanager
+async def server_of(data: bytes) -> AsyncIterator[str]:
+    """A server that sends this at once and never closes; its base URL."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(data)
+        with suppress(ConnectionError):
+            await writer.drain()
+            await reader.read()
+        writer.close()
+
+    listening = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
+    finally:
+        listening.close()
+
+
+def test_a_place_is_held_until_its_answer_is_parsed() -> None:
+    class Watched(Places):
+        """Whether a place was taken when a call ended."""
+
+        taken: bool | None = None
+
+        @contextmanager
+        def one(self) -> Iterator[OnePlace]:
+            with super().one() as place:
+                yield place
+                self.taken = place.is_taken
+
+    async def play() -> bool | None:
+        places = Watched()
+        async with server_of(long_answer("x" * 2 * FREE_BYTES)) as url:
+            model = OpenAiModel(settings(base_url=url), "small", 1, places=places)
+            await model.complete(Request("small", CHAT, SAMPLE))
+            await model.close()
+        return places.taken
+
+    assert asyncio.run(play()) is True
+
+
+def test_a_server_that_trickles_takes_no_places_of_another() -> None:
+    answer = long_answer("x" * 2 * FREE_BYTES)
+
+    async def play() -> Completion:
+        async with server_of(answer[:-1]) as trickling, server_of(answer) as honest:
+            groups = {"slow": settings(base_url=trickling), "good": settings(base_url=honest)}
+            connection = connect(groups, Retry())
+            slow = [
+                asyncio.ensure_future(connection.complete(Request("slow", CHAT, SAMPLE._replace(round=i))))
+                for i in range(PLACES)
+            ]
+            await asyncio.sleep(0.3)
+            try:
+                async with asyncio.timeout(2):
+                    return await connection.complete(Request("good", CHAT, SAMPLE))
+            finally:
+                await cancel_all(slow)
+                await connection.close()
+
+    assert len(asyncio.run(play()).choices[0].text or "") == 2 * FREE_BYTES

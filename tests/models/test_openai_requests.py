@@ -10,7 +10,7 @@ import pytest
 
 from runner.errors import ProviderRefusal, TransientError
 from runner.models.base import Request
-from runner.models.providers.openai import OpenAiModel
+from runner.models.providers.openai import CLIENT_ERRORS, OpenAiModel, close_client, make_client, map_client_error
 from runner.models.settings import ModelSettings
 from tests.support.openai_calls import CHAT, SAMPLE, ask, settings
 from tests.support.servers.chat_client import serving
@@ -148,3 +148,28 @@ def test_connections_are_kept_and_reused(server: Loopback) -> None:
     before = server.stats()["connections"]
     asyncio.run(many())
     assert server.stats()["connections"] - before <= 3
+
+
+@pytest.mark.parametrize("odd", ["sk-0123456789abcdef\u200b", "sk-012345678\n9abcdef", "sk-0123456789abcdéf"])
+def test_a_key_that_cannot_be_sent_is_refused_by_the_name_of_its_variable(
+    monkeypatch: pytest.MonkeyPatch, odd: str
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", odd)
+    with pytest.raises(ProviderRefusal, match="variable SOME_API_KEY holds a character that no key has") as caught:
+        ask(settings(base_url="http://127.0.0.1:9/v1", api_key_env="SOME_API_KEY"))
+    assert "0123" not in str(caught.value)
+
+
+@pytest.mark.parametrize("odd", ["a\nb", "a\u200bb"])
+def test_a_call_that_cannot_be_sent_is_not_tried_again(odd: str) -> None:
+    async def go(chosen: ModelSettings) -> None:
+        client = make_client(chosen, "small", 1)
+        try:
+            await client.models.list(extra_headers={"x-odd": odd})
+        finally:
+            await close_client(client)
+
+    with serving() as server, pytest.raises(CLIENT_ERRORS) as caught:
+        chosen = settings(server)
+        asyncio.run(go(chosen))
+    assert isinstance(map_client_error(caught.value, chosen, "small"), ProviderRefusal)

@@ -454,3 +454,31 @@ def test_a_long_record_is_read_in_the_time_that_its_bytes_take(tmp_path: Path) -
     assert journal.record(second)["text"] == "short"
     assert time.perf_counter() - begun < 2.0
     asyncio.run(journal.close())
+
+
+class FullAtThird(Noting):
+    """A disk that has no room for the third line of a batch."""
+
+    def write(self, fd: int, data: bytes) -> int:
+        if self.asked.count("write") == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(fd, data)
+
+
+def test_long_lines_of_a_batch_go_to_the_disk_one_by_one_and_together(tmp_path: Path) -> None:
+    async def write(path: Path, disk: Noting) -> list[BaseException | None]:
+        journal = Journal(path, disk=disk)
+        text = "x" * (2 << 20)
+        done = await asyncio.gather(
+            *(journal.append({**record(index), "text": text}) for index in range(3)), return_exceptions=True
+        )
+        await journal.close()
+        return done
+
+    disk, full = Noting(), FullAtThird()
+    assert asyncio.run(write(tmp_path / "whole.jsonl", disk)) == [None] * 3
+    assert disk.asked == ["write", "write", "write", "fsync"]
+    assert numbers(tmp_path / "whole.jsonl") == [0, 1, 2]
+    assert {type(told) for told in asyncio.run(write(tmp_path / "full.jsonl", full))} == {JournalError}
+    assert full.asked == ["write", "write"]
+    assert numbers(tmp_path / "full.jsonl") == []

@@ -1,7 +1,8 @@
 """The body of an answer in pieces, against its limit, so that no server decides how much memory a run takes.
 
-A body is counted unpacked. All connections of a run together take little: what a body has beyond `FREE_BYTES` needs
-one of a few places, and who holds one waits for its own server alone, so that nobody waits for ever.
+A body is counted unpacked. All connections to a server together take little: what a body has beyond its free bytes
+needs one of the server's few places, held until the body has been parsed. Who holds one waits for that server alone, so
+that nobody waits for ever, and no server for another's.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 FREE_BYTES = 256 << 10
-"""What every body may have without a place: nearly all answers are smaller."""
-PLACES = 4
+"""What a body may have without a place: nearly all answers are smaller."""
+LEAST_FREE_BYTES = 16 << 10
+ALL_FREE_BYTES = 32 << 20
+"""What all bodies of a run may have without a place, unless they are so many that each has the least."""
+PLACES = 2
 STEP = 256 << 10
 """The most that is unpacked at once."""
 
@@ -27,17 +32,43 @@ class TooLongError(BodyError):
 
 
 class Places:
-    """The places of one run for long bodies."""
+    """The places for the long bodies of one server, of which at most `bodies` come at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, bodies: int = 1) -> None:
         self._places = asyncio.Semaphore(PLACES)
+        self.free_bytes = max(LEAST_FREE_BYTES, min(FREE_BYTES, ALL_FREE_BYTES // bodies))
+
+    @contextmanager
+    def one(self) -> Iterator[OnePlace]:
+        """A place that may be taken, and is given back in the end."""
+        place = OnePlace(self._places, self.free_bytes)
+        try:
+            yield place
+        finally:
+            place.give_back()
+
+
+class OnePlace:
+    """The place of one body, where it needs one."""
+
+    def __init__(self, places: asyncio.Semaphore, free_bytes: int) -> None:
+        self._places, self._taken = places, False
+        self.free_bytes = free_bytes
+
+    @property
+    def is_taken(self) -> bool:
+        return self._taken
 
     async def take(self) -> None:
         """Wait for a place; it is the caller's time-out that ends the wait."""
-        await self._places.acquire()
+        if not self._taken:
+            await self._places.acquire()
+            self._taken = True
 
     def give_back(self) -> None:
-        self._places.release()
+        if self._taken:
+            self._taken = False
+            self._places.release()
 
 
 class Sink(Protocol):
@@ -46,8 +77,8 @@ class Sink(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, places: Places) -> bytes:
-    """A body of at most `limit` bytes, unpacked.
+async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, place: OnePlace) -> bytes:
+    """A body of at most `limit` bytes, unpacked; the place that it took is given back by whoever asked for it.
 
     Raises:
         TooLongError: there is more; what has come is dropped.
@@ -55,24 +86,20 @@ async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, pla
     """
     unpacker = unpacker_for(encoding)
     body = bytearray()
-    placed = False
     try:
         async for piece in pieces:
             for part in (piece,) if unpacker is None else unpacker.parts(piece):
                 size = len(body) + len(part)
                 if size > limit:
                     raise TooLongError(f"more than {limit} bytes")
-                if size > FREE_BYTES and not placed:
-                    await places.take()
-                    placed = True
+                if size > place.free_bytes:
+                    await place.take()
                 body += part
         if unpacker is not None:
             unpacker.check_whole()
         return bytes(body)
     finally:
         body.clear()  # an error's traceback would hold it for as long as somebody holds the error
-        if placed:
-            places.give_back()
 
 
 async def read_start(pieces: AsyncIterable[bytes], encoding: str, limit: int) -> bytes:

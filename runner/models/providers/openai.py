@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import aiohttp
@@ -25,10 +26,19 @@ import openai
 
 from runner.errors import NipRunError, ProviderRefusal, RunError, SeveralRefusedError, TransientError
 from runner.models.base import Completion, Request
-from runner.models.providers.bodies import Places
+from runner.models.providers.bodies import OnePlace, Places
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
-from runner.models.providers.openai_http import ALTERED, CLOSE_SECONDS, LeanHttp, TooLargeError, UnreadableError
+from runner.models.providers.openai_http import (
+    ALTERED,
+    CLOSE_SECONDS,
+    HELD_PLACE,
+    DiskError,
+    LeanHttp,
+    TooLargeError,
+    UnreadableError,
+    UnsendableError,
+)
 from runner.models.providers.openai_wire import BASE_URL, classified, read_completion, refuses_n, where
 from runner.models.settings import ModelSettings
 from runner.redaction import redacted, remember
@@ -39,7 +49,7 @@ Client = openai.AsyncOpenAI
 
 
 def make_client(settings: ModelSettings, group: str, connections: int, places: Places | None = None) -> Client:
-    """The official client for one model group, on the edge's transport; `places` are those that a run shares.
+    """The official client for one model group, on the edge's transport; the clients of one server share its `places`.
 
     Raises:
         ProviderRefusal: the environment holds no key.
@@ -72,6 +82,11 @@ def _key(settings: ModelSettings, group: str) -> str:
             f"models.{group}.api_key_env"
         )
     remember(key)
+    if not (key.isascii() and key.isprintable()):
+        raise ProviderRefusal(
+            f"models.{group}: the environment variable {variable} holds a character that no key has: a line's end, one "
+            "that is not seen, or one that is not ASCII; set it again"
+        )
     return key
 
 
@@ -79,10 +94,16 @@ def map_client_error(error: Exception, settings: ModelSettings, group: str) -> N
     """Any error of the client, as the class of failure that it is."""
     here = where(settings, group)
     cause = redacted(str(error.__cause__ or error))
+    if isinstance(error, DiskError) and not _has_too_many_files(error):
+        return RunError(
+            f"{error}; make room there, or set TMPDIR to a folder with room, and run the same command again"
+        )
     if isinstance(error.__cause__, TooLargeError):
         # The call may have been billed, and the next answer is most likely as large: one more try tells a server that
         # had a bad moment from one that is like this. The game then ends; another process may have more luck.
         return TransientError(f"{here}: {cause}", attempts=2)
+    if any(isinstance(told, UnsendableError | UnicodeEncodeError) for told in (error, error.__cause__)):
+        return ProviderRefusal(f"{here}: the call cannot be sent: {cause}")
     if isinstance(error.__cause__, UnreadableError):
         return TransientError(f"{here}: {cause}")
     if isinstance(error, openai.APITimeoutError):
@@ -110,6 +131,16 @@ def _has_too_many_files(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def is_not_found(error: Exception) -> bool:
+    """Whether the server says that it has no such thing."""
+    return isinstance(error, openai.APIStatusError) and error.status_code == HTTPStatus.NOT_FOUND
+
+
+def is_unreadable(error: Exception) -> bool:
+    """Whether an answer came that cannot be taken."""
+    return isinstance(error.__cause__, UnreadableError)
 
 
 def without_secret_cause(error: Exception) -> Exception | None:
@@ -167,7 +198,8 @@ class OpenAiModel:
         self._settings = settings
         self._group = group
         self._learn = learn or (lambda _: None)
-        self._client = make_client(settings, group, connections, places)
+        self._places = places or Places(connections)
+        self._client = make_client(settings, group, connections, self._places)
         # An absolute address spares the client the join with its base URL at each call.
         base = self._client.base_url
         self._address = str(base.copy_with(raw_path=base.raw_path + b"chat/completions"))
@@ -201,9 +233,14 @@ class OpenAiModel:
             ContextExceededError, RefusedError: the outcome of the game.
             ProviderRefusal: no call of this run can succeed.
         """
+        with self._places.one() as place:
+            return await self._completed(request, place)
+
+    async def _completed(self, request: Request, place: OnePlace) -> Completion:
         started = time.perf_counter()
         n = request.n if request.n > 1 else None
         body = request_body(self._settings, request.messages, n)
+        HELD_PLACE.set(place)
         try:
             # The client's own timeout starts again with each byte; a call as a whole has one end.
             async with asyncio.timeout(self._settings.timeout):
@@ -220,6 +257,8 @@ class OpenAiModel:
                     said = f"{where(self._settings, self._group)} refuses n: {redacted(error.message)}"
                     raise SeveralRefusedError(said, status=error.status_code) from None
             raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
+        finally:
+            HELD_PLACE.set(None)
         self._learn(response.headers)
         latency = round((time.perf_counter() - started) * 1000, 3)
         content, headers = response.content, response.headers

@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import IO, Any, Final, TypeVar
 
 import orjson
 
 from runner.aio import cancel_all
-from runner.errors import NipRunError, ProviderRefusal, TransientError
+from runner.errors import NipRunError, ProviderRefusal, RunError, ServerUnreachable, TransientError
 from runner.hashing import tagged_hash
 from runner.models.base import Completion, Request
+from runner.models.policy import TransientPolicy
 from runner.models.providers.batch_results import BatchResults, Row
 from runner.models.providers.openai import (
     CLIENT_ERRORS,
     close_client,
+    is_not_found,
+    is_unreadable,
     make_client,
     map_client_error,
     within,
@@ -32,7 +37,7 @@ from runner.models.providers.openai import (
 )
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
-from runner.models.providers.openai_wire import classified, read_completion
+from runner.models.providers.openai_wire import classified, read_completion, where
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 
@@ -42,6 +47,14 @@ MAX_BYTES = 190 << 20
 TERMINAL_STATUSES = ("completed", "failed", "expired", "cancelled")
 METADATA = "nip_run"
 FIND_ATTEMPTS = 5
+FAILURES_TOLD = 2
+"""So many failures in a row are told to the user."""
+
+_KEPT: Final = (
+    "The batch and its results are at the provider; run the same command again, and it is not paid for twice."
+)
+
+T = TypeVar("T")
 
 log = logging.getLogger("nip_run.batch")
 
@@ -66,6 +79,12 @@ class _Sent:
     from_earlier_process: bool = False
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     results: BatchResults | None = None
+    failure: BaseException | None = None
+    """Why this process does not take its results, which are at the provider all the same."""
+
+
+class _ForgottenError(ProviderRefusal):
+    """The provider has no such batch, or no such file, any more."""
 
 
 def custom_id(request: Request, body: bytes) -> str:
@@ -76,7 +95,8 @@ def custom_id(request: Request, body: bytes) -> str:
 class BatchModel:
     """Gathers calls into batches and hands out their results.
 
-    `before_sending` is asked before anything is sent, and raises where nothing may be any more.
+    `before_sending` is asked before anything is sent, and raises where nothing may be any more. `waits` bounds how long
+    a server is asked for a batch that it does not give; `tell` is told meanwhile, and None once it does.
     """
 
     def __init__(
@@ -87,9 +107,12 @@ class BatchModel:
         earlier: Iterable[BatchRecord] = (),
         *,
         before_sending: Callable[[], None] = lambda: None,
+        waits: TransientPolicy | None = None,
+        tell: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._settings, self._group, self._write = settings, group, write
         self._before_sending = before_sending
+        self._waits, self._tell = waits or TransientPolicy(), tell
         self._client = make_client(settings, group, 4)
         self._pending: dict[str, _Waiting] = {}
         self._moved = asyncio.Event()
@@ -122,11 +145,11 @@ class BatchModel:
         )
         waiting = _Waiting(request, line, answer)
         sent = self._lines.pop(name, None)
+        if sent is not None and sent.failure is not None:
+            raise sent.failure  # and never into another batch: it is paid for
         if sent is not None and sent.results is None:
             sent.waiting[name] = waiting
-        elif sent is not None and sent.results is not None and (row := sent.results.get(name)) is not None:
-            self._hand_out(waiting, row)
-        else:
+        elif sent is None or sent.results is None or not self._handed_out(sent.results, name, waiting):
             self._pending[name] = waiting
             self._start_gathering()
         return await answer
@@ -196,40 +219,68 @@ class BatchModel:
     async def _poll(self, sent: _Sent) -> None:
         """Wait for a batch to end, then hand out its lines."""
         try:
-            batch = await self._ended(sent.batch_id)
-            sent.results = await self._results(batch)
+            await self._end(sent)
         except Exception as error:  # noqa: BLE001 - a poll that fails in any way must not leave games waiting
-            sent.results = BatchResults()
-            if sent.from_earlier_process:
-                self._send_again(sent)  # the provider knows no more of it
+            if sent.from_earlier_process and isinstance(error, _ForgottenError):
+                sent.results = BatchResults()
+                self._send_again(sent)
             else:
+                sent.failure = error
                 self._fail(sent.waiting.values(), error)
-            return
+
+    async def _end(self, sent: _Sent) -> None:
+        batch = await self._ended(sent.batch_id)
+        sent.results = await self._results(batch)
         if batch.status == "failed" and not sent.results:
             self._batch_refused(sent, batch)
             return
+        gone = TransientError(f"batch {sent.batch_id} ended ({batch.status}) without this call", status=503)
         for name, waiting in sent.waiting.items():
-            result = sent.results.get(name)
-            if result is None:
-                gone = TransientError(f"batch {sent.batch_id} ended ({batch.status}) without this call", status=503)
+            if not self._handed_out(sent.results, name, waiting):
                 self._fail([waiting], gone)
-            else:
-                self._hand_out(waiting, result)
 
     async def _ended(self, batch_id: str) -> Any:
-        """The batch once it has ended; a poll that fails is tried again."""
+        """The batch once it has ended."""
+        while True:
+            batch = await self._got(lambda: within(self._settings, self._client.batches.retrieve(batch_id)))
+            if getattr(batch, "status", None) in TERMINAL_STATUSES:
+                return batch
+            await asyncio.sleep(self._settings.batch_poll)
+
+    async def _got(self, get: Callable[[], Awaitable[T]]) -> T:
+        """What the server has of a batch that is paid for, tried again in bounds.
+
+        Raises:
+            ServerUnreachable: the server gave none in all that time.
+            RunError: it gave what cannot be taken, or this machine cannot take it.
+            _ForgottenError: it has it no more.
+        """
+        failures, began, told = 0, 0.0, False
         while True:
             try:
-                batch = await within(self._settings, self._client.batches.retrieve(batch_id))
+                got = await get()
             except CLIENT_ERRORS as error:
                 ours = map_client_error(error, self._settings, self._group)
+                if is_not_found(error):
+                    raise _ForgottenError(str(ours)) from without_secret_cause(error)
                 if not isinstance(ours, TransientError):
                     raise ours from without_secret_cause(error)
-                log.info("%s: cannot look at batch %s: %s", self._group, batch_id, ours)
+                failures += 1
+                began = began if failures > 1 else time.monotonic()
+                if is_unreadable(error):
+                    if failures >= min(self._waits.attempts, ours.attempts or self._waits.attempts):
+                        raise RunError(f"{ours}\n{_KEPT}") from without_secret_cause(error)
+                elif time.monotonic() - began + self._settings.batch_poll > self._waits.total_seconds:
+                    raise ServerUnreachable(f"{ours}\n{_KEPT}") from without_secret_cause(error)
+                log.info("%s: %s", self._group, ours)
+                if not told and failures >= FAILURES_TOLD:
+                    told = True
+                    self._tell(f"{ours}; {failures} times in a row, and trying on")
+                await asyncio.sleep(self._settings.batch_poll)
             else:
-                if getattr(batch, "status", None) in TERMINAL_STATUSES:
-                    return batch
-            await asyncio.sleep(self._settings.batch_poll)
+                if told:
+                    self._tell(None)
+                return got
 
     def _batch_refused(self, sent: _Sent, batch: Any) -> None:
         """Send a refused batch of an earlier process again; one of this process stops the run."""
@@ -255,33 +306,44 @@ class BatchModel:
         """The lines of both files, by name: finished lines of an expired batch count, and are charged."""
         results = BatchResults()
         self._opened.append(results)
-        for file_id in (batch.output_file_id, batch.error_file_id):
-            while file_id:
-                try:
-                    found = await within(self._settings, self._client.files.content(file_id), USUAL_FILE_BYTES)
-                    break
-                except CLIENT_ERRORS as error:
-                    ours = map_client_error(error, self._settings, self._group)
-                    if not isinstance(ours, TransientError):
-                        raise ours from without_secret_cause(error)
-                    await asyncio.sleep(self._settings.batch_poll)
+        for file_id in (getattr(batch, "output_file_id", None), getattr(batch, "error_file_id", None)):
             if file_id:
-                results.add(found.response.extensions[FILE])
+                results.add(await self._got(partial(self._content, file_id)))
         return results
 
-    def _hand_out(self, waiting: _Waiting, row: Row) -> None:
-        if waiting.answer.done():
-            return
-        response, problem = row.response, row.error
+    async def _content(self, file_id: str) -> IO[bytes]:
+        found = await within(self._settings, self._client.files.content(file_id), USUAL_FILE_BYTES)
+        file: IO[bytes] = found.response.extensions[FILE]
+        return file
+
+    def _handed_out(self, results: BatchResults, name: str, waiting: _Waiting) -> bool:
+        """Whether the results have a line of this name; then the one who waits has what became of it."""
         try:
-            if problem or row.status != 200:
-                body = problem or response.get("body")
-                raise classified(row.status, body, {}, self._settings, self._group)
-            body = orjson.dumps(response.get("body"))
-            completion = read_completion(body, {}, waiting.request, self._settings, latency_ms=0.0, altered=row.altered)
-            waiting.answer.set_result(completion)
+            row = results.get(name)
+            if row is None:
+                return False
+            if not waiting.answer.done():
+                waiting.answer.set_result(self._completion(waiting.request, row))
         except NipRunError as error:
-            waiting.answer.set_exception(error)
+            self._fail([waiting], error)
+        except Exception as error:  # noqa: BLE001 - an odd line is its own call's failure, and no other's
+            here = where(self._settings, self._group)
+            unreadable = TransientError(f"{here} sent a line that cannot be read ({type(error).__name__})")
+            self._fail([waiting], unreadable)
+        return True
+
+    def _completion(self, request: Request, row: Row) -> Completion:
+        body = row.response.get("body")
+        if row.error or row.status != 200:
+            raise classified(row.status, row.error or body, {}, self._settings, self._group)
+        try:
+            content = orjson.dumps(body)
+        except TypeError:
+            if not isinstance(body, dict):
+                raise
+            # Lists in lists in lists. What makes an answer is kept without the rest, which a journal could not take.
+            content = orjson.dumps({name: body[name] for name in ("choices", "model", "usage") if name in body})
+        return read_completion(content, {}, request, self._settings, latency_ms=0.0, altered=row.altered)
 
     def _fail(self, waiting: Iterable[_Waiting], error: BaseException) -> None:
         for one in waiting:

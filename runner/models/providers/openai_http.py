@@ -12,14 +12,15 @@ import functools
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from typing import Any, ClassVar, Final
 
 import aiohttp
 import httpx2
 import orjson
 
-from runner.models.providers.bodies import BodyError, Places, TooLongError, read_body, read_start, read_to
+from runner.models.providers.bodies import BodyError, OnePlace, Places, TooLongError, read_body, read_start, read_to
 from runner.redaction import Redactor, current_redactor
 
 CONNECT_SECONDS = 10.0
@@ -39,6 +40,8 @@ MAX_HEADERS: Final = 128
 
 ALTERED: Final = "nip_run_altered"
 TO_DISK: Final = "nip_run_to_disk"
+HELD_PLACE: ContextVar[OnePlace | None] = ContextVar("held_place", default=None)
+"""The place for the body of this task's call, held by whoever parses it; without one it is given back here."""
 FILE: Final = "nip_run_file"
 LEAN: Final = "nip_run_lean"
 
@@ -47,8 +50,40 @@ class UnreadableError(httpx2.ReadError):
     """An answer came whose body cannot be taken."""
 
 
+class UnsendableError(ValueError):
+    """A request that cannot go out as it is: no server has seen it."""
+
+
 class TooLargeError(UnreadableError):
     """An answer came that is larger than any is allowed to be."""
+
+
+class DiskError(OSError):
+    """This machine has no room for a file that a server sends."""
+
+
+class _OnDisk:
+    """A file without a name in the temporary folder, whose failures are told from the server's."""
+
+    def __init__(self) -> None:
+        with _disk_errors():
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
+
+    def write(self, data: bytes) -> None:
+        with _disk_errors():
+            self.file.write(data)
+
+    def flush(self) -> None:
+        with _disk_errors():
+            self.file.flush()
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"cannot keep a file of results in the temporary folder: {error.strerror}") from error
 
 
 @functools.cache
@@ -106,7 +141,7 @@ class Transport(httpx2.AsyncBaseTransport):
             redactor = self._redactor = current_redactor()  # by the first call all keys of a spec have been read
         timeout = request.extensions.get("timeout", {})
         request.headers["accept-encoding"] = "identity"
-        with _mapped_errors():
+        with _mapped_errors(), _unsendable_told():
             answer = await session.request(
                 request.method,
                 str(request.url),
@@ -117,6 +152,7 @@ class Transport(httpx2.AsyncBaseTransport):
                     sock_connect=timeout.get("connect"), sock_read=timeout.get("read"), connect=timeout.get("pool")
                 ),
             )
+        with _mapped_errors():
             try:
                 return await self._read(answer, request, redactor)
             finally:
@@ -134,15 +170,20 @@ class Transport(httpx2.AsyncBaseTransport):
             if answer.status >= 300:
                 content = _clean_error(await read_start(pieces, encoding, MAX_ERROR_BYTES), redactor)
             elif request.extensions.get(TO_DISK):
-                file = extensions[FILE] = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
+                disk = _OnDisk()
                 try:
-                    await read_to(pieces, encoding, MAX_FILE_BYTES, file)
+                    await read_to(pieces, encoding, MAX_FILE_BYTES, disk)
+                    disk.flush()
                 except BaseException:
-                    file.close()
+                    with suppress(OSError):  # it tries to flush once more
+                        disk.file.close()
                     raise
+                extensions[FILE] = disk.file
             else:
-                content = await read_body(pieces, encoding, MAX_ANSWER_BYTES, self._places)
-                cleaned = without_secrets(content, redactor)
+                held = HELD_PLACE.get()
+                with nullcontext(held) if held is not None else self._places.one() as place:
+                    content = await read_body(pieces, encoding, MAX_ANSWER_BYTES, place)
+                    cleaned = without_secrets(content, redactor)
                 if cleaned is not content:
                     content, extensions[ALTERED] = cleaned, True
         except TooLongError as error:
@@ -215,6 +256,15 @@ def _mapped_errors() -> Iterator[None]:
         raise httpx2.ConnectTimeout(str(error)) from error
     except aiohttp.ClientPayloadError as error:
         raise httpx2.ReadError(str(error)) from error
+
+
+@contextmanager
+def _unsendable_told() -> Iterator[None]:
+    """What aiohttp refuses to send: all that is wrong with an answer it raises as errors of its own."""
+    try:
+        yield
+    except ValueError as error:
+        raise UnsendableError(str(error)) from error
 
 
 class LeanHttp(httpx2.AsyncClient):
