@@ -24,6 +24,7 @@ MIN_LENGTH = 12
 _NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
 _HEADERS = re.compile(r"HEADERS", re.IGNORECASE)
 _BEARER = re.compile(r"(bearer)(?>(?:[\s:=+]|%20|\\u0020)+)(?!\[secret removed\])[^\s\"'<>,;]+", re.IGNORECASE)
+_ASCII = re.compile(rb"\\u00([2-7][0-9a-fA-F])")
 _ESCAPES = (b"\\u00", b"\\/")
 """How JSON may spell a character of ASCII that it need not escape."""
 
@@ -80,7 +81,12 @@ class Redactor:
 
     def may_be_escaped(self, data: bytes) -> bool:
         """Whether JSON could hold a value with escapes, so that it must be looked at after they are undone."""
-        return bool(self._forms) and (_ESCAPES[0] in data or _ESCAPES[1] in data)
+        return bool(self._forms) and has_escapes(data)
+
+    def redact_escaped(self, data: bytes) -> bytes:
+        """What is JSON, or was to be, without values that are spelled in escapes: the very same where it had none."""
+        plain = _without_escapes(data)
+        return self.redact(plain) if self.finds(plain) else data
 
     def redact(self, data: bytes) -> bytes:
         """The bytes without the values."""
@@ -100,6 +106,11 @@ class Redactor:
         return _BEARER.sub(rf"\1 {REMOVED}", text) if "earer" in text.lower() else text
 
 
+def has_escapes(data: bytes) -> bool:
+    """Whether JSON has an escape in which a character of a value may be spelled."""
+    return _ESCAPES[0] in data or _ESCAPES[1] in data
+
+
 def redacted(text: str) -> str:
     """A text without any secret that this process knows."""
     return current_redactor().text(text)
@@ -116,6 +127,18 @@ def _forms(value: str) -> Iterator[bytes]:
     yield raw.hex().upper().encode()
     for offset in range(3):
         yield from _base64(raw, offset)
+
+
+def _without_escapes(data: bytes) -> bytes:
+    """JSON with each character of ASCII as itself. It may be of any depth, and damaged: no parser is asked."""
+    # Backslashes in pairs are set aside, under an escape that there is not; each that is left then begins an escape.
+    data = data.replace(b"\\\\", b"\\\0").replace(b"\\/", b"/")
+    return _ASCII.sub(lambda found: _character(int(found[1], 16)), data).replace(b"\\\0", b"\\\\")
+
+
+def _character(code: int) -> bytes:
+    """A character as it stands in a text of JSON."""
+    return b"\\%c" % code if code in b'"\\' else b"%c" % code
 
 
 def _base64(raw: bytes, offset: int) -> Iterator[bytes]:

@@ -196,11 +196,12 @@ def without_secrets(body: bytes, redactor: Redactor) -> bytes:
     if redactor.finds(body):
         body = redactor.redact(body)
     if redactor.may_be_escaped(body):
-        # Written again, JSON has no escape that it does not need. What is no JSON is no answer, and shown as an error.
+        # Written again, JSON has no escape that it does not need.
         try:
             canonical = orjson.dumps(orjson.loads(body))
         except (orjson.JSONDecodeError, TypeError, RecursionError):
-            return body
+            # No JSON, or nested deeper than the library writes: others may read it all the same.
+            return redactor.redact_escaped(body)
         if redactor.finds(canonical):
             return redactor.redact(canonical)
     return body
