@@ -20,6 +20,8 @@ from urllib.parse import quote
 
 REMOVED = "[secret removed]"
 MIN_LENGTH = 12
+WIDEST = 16
+"""Bytes of a text that one character of a value may take: `&#x0000073;`, and white space around it."""
 
 _NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
 _HEADERS = re.compile(r"HEADERS", re.IGNORECASE)
@@ -70,6 +72,8 @@ class Redactor:
         # The longest first: one may be a part of another.
         known = sorted({value for value in values if len(value) >= MIN_LENGTH}, key=lambda v: (-len(v), v))
         self._forms = tuple(dict.fromkeys(form for value in known for form in _forms(value)))
+        self.reach = WIDEST * max(map(len, known), default=0)
+        """The most that a value takes of a text, however it is spelled."""
         self._spelled = tuple(re.compile("".join(_spelled(c) for c in value)) for value in known)
 
     def finds(self, data: bytes) -> bool:
@@ -104,6 +108,23 @@ class Redactor:
             for pattern in self._spelled:
                 text = pattern.sub(REMOVED, text)
         return _BEARER.sub(rf"\1 {REMOVED}", text) if "earer" in text.lower() else text
+
+    def start(self, data: bytes, length: int) -> str:
+        """The first characters of a text without the values, however long it is: searched first, and cut then.
+
+        Of a value that begins in what is searched and ends beyond, nothing is left.
+        """
+        searched = data[: length + self.reach]
+        text = self.text(searched.decode("utf-8", "replace"))
+        if len(searched) == length + self.reach:
+            text = text[: max(len(text) - self.reach, 0)]
+        return text[:length]
+
+    def end(self, data: bytes, length: int) -> str:
+        """The last characters of a text, as `start` gives the first."""
+        searched = data[-(length + self.reach) :]
+        text = self.text(searched.decode("utf-8", "replace"))
+        return (text[self.reach :] if len(searched) == length + self.reach else text)[-length:]
 
 
 def has_escapes(data: bytes) -> bool:

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import AsyncIterable, Iterator
 from typing import Protocol
 
+from runner.redaction import redacted
+
 FREE_BYTES = 256 << 10
 """What every body may have without a place: nearly all answers are smaller."""
 PLACES = 4
@@ -167,4 +169,4 @@ def unpacker_for(encoding: str) -> Unpacker | None:
         case "deflate":
             return Unpacker(zlib.MAX_WBITS)
         case _:
-            raise BodyError(f"it is packed as {encoding[:40]!r}, which nobody asked for")
+            raise BodyError(f"it is packed as {redacted(encoding)[:40]!r}, which nobody asked for")

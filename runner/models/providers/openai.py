@@ -125,7 +125,7 @@ def without_secret_cause(error: Exception) -> Exception | None:
 CLIENT_ERRORS = (
     openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError, ValueError, RecursionError,
 )  # fmt: skip
-"""All that the client and its transport raise for a call; `aiohttp` lets its own errors for broken HTTP through."""
+"""All that the client and its transport raise for a call."""
 
 
 SLOWEST = 64 << 10

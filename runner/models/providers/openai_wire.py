@@ -74,7 +74,7 @@ def read_completion(
         data, problem, changed = read_json(content, current_redactor())
         altered = tuple(dict.fromkeys((*changed, *altered)))
     if problem:
-        start = escape_controls(redacted(content[:60].decode("utf-8", "replace")))
+        start = escape_controls(current_redactor().start(content, 60))
         raise TransientError(f"{here} sent no JSON ({problem}): {start!r}")
     if not isinstance(data, dict):
         raise TransientError(f"{here} sent JSON that is no completion")
