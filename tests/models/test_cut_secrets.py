@@ -93,7 +93,7 @@ def test_an_end_has_no_piece_of_a_value_at_its_cut() -> None:
 
 
 def test_an_error_of_a_library_is_told_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROW_VARIABLE", KEY)
+    monkeypatch.setenv("SOME_API_KEY", KEY)
     error = ValueError("no number:")
     error.__cause__ = OSError(f"x {KEY}")
     assert not tells(str(map_client_error(error, settings(), "small")))
