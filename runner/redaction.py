@@ -6,7 +6,9 @@ they would be found in honest text.
 
 What is found: a value as it is, escaped in JSON, percent-encoded, in hexadecimal, and in Base64 at any place of what
 was encoded (`Bearer VALUE`, `user:VALUE`, a whole dump of headers). In texts of errors also with any of its characters
-as `\u0041`, `%41` or `&#65;`. What is not found: a value in pieces, in other letters, compressed, encoded twice.
+as `\u0041`, `%41` or `&#65;`, and in any of the other forms with white space anywhere in it: Base64 in lines of 76, a
+header that was folded, hexadecimal in pairs (the stretch is removed, white space and all). What is not found: a value
+in pieces with something else between, in other letters, compressed, encoded twice.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ from urllib.parse import quote
 
 REMOVED = "[secret removed]"
 MIN_LENGTH = 12
+WIDEST = 16
+"""Bytes of a text that one character of a value may take: `&#x0000073;`, and white space around it."""
 
 _NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
 _HEADERS = re.compile(r"HEADERS", re.IGNORECASE)
 _BEARER = re.compile(r"(bearer)(?>(?:[\s:=+]|%20|\\u0020)+)(?!\[secret removed\])[^\s\"'<>,;]+", re.IGNORECASE)
+_GAP = r"(?:\s|\\[nrt])*"
+_ASCII = re.compile(rb"\\u00([2-7][0-9a-fA-F])")
 _ESCAPES = (b"\\u00", b"\\/")
 """How JSON may spell a character of ASCII that it need not escape."""
 
@@ -69,6 +75,10 @@ class Redactor:
         # The longest first: one may be a part of another.
         known = sorted({value for value in values if len(value) >= MIN_LENGTH}, key=lambda v: (-len(v), v))
         self._forms = tuple(dict.fromkeys(form for value in known for form in _forms(value)))
+        joined = (b"".join(form.split()) for form in self._forms)
+        self._bare = tuple(dict.fromkeys(form for form in joined if len(form) >= MIN_LENGTH))
+        self.reach = WIDEST * max(map(len, known), default=0)
+        """The most that a value takes of a text, however it is spelled."""
         self._spelled = tuple(re.compile("".join(_spelled(c) for c in value)) for value in known)
 
     def finds(self, data: bytes) -> bool:
@@ -80,7 +90,12 @@ class Redactor:
 
     def may_be_escaped(self, data: bytes) -> bool:
         """Whether JSON could hold a value with escapes, so that it must be looked at after they are undone."""
-        return bool(self._forms) and (_ESCAPES[0] in data or _ESCAPES[1] in data)
+        return bool(self._forms) and has_escapes(data)
+
+    def redact_escaped(self, data: bytes) -> bytes:
+        """What is JSON, or was to be, without values that are spelled in escapes: the very same where it had none."""
+        plain = _without_escapes(data)
+        return self.redact(plain) if self.finds(plain) else data
 
     def redact(self, data: bytes) -> bytes:
         """The bytes without the values."""
@@ -97,7 +112,42 @@ class Redactor:
         if "\\" in text or "%" in text or "&#" in text:
             for pattern in self._spelled:
                 text = pattern.sub(REMOVED, text)
+        text = self._joined(text)
         return _BEARER.sub(rf"\1 {REMOVED}", text) if "earer" in text.lower() else text
+
+    def _joined(self, text: str) -> str:
+        """A text without the values that have white space in them, be it spelled as JSON does."""
+        words = text.replace("\\n", " ").replace("\\r", " ").replace("\\t", " ") if "\\" in text else text
+        data = "".join(words.split()).encode("utf-8", "surrogatepass")
+        if len(data) < MIN_LENGTH or not any(form in data for form in self._bare):
+            return text
+        for form in self._bare:
+            if form in data:
+                gaps = _GAP.join(map(re.escape, form.decode("utf-8", "surrogateescape")))
+                text = re.sub(gaps, REMOVED, text)
+        return text
+
+    def start(self, data: bytes, length: int) -> str:
+        """The first characters of a text without the values, however long it is: searched first, and cut then.
+
+        Of a value that begins in what is searched and ends beyond, nothing is left.
+        """
+        searched = data[: length + self.reach]
+        text = self.text(searched.decode("utf-8", "replace"))
+        if len(searched) == length + self.reach:
+            text = text[: max(len(text) - self.reach, 0)]
+        return text[:length]
+
+    def end(self, data: bytes, length: int) -> str:
+        """The last characters of a text, as `start` gives the first."""
+        searched = data[-(length + self.reach) :]
+        text = self.text(searched.decode("utf-8", "replace"))
+        return (text[self.reach :] if len(searched) == length + self.reach else text)[-length:]
+
+
+def has_escapes(data: bytes) -> bool:
+    """Whether JSON has an escape in which a character of a value may be spelled."""
+    return _ESCAPES[0] in data or _ESCAPES[1] in data
 
 
 def redacted(text: str) -> str:
@@ -116,6 +166,18 @@ def _forms(value: str) -> Iterator[bytes]:
     yield raw.hex().upper().encode()
     for offset in range(3):
         yield from _base64(raw, offset)
+
+
+def _without_escapes(data: bytes) -> bytes:
+    """JSON with each character of ASCII as itself. It may be of any depth, and damaged: no parser is asked."""
+    # Backslashes in pairs are set aside, under an escape that there is not; each that is left then begins an escape.
+    data = data.replace(b"\\\\", b"\\\0").replace(b"\\/", b"/")
+    return _ASCII.sub(lambda found: _character(int(found[1], 16)), data).replace(b"\\\0", b"\\\\")
+
+
+def _character(code: int) -> bytes:
+    """A character as it stands in a text of JSON."""
+    return b"\\%c" % code if code in b'"\\' else b"%c" % code
 
 
 def _base64(raw: bytes, offset: int) -> Iterator[bytes]:

@@ -56,6 +56,35 @@ def test_what_follows_bearer_in_an_error_is_removed_whatever_it_is(said: str) ->
     assert REDACTOR.text(cleaned) == cleaned
 
 
+ENCODED = base64.encodebytes(b"authorization: Bearer " + KEY.encode() * 3).decode()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        KEY.encode().hex(" "), KEY.encode().hex(" ").upper(), KEY.encode().hex("\n", 16), f"{KEY[:9]}\r\n {KEY[9:]}",
+        f"{KEY[:9]}\\r\\n\\t{KEY[9:]}", " ".join(KEY), quote(KEY, safe="").replace("%", "\n%"),
+    ],
+)  # fmt: skip
+def test_a_text_of_an_error_has_it_with_no_white_space_in_it(form: str) -> None:
+    assert REDACTOR.text(f"you sent {form}, twice: {form}") == f"you sent {REMOVED}, twice: {REMOVED}"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\\n", "\\r\\n"])
+def test_base64_in_lines_is_found(end: str) -> None:
+    for width in (20, 64, 76):
+        whole = ENCODED.replace("\n", "")
+        lines = end.join(whole[at : at + width] for at in range(0, len(whole), width))
+        assert len("".join(REDACTOR.text(lines).replace(REMOVED, "").replace("\\n", "").split())) < len(whole) // 2
+
+
+@pytest.mark.parametrize("text", ["a b " * 20_000, "s " * 30_000, "s" + " " * 65_000, "s\\n" * 20_000, "\n" * 65_000])
+def test_no_white_space_takes_long(text: str) -> None:
+    started = time.process_time()
+    REDACTOR.text(text + " ".join(KEY) + text)
+    assert time.process_time() - started < 2
+
+
 @pytest.mark.parametrize("text", ["", "a bear", "the bearer", "100 % \\ &# sure", "sk-Loop", "\ud800 \0 ü"])
 def test_honest_text_stays(text: str) -> None:
     assert REDACTOR.text(text) == text

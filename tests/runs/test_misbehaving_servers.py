@@ -69,6 +69,7 @@ ENDS: dict[str, End] = {
     **dict.fromkeys(
         (
             "key in an answer", "key in an answer, escaped", "key in an answer, slashes escaped",
+            "key in an answer, escaped and deep",
         ),
         answer(f"{REMOVED} {GOOD}", "secret"),
     ),
@@ -100,6 +101,7 @@ ENDS: dict[str, End] = {
     ),
     "bad UTF-8": answer(f"\ufffd\ufffd\ufffd\ufffd {GOOD}", "bytes"),
     "half of a pair": answer(f"\ufffd {GOOD}", "bytes"),
+    "half of a pair, deep": answer(f"\ufffd {GOOD}", "bytes"),
     "two halves the wrong way round": answer(f"\ufffd\ufffd {GOOD}", "bytes"),
     "byte-order mark": answer(GOOD, "bytes"),
     "NUL in a text": answer(f"\0 {GOOD}"),

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from runner.redaction import redacted
+
 FREE_BYTES = 256 << 10
 """What a body may have without a place: nearly all answers are smaller."""
 LEAST_FREE_BYTES = 16 << 10
@@ -194,4 +196,4 @@ def unpacker_for(encoding: str) -> Unpacker | None:
         case "deflate":
             return Unpacker(zlib.MAX_WBITS)
         case _:
-            raise BodyError(f"it is packed as {encoding[:40]!r}, which nobody asked for")
+            raise BodyError(f"it is packed as {redacted(encoding)[:40]!r}, which nobody asked for")

@@ -53,7 +53,8 @@ def repaired(content: bytes) -> bytes | None:
         data, _ = decoder.raw_decode(text)
         # UTF-16 joins the halves of pairs that were spelled one by one, and knows those that are alone.
         whole = json.dumps(data, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return orjson.dumps(orjson.loads(whole))
+        orjson.loads(whole)
+        return whole.encode()  # not written again: what may be read is nested deeper than what can be written
     except (ValueError, RecursionError):
         return None
 

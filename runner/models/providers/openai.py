@@ -35,6 +35,7 @@ from runner.models.providers.openai_http import (
     HELD_PLACE,
     DiskError,
     LeanHttp,
+    NoConnectionError,
     TooLargeError,
     UnreadableError,
     UnsendableError,
@@ -122,7 +123,7 @@ def _unanswered(said: str, error: Exception) -> NipRunError:
             "this process may open no more files; lower rollouts.concurrency or raise `ulimit -n`, and run the same "
             "command again: everything that was paid for is kept"
         )
-    return TransientError(said, unreachable=isinstance(error.__cause__, (httpx2.ConnectError, httpx2.ConnectTimeout)))
+    return TransientError(said, unreachable=isinstance(error.__cause__, NoConnectionError))
 
 
 def _has_too_many_files(error: BaseException | None) -> bool:
@@ -156,7 +157,7 @@ def without_secret_cause(error: Exception) -> Exception | None:
 CLIENT_ERRORS = (
     openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError, ValueError, RecursionError,
 )  # fmt: skip
-"""All that the client and its transport raise for a call; `aiohttp` lets its own errors for broken HTTP through."""
+"""All that the client and its transport raise for a call."""
 
 
 SLOWEST = 64 << 10

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 import aiohttp
 import httpx2
 import orjson
+from aiohttp.http_exceptions import HttpProcessingError
 
 from runner.models.providers.bodies import BodyError, OnePlace, Places, TooLongError, read_body, read_start, read_to
 from runner.redaction import Redactor, current_redactor
@@ -44,6 +45,10 @@ HELD_PLACE: ContextVar[OnePlace | None] = ContextVar("held_place", default=None)
 """The place for the body of this task's call, held by whoever parses it; without one it is given back here."""
 FILE: Final = "nip_run_file"
 LEAN: Final = "nip_run_lean"
+
+
+_BROKEN: Final = (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, HttpProcessingError)
+"""What `aiohttp` raises over what a server sends. Their texts quote its first 100 bytes, be they half a key."""
 
 
 class UnreadableError(httpx2.ReadError):
@@ -139,9 +144,24 @@ class Transport(httpx2.AsyncBaseTransport):
         redactor = self._redactor
         if redactor is None:
             redactor = self._redactor = current_redactor()  # by the first call all keys of a spec have been read
+        try:
+            return await self._exchange(session, request, redactor)
+        except aiohttp.ServerDisconnectedError:
+            failed: httpx2.TransportError = httpx2.ConnectTimeout("it closed the connection without an answer")
+        except aiohttp.ClientConnectionError as error:  # whatever keeps an answer from coming, a time-out included
+            no_connection = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
+            raise (NoConnectionError if no_connection else httpx2.ConnectTimeout)(str(error)) from error
+        except _BROKEN as error:
+            failed = httpx2.ReadError(f"what it sends is no HTTP, damaged or cut off ({_root(error)})")
+        # Outside, so that the library's error is not held: it tells pieces of what came, and keys are found whole.
+        raise failed
+
+    async def _exchange(
+        self, session: aiohttp.ClientSession, request: httpx2.Request, redactor: Redactor
+    ) -> httpx2.Response:
         timeout = request.extensions.get("timeout", {})
         request.headers["accept-encoding"] = "identity"
-        with _mapped_errors(), _unsendable_told():
+        with _unsendable_told():
             answer = await session.request(
                 request.method,
                 str(request.url),
@@ -152,12 +172,11 @@ class Transport(httpx2.AsyncBaseTransport):
                     sock_connect=timeout.get("connect"), sock_read=timeout.get("read"), connect=timeout.get("pool")
                 ),
             )
-        with _mapped_errors():
-            try:
-                return await self._read(answer, request, redactor)
-            finally:
-                # Closed and not given back where its body was not read to the end.
-                answer.release() if answer.content.at_eof() else answer.close()
+        try:
+            return await self._read(answer, request, redactor)
+        finally:
+            # Closed and not given back where its body was not read to the end.
+            answer.release() if answer.content.at_eof() else answer.close()
 
     async def _read(
         self, answer: aiohttp.ClientResponse, request: httpx2.Request, redactor: Redactor
@@ -168,7 +187,7 @@ class Transport(httpx2.AsyncBaseTransport):
         content = b""
         try:
             if answer.status >= 300:
-                content = _clean_error(await read_start(pieces, encoding, MAX_ERROR_BYTES), redactor)
+                content = _clean_error(await read_start(pieces, encoding, MAX_ERROR_BYTES + redactor.reach), redactor)
             elif request.extensions.get(TO_DISK):
                 disk = _OnDisk()
                 try:
@@ -200,6 +219,13 @@ class Transport(httpx2.AsyncBaseTransport):
             await session.close()
 
 
+def _root(error: BaseException) -> str:
+    """The kind of the error that began it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return type(error).__name__
+
+
 def _data(request: httpx2.Request) -> Any:
     try:
         return request.content or None
@@ -228,8 +254,8 @@ def _headers(answer: aiohttp.ClientResponse, redactor: Redactor) -> list[tuple[b
 
 
 def _clean_error(body: bytes, redactor: Redactor) -> bytes:
-    """An error's text without secrets; what is no text in it is of no use."""
-    return redactor.text(body.decode("utf-8", "replace")).encode("utf-8", "replace")
+    """The start of an error's text without secrets; what is no text in it is of no use."""
+    return redactor.start(body, MAX_ERROR_BYTES).encode("utf-8", "replace")
 
 
 def without_secrets(body: bytes, redactor: Redactor) -> bytes:
@@ -237,25 +263,15 @@ def without_secrets(body: bytes, redactor: Redactor) -> bytes:
     if redactor.finds(body):
         body = redactor.redact(body)
     if redactor.may_be_escaped(body):
-        # Written again, JSON has no escape that it does not need. What is no JSON is no answer, and shown as an error.
+        # Written again, JSON has no escape that it does not need.
         try:
             canonical = orjson.dumps(orjson.loads(body))
         except (orjson.JSONDecodeError, TypeError, RecursionError):
-            return body
+            # No JSON, or nested deeper than the library writes: others may read it all the same.
+            return redactor.redact_escaped(body)
         if redactor.finds(canonical):
             return redactor.redact(canonical)
     return body
-
-
-@contextmanager
-def _mapped_errors() -> Iterator[None]:
-    """The errors of aiohttp as those that OpenAI's client expects of its transport."""
-    try:
-        yield
-    except aiohttp.ClientConnectionError as error:  # whatever keeps an answer from coming, a time-out included
-        raise httpx2.ConnectTimeout(str(error)) from error
-    except aiohttp.ClientPayloadError as error:
-        raise httpx2.ReadError(str(error)) from error
 
 
 @contextmanager
@@ -265,6 +281,10 @@ def _unsendable_told() -> Iterator[None]:
         yield
     except ValueError as error:
         raise UnsendableError(str(error)) from error
+
+
+class NoConnectionError(httpx2.ConnectTimeout):
+    """No connection was made: nobody is there, or nobody answers."""
 
 
 class LeanHttp(httpx2.AsyncClient):

@@ -8,21 +8,24 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from runner.errors import ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
 from runner.models.base import Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
-from runner.models.providers.lenient_json import parsed, read_json
+from runner.models.providers.lenient_json import SECRET_ALTERED, parsed, read_json
 from runner.models.settings import ModelSettings
-from runner.redaction import current_redactor, redacted
+from runner.redaction import Redactor, current_redactor, has_escapes, redacted
 from runner.text import escape_controls
 
 BASE_URL = "https://api.openai.com/v1"
 MAX_COUNT = 1 << 40
 MAX_OTHER_BYTES = 64 << 10
 MAX_REASON = 200
+MARGIN = 32
+"""So many levels deeper than it came must an answer's field be writable: records and tables put it into theirs."""
 
 BILLING = frozenset(
     (
@@ -71,7 +74,7 @@ def read_completion(
         data, problem, changed = read_json(content, current_redactor())
         altered = tuple(dict.fromkeys((*changed, *altered)))
     if problem:
-        start = escape_controls(redacted(content[:60].decode("utf-8", "replace")))
+        start = escape_controls(current_redactor().start(content, 60))
         raise TransientError(f"{here} sent no JSON ({problem}): {start!r}")
     if not isinstance(data, dict):
         raise TransientError(f"{here} sent JSON that is no completion")
@@ -83,7 +86,7 @@ def read_completion(
         raise TransientError(f"{here} sent a completion without choices")
     other = _other(data)
     model = data.get("model")
-    return Completion(
+    completion = Completion(
         choices,
         model if isinstance(model, str) else settings.name,
         _usage(data.get("usage"), request, choices),
@@ -91,13 +94,34 @@ def read_completion(
         other=other,
         altered=altered,
     )
+    return _searched(completion, current_redactor()) if has_escapes(content) else completion
+
+
+def _searched(completion: Completion, redactor: Redactor) -> Completion:
+    """A completion whose texts were spelled in escapes, without what is a secret now that they are undone."""
+
+    def clean(text: str | None) -> str | None:
+        return text if text is None else redactor.redact(text.encode()).decode()
+
+    cleaned = replace(
+        completion,
+        choices=tuple(Choice(*map(clean, (c.text, c.finish_reason, c.refusal))) for c in completion.choices),
+        model=clean(completion.model) or "",
+        other={} if redactor.finds(orjson.dumps(completion.other)) else completion.other,
+    )
+    if cleaned == completion:
+        return completion
+    return replace(cleaned, altered=tuple(dict.fromkeys((*completion.altered, SECRET_ALTERED))))
 
 
 def _other(data: Mapping[str, Any]) -> dict[str, Any]:
     """The other fields of an answer, for the journal; none of them where they do not fit into it."""
     other = {name: value for name, value in data.items() if name not in ("choices", "model", "usage", "object")}
+    deeper: Any = other
+    for _ in range(MARGIN):
+        deeper = [deeper]
     try:
-        return other if len(orjson.dumps(other)) <= MAX_OTHER_BYTES else {}
+        return other if len(orjson.dumps(deeper)) <= MAX_OTHER_BYTES else {}
     except (TypeError, ValueError, RecursionError):
         return {}
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
-from runner.redaction import redacted
+from runner.redaction import current_redactor
 from runner.spec.checks.command import _PLACEHOLDER, command_problems
 from runner.spec.trainers import TrainerSettings
 from runner.storage.files import append_to, make_folder, make_folders, open_own, open_to_read, read_bounded
@@ -241,8 +241,9 @@ def _log_tail(folder: Path) -> str:
     """The last lines of the log, safe for a terminal: a trainer has our environment, and may print it."""
     try:
         with os.fdopen(open_own(folder / "trainer.log", os.O_RDONLY), "rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - LOG_BYTES, 0))
-            text = redacted(file.read().decode("utf-8", "replace"))
+            redactor = current_redactor()
+            file.seek(max(file.seek(0, os.SEEK_END) - LOG_BYTES - redactor.reach, 0))
+            text = redactor.end(file.read(LOG_BYTES + redactor.reach), LOG_BYTES)
     except OSError as error:
         return f"no log: {error.strerror}"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]

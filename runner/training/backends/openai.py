@@ -152,7 +152,10 @@ class OpenAiBackend:
         if status == "validating_files":
             self._check_validating_time(job, name)
         return JobStatus(
-            JobState.RUNNING, None, f"{name}: {_RUNNING_STATUSES.get(status, escape_controls(status)[:80])}", facts
+            JobState.RUNNING,
+            None,
+            f"{name}: {_RUNNING_STATUSES.get(status, escape_controls(redacted(status))[:80])}",
+            facts,
         )
 
     def _check_validating_time(self, job: FineTuneJob, name: str) -> None:
@@ -355,7 +358,9 @@ def _with_id(found: Any) -> Any:
     """
     name = getattr(found, "id", None)
     if not isinstance(name, str) or not name:
-        raise TransientError(f"the server sent {escape_controls(str(found))[:80]!r} where an object with an id was due")
+        raise TransientError(
+            f"the server sent {escape_controls(redacted(str(found)))[:80]!r} where an object with an id was due"
+        )
     return found
 
 

@@ -152,6 +152,8 @@ JSON = json.dumps(completion()).encode()
 CHUNKED = head("200 OK", "transfer-encoding: chunked")
 CLOSED = head("200 OK", "connection: close")
 DEEP = b"[" * 100_000
+DEEP_FIELD = b', "more": ' + b"[" * 300 + b"]" * 300 + b"}"
+"""The end of an answer whose field is nested deeper than the library writes."""
 BLOCK = b"x" * (1 << 16)
 _raw_deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
 RAW_DEFLATED = _raw_deflate.compress(JSON) + _raw_deflate.flush()
@@ -241,6 +243,9 @@ ROWS: Mapping[str, Says] = {
     "key in an answer that is no UTF-8": kept(
         json.dumps(completion("KEY ? " + GOOD)).encode().replace(b"?", b"\xff").replace(b"KEY", b"KEY_ESCAPED")
     ),
+    "key in an answer, escaped and deep": kept(
+        json.dumps(completion("KEY " + GOOD)).encode().replace(b"KEY", b"KEY_ESCAPED")[:-1] + DEEP_FIELD
+    ),
     "key in another field": replied(completion(headers={"authorization": "Bearer KEY"})),
     "key in the name of a field": replied(completion(KEY=1)),
     "key in the model": replied(completion(model="KEY")),
@@ -298,6 +303,7 @@ ROWS: Mapping[str, Says] = {
     # Bytes that are no text
     "bad UTF-8": kept(json.dumps(completion("? " + GOOD)).encode().replace(b"?", b"\xff\xfe\xc0\xaf")),
     "half of a pair": replied(completion("\ud800 " + GOOD)),
+    "half of a pair, deep": kept(json.dumps(completion("\ud800 " + GOOD)).encode()[:-1] + DEEP_FIELD),
     "two halves the wrong way round": replied(completion("\udc00\ud800 " + GOOD)),
     "byte-order mark": kept(b"\xef\xbb\xbf" + JSON),
     "NUL in a text": replied(completion("\0 " + GOOD)),
