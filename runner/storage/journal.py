@@ -266,12 +266,12 @@ class Journal:
                 end += written
             if self._durable:
                 self._disk.fsync(self._fd)
-        except OSError as error:
-            self._failure = error
+        except (OSError, MemoryError) as error:
+            self._failure = error if isinstance(error, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             with suppress(OSError):
                 # Where this fails too, opening cuts the torn line off; whole unacknowledged lines do no harm.
                 self._disk.truncate(self._fd, self._end)
-            raise self._cannot(error) from error
+            raise self._cannot(self._failure) from error
         self._end = end
         if self._durable or time.monotonic() - self._looked_at > LOOK_SECONDS:
             self.check_there()

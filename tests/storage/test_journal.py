@@ -482,3 +482,18 @@ def test_long_lines_of_a_batch_go_to_the_disk_one_by_one_and_together(tmp_path: 
     assert {type(told) for told in asyncio.run(write(tmp_path / "full.jsonl", full))} == {JournalError}
     assert full.asked == ["write", "write"]
     assert numbers(tmp_path / "full.jsonl") == []
+
+
+class WithoutMemory(RealDisk):
+    """The system has no memory for a write."""
+
+    def write(self, fd: int, data: bytes) -> int:
+        raise MemoryError
+
+
+def test_a_write_without_memory_fails_for_good_like_any_other(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.jsonl", disk=WithoutMemory())
+    for _ in range(2):
+        with pytest.raises(JournalError, match="Cannot allocate memory"):
+            journal.append_now(record(0))
+    asyncio.run(journal.close())
