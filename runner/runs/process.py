@@ -121,10 +121,17 @@ def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Sig
 
 @contextmanager
 def sigterm_as_keyboard_interrupt() -> Iterator[None]:
-    """While no event loop runs: SIGTERM interrupts as SIGINT does."""
+    """Outside of the games: SIGTERM interrupts as SIGINT does.
+
+    Where a loop runs, it has made SIGINT cancel its task. An exception from here may be lost in a library that is at
+    work just then.
+    """
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        if callable(signal.getsignal(signal.SIGINT)):
+            signal.raise_signal(signal.SIGINT)
+        else:
+            raise KeyboardInterrupt  # SIGINT is ignored, as in the background of a shell
 
     try:
         before = signal.signal(signal.SIGTERM, interrupt)

@@ -214,7 +214,9 @@ def exported(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.parametrize("format_", ["openai", "trl", "verl"])
+@pytest.mark.parametrize(
+    "format_", ["openai", *(pytest.param(name, marks=pytest.mark.full) for name in ("trl", "verl"))]
+)
 def test_any_finished_run_gives_the_same_bytes_in_any_process(tmp_path: Path, format_: str) -> None:
     played(spec_file(tmp_path, size=30, fine_tune=None, **DEBATE), tmp_path / "results")
     found = []

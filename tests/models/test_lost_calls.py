@@ -60,7 +60,7 @@ def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
 # Whole runs
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_run_killed_again_and_again_never_exceeds_its_budget(tmp_path: Path) -> None:
     """By the account of the provider, which bills what it got, though nobody lived to read the answer."""
     with providing(latency=0.4) as provider:

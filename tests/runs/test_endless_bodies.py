@@ -53,8 +53,8 @@ def server() -> Iterator[Loopback]:
     "row",
     [
         "endless body",
-        pytest.param("gzip bomb", marks=pytest.mark.slow),
-        pytest.param("endless error", marks=pytest.mark.slow),
+        pytest.param("gzip bomb", marks=pytest.mark.full),
+        pytest.param("endless error", marks=pytest.mark.full),
         "30 MiB that are no JSON",
     ],
 )

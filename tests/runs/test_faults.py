@@ -79,7 +79,14 @@ def test_no_sample_is_in_the_journal_twice(stormy: Any) -> None:
         assert set(samples.values()) == {1}
 
 
-@pytest.mark.parametrize(("kind", "concurrency"), [(FATAL[0], 1), *((kind, 16) for kind in FATAL)])
+@pytest.mark.parametrize(
+    ("kind", "concurrency"),
+    [
+        (FATAL[0], 1),
+        (FATAL[1], 16),
+        *(pytest.param(kind, 16, marks=pytest.mark.full) for kind in (FATAL[0], *FATAL[2:])),
+    ],
+)
 def test_a_fatal_answer_to_the_first_call_ends_the_run_at_once(tmp_path: Path, kind: str, concurrency: int) -> None:
     with serving(kind=kind, latency=0.05) as server:
         spec_file(tmp_path, server.base_url, size=60, rollouts={"concurrency": concurrency})
@@ -133,6 +140,7 @@ def _seconds_from_the_first(server: Loopback, kind: str, folder: Path) -> int:
         process.wait()
 
 
+@pytest.mark.full  # those of the misbehaving servers are like them
 @pytest.mark.parametrize(
     "reply",
     [

@@ -85,7 +85,7 @@ def test_a_shorter_run_after_a_longer_one_pays_and_loses_nothing(tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", [3, 17, 34])
+@pytest.mark.parametrize("moment", [17, *(pytest.param(moment, marks=pytest.mark.full) for moment in (3, 34))])
 def test_a_killed_run_goes_on_and_asks_only_what_was_in_flight_again(tmp_path: Path, moment: int) -> None:
     with serving(latency=[0.01, 0.05]) as server:
         path = spec_file(tmp_path, server.base_url)

@@ -84,7 +84,7 @@ def test_nothing_is_asked_before_every_point_of_the_sweep_is_locked(tmp_path: Pa
         assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_sweep_may_have_more_points_than_a_process_may_open_files(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2, sweep={"seed": list(range(80))}, budget={"usd": 1.0})
     last = Plan(load_specs(path)[-1]).run_id

@@ -131,6 +131,7 @@ def test_there_are_none():
 """
 
 
+@pytest.mark.full
 def test_keys_and_proxies_of_the_shell_are_taken_away(tmp_path: Path) -> None:
     (tmp_path / "test_secrets.py").write_text(SECRETS)
     exported = {

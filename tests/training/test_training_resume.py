@@ -21,7 +21,11 @@ from tests.support.training import datasets_of, malt, stages_of, trained, traini
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, malt(rollouts={"concurrency": 3})], ids=["expert_iteration", "malt"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, pytest.param(malt(rollouts={"concurrency": 3}), marks=pytest.mark.full)],
+    ids=["expert_iteration", "malt"],
+)
 def test_a_run_that_was_killed_after_any_stage_comes_to_the_same_end(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = training_spec(tmp_path, **changes)
     whole = trained(path, tmp_path / "results").folder

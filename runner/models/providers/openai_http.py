@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 import aiohttp
 import httpx2
 import orjson
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import ContentLengthError, HttpProcessingError
 
 from runner.models.providers.bodies import BodyError, OnePlace, Places, TooLongError, read_body, read_start, read_to
 from runner.redaction import Redactor, current_redactor
@@ -147,12 +147,15 @@ class Transport(httpx2.AsyncBaseTransport):
         try:
             return await self._exchange(session, request, redactor)
         except aiohttp.ServerDisconnectedError:
-            failed: httpx2.TransportError = httpx2.ConnectTimeout("it closed the connection without an answer")
+            failed: httpx2.TransportError = httpx2.ConnectTimeout("Server disconnected")
         except aiohttp.ClientConnectionError as error:  # whatever keeps an answer from coming, a time-out included
             no_connection = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
             raise (NoConnectionError if no_connection else httpx2.ConnectTimeout)(str(error)) from error
         except _BROKEN as error:
-            failed = httpx2.ReadError(f"what it sends is no HTTP, damaged or cut off ({_root(error)})")
+            cut_off = isinstance(error.__cause__, ContentLengthError)  # whose text has nothing of the server's
+            failed = httpx2.ReadError(
+                str(error) if cut_off else f"what it sends is no HTTP, damaged or cut off ({_root(error)})"
+            )
         # Outside, so that the library's error is not held: it tells pieces of what came, and keys are found whole.
         raise failed
 
