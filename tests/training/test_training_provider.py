@@ -33,7 +33,7 @@ def jobs_of(provider: FineTuner) -> list[tuple[Any, ...]]:
     return sorted((job["model"], job["method"]["type"], job["sha256"], job["status"]) for job in provider.jobs())
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.full) for kind in KINDS[1:])])
+@pytest.mark.parametrize("kind", ["expert_iteration", pytest.param("malt", marks=pytest.mark.full)])
 @pytest.mark.slow
 def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) -> None:
     with fine_tuning(latency=0.01) as provider:
