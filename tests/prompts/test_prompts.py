@@ -235,6 +235,11 @@ def test_trim_takes_few_different_characters(tmp_path: Path) -> None:
         rendered(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", many]})
 
 
+def test_indent_takes_no_fewer_than_no_blanks(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="indent takes a number of blanks"):
+        rendered(tmp_path, "{{ question|indent(0 - 4) }}")
+
+
 def test_a_file_that_renders_too_much_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="'verifier' renders to more than 4 MiB"):
         rendered(tmp_path, "{% for x in question %}{{ question }}{% endfor %}", {**COLUMNS, "question": "q" * 3000})
