@@ -65,6 +65,12 @@ def test_no_interpolation_calls_a_function(tmp_path: Path, value: str) -> None:
     assert os.environ.get("HOME", "/root") not in message
 
 
+@pytest.mark.parametrize("value", ["${${n}}", "${m.${n}}", "${m[${n}]}", "${.${n}}", "text ${m.${n}} text"])
+def test_the_key_of_an_interpolation_must_be_written_out(tmp_path: Path, value: str) -> None:
+    (message,) = refused(tmp_path, f"n: x\nx: 1\nm: {{x: 1, t: '{value}'}}\n")
+    assert message == f"a.yaml:3:11: m.t: {value!r}: the key of an interpolation must be written out"
+
+
 def test_an_escaped_interpolation_stays_text(tmp_path: Path) -> None:
     assert layers(tmp_path, "a: \\${oc.env:HOME}\nb: x \\${a} y\n").data == {"a": "${oc.env:HOME}", "b": "x ${a} y"}
 

@@ -7,7 +7,7 @@ import pytest
 
 from runner.errors import TransientError
 from runner.models.base import Choice, Completion, Request
-from runner.models.providers.lenient_json import SECRET_ALTERED
+from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
 from runner.models.providers.openai_http import without_secrets
 from runner.models.providers.openai_wire import read_completion
 from runner.models.records import Asked, CallRecord
@@ -102,3 +102,8 @@ def test_what_is_no_escape_of_a_letter_stays_what_it_is(spelled: str) -> None:
     content = f'["{spelled}", "{ESCAPED}", {"[" * 300}{"]" * 300}]'.encode()
     cleaned = orjson.loads(without_secrets(content, current_redactor()))
     assert cleaned[:2] == [orjson.loads(f'"{spelled}"'), REMOVED]
+
+
+def test_what_was_mended_is_searched_before_anybody_has_it() -> None:
+    data, problem, altered = read_json(f'{{"a": ["{ESCAPED}", "\\ud800"]}}'.encode(), current_redactor())
+    assert (data, problem, altered) == ({"a": [REMOVED, "\ufffd"]}, "", ("bytes", SECRET_ALTERED))

@@ -112,6 +112,22 @@ def test_what_takes_the_place_of_a_folder_is_left_as_it_is(tmp_path: Path) -> No
     assert there == dict.fromkeys(("journal.jsonl", "manifest.json", ".in_flight", ".lock"), "another's")
 
 
+def test_the_records_of_a_copy_in_the_place_of_a_folder_are_left_as_they_are(tmp_path: Path) -> None:
+    """They can be read as the run's own, and yet are not written to."""
+    results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
+    copied: dict[Path, bytes] = {}
+
+    def replace() -> None:
+        results.rename(elsewhere)
+        shutil.copytree(elsewhere, results)
+        copied.update({path: path.read_bytes() for path in only_run(results).iterdir() if path.is_file()})
+
+    with serving(latency=0.01) as server:
+        stopped(tmp_path, server, replace)
+    assert "manifest.json" in {path.name for path in copied}
+    assert {path: path.read_bytes() for path in copied} == copied
+
+
 def test_a_deleted_journal_is_saved_where_the_run_folder_stays(tmp_path: Path) -> None:
     results = tmp_path / "results"
 
