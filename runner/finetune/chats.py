@@ -1,4 +1,4 @@
-"""Chats as played into chats that every chat template takes, and why a text cannot be trained on."""
+"""Why a text or a chat cannot be trained on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from runner.prompts.chat import ChatMessage
+from runner.prompts.chat_format import alternating
 
 ROLES = ("system", "developer", "user", "assistant")
 
@@ -51,35 +52,6 @@ def chat_problem(messages: Sequence[ChatMessage], tokens: Iterable[str] = ()) ->
         if problem:
             return problem
     return None
-
-
-def alternating(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """A chat in which roles alternate as chat templates demand: perhaps a system message, then user and assistant.
-
-    Senders stand in the text. A system message in the middle is part of the user's; neighbours of one role are
-    merged; a system message that the assistant answers at once is the user's.
-    """
-    chat: list[ChatMessage] = []
-    for index, message in enumerate(messages):
-        role, content = _role(message, first=index == 0), _with_sender(message)
-        if chat and chat[-1]["role"] == role:
-            chat[-1]["content"] += "\n\n" + content
-        else:
-            chat.append({"role": role, "content": content})
-    if chat and chat[0]["role"] == "system" and (len(chat) == 1 or chat[1]["role"] == "assistant"):
-        chat[0]["role"] = "user"
-    return chat
-
-
-def _role(message: ChatMessage, *, first: bool) -> str:
-    if message["role"] in ("system", "developer"):
-        return "system" if first else "user"
-    return message["role"]
-
-
-def _with_sender(message: ChatMessage) -> str:
-    name = message.get("name")
-    return f"{name}: {message['content']}" if name else message["content"]
 
 
 def alternation_problem(prompt: Sequence[ChatMessage]) -> str | None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.finetune.chats import TEMPLATE_TOKENS, alternating, alternation_problem, chat_problem, is_utf8, text_problem
+from runner.finetune.chats import TEMPLATE_TOKENS, alternation_problem, chat_problem, is_utf8, text_problem
 from runner.finetune.examples import Preference, RlTurn, Supervised
 from runner.prompts.chat import ChatMessage
+from runner.prompts.chat_format import alternating
 
 
 @dataclass(frozen=True)

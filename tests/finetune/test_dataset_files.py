@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from runner.finetune.chats import alternating
 from runner.finetune.examples import Preference, Source
 from runner.finetune.files import DatasetFiles, in_validation
 from runner.finetune.formats import FORMATS
+from runner.prompts.chat_format import alternating
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.load import load_spec

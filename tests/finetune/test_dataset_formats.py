@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from runner.errors import RunError
-from runner.finetune.chats import alternating
 from runner.finetune.dedup import DedupIndex, ScopedDedup
 from runner.finetune.example_file import ExampleFile, trace_of
 from runner.finetune.examples import Example, Preference, RlTurn, Source, Supervised
 from runner.finetune.formats import FORMATS, Format
+from runner.prompts.chat_format import alternating
 from tests.support.files import json_lines, parquet_rows
 
 SFT = [FORMATS["openai", "sft"], FORMATS["trl", "sft"]]
