@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from runner import builtin
+from runner.documents.layers import load_layers
 from runner.documents.own_tree import OwnTree
 from runner.errors import Problem, SpecError
+from runner.spec.experiment import experiment_schema
 from runner.spec.load import load_spec
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
@@ -77,6 +80,16 @@ def test_the_place_and_the_kind_of_an_error_are_said(elsewhere: Path) -> None:
     (found,) = problems(foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml"))
     assert (found.place.line, found.key) == (3, "")
     assert found.message.startswith("unknown key; what stands there is not shown, because the file is outside")
+
+
+@pytest.mark.parametrize("kind", ["keys", "base and key"])
+def test_nothing_is_taken_of_another_file_that_is_no_spec(elsewhere: Path, kind: str) -> None:
+    elsewhere.write_text({**FOREIGN, "base and key": f"{SECRET}: 1\nextends: more.yaml\n"}[kind])
+    elsewhere.with_name("more.yaml").write_text("name: theirs\n")
+    spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml")
+    layered = load_layers(spec, "spec.yaml", (), builtin.find, keys=experiment_schema()["properties"])
+    assert SECRET not in str(layered.data)
+    assert [Path(file).name for file in layered.files] == ["spec.yaml", "secret.yaml"]
 
 
 def test_a_name_from_another_file_is_no_hint(elsewhere: Path) -> None:
