@@ -7,6 +7,7 @@ examples are not all refused at the door.
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import os
@@ -82,9 +83,10 @@ def of_schema(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchSt
     drawn = [_OF_TYPE[kind](schema, root) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
     if not drawn:
         return values
-    return (
-        mostly(st.sampled_from(schema["examples"]), st.one_of(drawn), 3) if schema.get("examples") else st.one_of(drawn)
-    )
+    if not schema.get("examples"):
+        return st.one_of(drawn)
+    # Copies: a mutation changes what was drawn, and the schema must stay as it is.
+    return mostly(st.sampled_from(schema["examples"]).map(copy.deepcopy), st.one_of(drawn), 3)
 
 
 def _of_object(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchStrategy[Any]:
