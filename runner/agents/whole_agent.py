@@ -32,6 +32,8 @@ __all__ = ["AgentRuntime", "Observation", "OpenAiWholeAgent"]
 
 PROMPT_FIELDS = ("role", "name", "content")
 
+HISTORIES = ("message_history", "message_agent_id", "raw_message_history")
+
 
 class OpenAiWholeAgent(Agent):
     """One agent of a protocol, played by one model over the whole chat.
@@ -168,14 +170,13 @@ class OpenAiWholeAgent(Agent):
         from runner.agents.arrays import NestedArrayDict, rounds_from_arrays
 
         # Columns are whatever else the caller gives; a label among them never reaches a template.
-        histories = ("message_history", "message_agent_id", "raw_message_history")
-        known = {"round", "seed", "prover_stance", "y", *histories}
+        known = {"round", "seed", "prover_stance", "y", *HISTORIES}
         columns = {
             name: _scalar(flat[name][index])
             for name in flat
             if name not in known and name not in FORBIDDEN and not isinstance(flat[name], NestedArrayDict)
         }
-        rounds = rounds_from_arrays(self.protocol_handler, *(flat[name][index] for name in histories))
+        rounds = rounds_from_arrays(self.protocol_handler, *(flat[name][index] for name in HISTORIES))
         return Observation(
             round=int(flat["round"][index]) if round_ is None else round_,
             rounds=rounds,
@@ -232,7 +233,8 @@ class OpenAiWholeAgent(Agent):
     ) -> list[dict[str, list[ChatMessage]]]:
         """Supervised examples from the last timestep of each game of a batch.
 
-        `timesteps` holds what `forward` takes, with each game's final histories, and `y` (...) for the label.
+        `timesteps` holds what `forward` takes, and `y` (...) for the label. What is learnt are the histories after the
+        step, under `next`; where there are none, those of `timesteps` itself are the final ones.
         Games in which the agent said nothing give no example when the last message must be its own. Labels
         replace a verifier's last message only.
 
@@ -240,6 +242,8 @@ class OpenAiWholeAgent(Agent):
             ValueError: the label is to replace the guess, and there is none, or the last message is not ensured.
         """
         flat = timesteps.reshape(math.prod(timesteps.batch_size))
+        if ("next", "message_history") in flat:
+            flat.update({name: flat["next", name] for name in HISTORIES})
         examples = []
         for index in range(flat.batch_size[0]):
             label = _scalar(flat["y"][index]) if "y" in flat else None
