@@ -163,13 +163,14 @@ class Agent:
                 except GenerationError as error:
                     bad += 1
                     if bad >= _allowed(error, retry):
-                        return self._after_last(error, choice, channels, bad, retry)
+                        return self._after_last(error, choice, channels, bad, calls, retry)
                 else:
                     assert choice.text is not None
-                    return Reply(choice.text, parsed.messages, parsed.decision, bad, choice.finish_reason == "length")
+                    cut = choice.finish_reason == "length"
+                    return Reply(choice.text, parsed.messages, parsed.decision, bad, cut, calls, cut)
 
     def _after_last(
-        self, error: GenerationError, choice: Choice, channels: Sequence[str], bad: int, retry: Retry
+        self, error: GenerationError, choice: Choice, channels: Sequence[str], bad: int, calls: int, retry: Retry
     ) -> Reply:
         policy = retry.invalid_response.then
         if policy == "fail_run" and not isinstance(error, ContentFilterError):
@@ -177,7 +178,8 @@ class Agent:
                 f"{self.agent_name} gave {bad} bad answers ({error}); retry.invalid_response.then is fail_run"
             )
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
-            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, False)
+            cut = choice.finish_reason == "length"
+            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, calls=calls, cut=cut)
         raise error.after(bad) from error
 
     # Fine-tuning

@@ -114,7 +114,7 @@ def test_an_empty_message_fills_only_the_channels_of_the_speaker(tmp_path: Path)
 
     agent = _agent(protocol, "verifier", attempts=3)
     reply = asyncio.run(agent.respond(Observation(0, (), {}), nonsense))
-    assert reply == Reply("nonsense 3", {"one": "", "two": ""}, Decision.NONE, retry_count=3)
+    assert reply == Reply("nonsense 3", {"one": "", "two": ""}, Decision.NONE, retry_count=3, calls=3)
     assert len(calls) == 3
 
 
