@@ -17,6 +17,7 @@ from runner.documents.fields import from_plain, to_plain
 from runner.models.base import Complete
 from runner.models.settings import FineTuneStep
 from runner.prompts.chat import ChatMessage
+from runner.prompts.supervised import check_replacement
 from runner.prompts.templates import FORBIDDEN
 from runner.protocols.game import Reply
 from runner.protocols.protocol import Decision, Protocol
@@ -241,6 +242,10 @@ class OpenAiWholeAgent(Agent):
         Raises:
             ValueError: the label is to replace the guess, and there is none, or the last message is not ensured.
         """
+        check_replacement(
+            ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+            replaces=replace_verifier_guess_with_true_label,
+        )
         flat = timesteps.reshape(math.prod(timesteps.batch_size))
         if ("next", "message_history") in flat:
             flat.update({name: flat["next", name] for name in HISTORIES})

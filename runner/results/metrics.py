@@ -24,7 +24,7 @@ PROPORTIONS = frozenset(
         "token_limit_proportion",
     )
 )  # fmt: skip
-ORIGINAL_TOKEN_LIMITS = "token_limits_per_round"
+ORIGINAL_LIMITED = "limited_per_round"
 """The tally behind the original's `token_limit_proportion`; ours of that name is over messages."""
 
 
@@ -130,13 +130,13 @@ class Metrics:
             for played in rollout.rounds:
                 # The original counts silent agents too, and no token limit where attempts ran out.
                 self._add(agent, "retries_per_round", cluster, float(played.retry_counts.get(agent, 0)))
-                self._add(agent, ORIGINAL_TOKEN_LIMITS, cluster, float(played.token_limits.get(agent, False)))
+                self._add(agent, ORIGINAL_LIMITED, cluster, float(played.token_limits.get(agent, False)))
                 if agent in played.raw:
                     self._add(agent, "calls_per_message", cluster, float(played.calls[agent]))
                     self._add(agent, "token_limit_proportion", cluster, float(played.cut[agent]))
             for _ in range(self._padding(rollout)):
                 self._add(agent, "retries_per_round", cluster, 0.0)
-                self._add(agent, ORIGINAL_TOKEN_LIMITS, cluster, 0.0)
+                self._add(agent, ORIGINAL_LIMITED, cluster, 0.0)
 
     def _padding(self, rollout: Rollout) -> int:
         """The rounds that an undecided game did not come to: the original counts them as zeros."""
@@ -178,7 +178,7 @@ class Metrics:
         for agent in self._protocol.agent_names:
             result.update(stat(agent, "reward", "episode_reward"))
             for metric, name in (
-                ("retries_per_round", "retry_proportion"), (ORIGINAL_TOKEN_LIMITS, "token_limit_proportion"),
+                ("retries_per_round", "retry_proportion"), (ORIGINAL_LIMITED, "token_limit_proportion"),
             ):  # fmt: skip
                 result[f"{agent}.{prefix}{name}"] = self._tallies.get((agent, metric), _Tally()).mean
         for metric, name in (
