@@ -106,7 +106,7 @@ def same_file(one: Path, other: Path) -> bool:
     return one.read_bytes() == other.read_bytes()
 
 
-def metrics(path: Path) -> Any:
+def metrics(path: Path) -> str:
     """What `metrics.json` says, in its order, but for what is counted otherwise since 0.1.0.
 
     `retry_proportion` among our own metrics is `retries_per_round`, with its numbers; of `token_limit_proportion`,

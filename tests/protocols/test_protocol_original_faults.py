@@ -11,19 +11,16 @@ from typing import Any
 import pytest
 
 from runner.agents.arrays import NestedArrayDict, arrays_from_rounds
-from runner.agents.whole_agent import AgentRuntime, Observation, OpenAiWholeAgent
-from runner.documents.fields import from_plain
+from runner.agents.whole_agent import Observation
 from runner.errors import SpecError
 from runner.models.base import Choice, Completion, Request
 from runner.prompts.chat import chat_messages
-from runner.prompts.templates import PromptSet
 from runner.protocols.game import Message, Reply, Round, play
 from runner.protocols.load import builtin_names, load_protocol
 from runner.protocols.parse import parse_answer
 from runner.protocols.protocol import Decision, Protocol
 from runner.protocols.rewards import Payoff, payoff, reaches
-from runner.spec.experiment import Experiment
-from tests.support.games import DUEL, LENIENT, STRICT, finished, protocol_of, undecided, who_speaks
+from tests.support.games import DUEL, LENIENT, STRICT, bare_agent, finished, protocol_of, undecided, who_speaks
 
 
 @pytest.mark.parametrize("verdict", [0, 1])
@@ -90,24 +87,6 @@ def test_a_header_with_a_letter_that_grows_is_found(tmp_path: Path) -> None:
     assert parsed.messages == {"one": "İlk: a", "two": "TO TWO: b"}
 
 
-def _agent(protocol: Protocol, name: str, attempts: int, *, handler: Any = None, **said: object) -> OpenAiWholeAgent:
-    """An agent of a spec that plays this protocol with what is `said` of it; it is given this one, or a `handler`."""
-    experiment = from_plain(
-        Experiment,
-        {
-            "name": "t",
-            "dataset": {"path": "none"},
-            "protocol": {"use": protocol.name, **said},
-            "prompts": "none",
-            "models": {"m": {"provider": "dummy"}},
-            "agents": {agent: {"model": "m"} for agent in protocol.agent_names},
-            "retry": {"invalid_response": {"attempts": attempts, "then": "empty_message"}},
-        },
-    )
-    prompts = PromptSet(dict.fromkeys(protocol.agent_names, "s"))
-    return OpenAiWholeAgent(experiment, AgentRuntime(prompts), name, protocol if handler is None else handler)
-
-
 def test_an_empty_message_fills_only_the_channels_of_the_speaker(tmp_path: Path) -> None:
     protocol = protocol_of(tmp_path, DUEL)
     calls = []
@@ -116,7 +95,7 @@ def test_an_empty_message_fills_only_the_channels_of_the_speaker(tmp_path: Path)
         calls.append(request)
         return Completion((Choice(f"nonsense {len(calls)}", "stop"),), "scripted")
 
-    agent = _agent(protocol, "verifier", attempts=3)
+    agent = bare_agent(protocol, "verifier", attempts=3)
     reply = asyncio.run(agent.respond(Observation(0, (), {}), nonsense))
     assert reply == Reply("nonsense 3", {"one": "", "two": ""}, Decision.NONE, retry_count=3, calls=3)
     assert len(calls) == 3
@@ -196,7 +175,7 @@ def test_a_game_that_was_begun_goes_on_as_it_would_have() -> None:
 @pytest.mark.parametrize("name", builtin_names())
 def test_there_is_no_round_before_the_first(name: str) -> None:
     protocol = load_protocol(name)
-    agent = _agent(protocol, "verifier", attempts=1)
+    agent = bare_agent(protocol, "verifier", attempts=1)
     before: list[Callable[[], object]] = [
         lambda: protocol.speakers(-1, 0),
         lambda: protocol.can_be_active(-1),
@@ -224,9 +203,9 @@ def test_there_is_no_round_before_the_first(name: str) -> None:
 )
 def test_a_protocol_that_is_not_the_specs_is_named(handler: Any, error: type[Exception], said: str) -> None:
     nip = load_protocol("nip", {"max_message_rounds": 6})
-    assert _agent(nip, "verifier", 1, max_message_rounds=6).protocol_handler is nip
+    assert bare_agent(nip, "verifier", 1, max_message_rounds=6).protocol_handler is nip
     with pytest.raises(error, match=said):
-        _agent(nip, "verifier", 1, max_message_rounds=6, handler=handler)
+        bare_agent(nip, "verifier", 1, max_message_rounds=6, handler=handler)
 
 
 def test_rewards_that_differ_in_their_last_bits_are_a_tie() -> None:
