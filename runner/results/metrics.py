@@ -166,7 +166,7 @@ class Metrics:
         return Estimate(agent, metric, mean, stderr, low, high, tally.n, clusters)
 
     def original_statistics(self, prefix: str = "") -> dict[str, float | None]:
-        """The same numbers under the original implementation's names; deviations are population ones."""
+        """What the original implementation counts, under its names; deviations are population ones."""
 
         def stat(agent: str | None, metric: str, name: str) -> Iterator[tuple[str, float | None]]:
             tally = self._tallies.get((agent, metric), _Tally())
