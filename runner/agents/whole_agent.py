@@ -17,6 +17,7 @@ from runner.documents.fields import from_plain, to_plain
 from runner.models.base import Complete
 from runner.models.settings import FineTuneStep
 from runner.prompts.chat import ChatMessage
+from runner.prompts.supervised import check_replacement
 from runner.prompts.templates import FORBIDDEN
 from runner.protocols.game import Reply
 from runner.protocols.protocol import Decision, Protocol
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["AgentRuntime", "Observation", "OpenAiWholeAgent"]
 
 PROMPT_FIELDS = ("role", "name", "content")
+
+HISTORIES = ("message_history", "message_agent_id", "raw_message_history")
 
 
 class OpenAiWholeAgent(Agent):
@@ -168,14 +171,13 @@ class OpenAiWholeAgent(Agent):
         from runner.agents.arrays import NestedArrayDict, rounds_from_arrays
 
         # Columns are whatever else the caller gives; a label among them never reaches a template.
-        histories = ("message_history", "message_agent_id", "raw_message_history")
-        known = {"round", "seed", "prover_stance", "y", *histories}
+        known = {"round", "seed", "prover_stance", "y", *HISTORIES}
         columns = {
             name: _scalar(flat[name][index])
             for name in flat
             if name not in known and name not in FORBIDDEN and not isinstance(flat[name], NestedArrayDict)
         }
-        rounds = rounds_from_arrays(self.protocol_handler, *(flat[name][index] for name in histories))
+        rounds = rounds_from_arrays(self.protocol_handler, *(flat[name][index] for name in HISTORIES))
         return Observation(
             round=int(flat["round"][index]) if round_ is None else round_,
             rounds=rounds,
@@ -232,14 +234,21 @@ class OpenAiWholeAgent(Agent):
     ) -> list[dict[str, list[ChatMessage]]]:
         """Supervised examples from the last timestep of each game of a batch.
 
-        `timesteps` holds what `forward` takes, with each game's final histories, and `y` (...) for the label.
+        `timesteps` holds what `forward` takes, and `y` (...) for the label. What is learnt are the histories after the
+        step, under `next`; where there are none, those of `timesteps` itself are the final ones.
         Games in which the agent said nothing give no example when the last message must be its own. Labels
         replace a verifier's last message only.
 
         Raises:
             ValueError: the label is to replace the guess, and there is none, or the last message is not ensured.
         """
+        check_replacement(
+            ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+            replaces=replace_verifier_guess_with_true_label,
+        )
         flat = timesteps.reshape(math.prod(timesteps.batch_size))
+        if ("next", "message_history") in flat:
+            flat.update({name: flat["next", name] for name in HISTORIES})
         examples = []
         for index in range(flat.batch_size[0]):
             label = _scalar(flat["y"][index]) if "y" in flat else None

@@ -279,8 +279,10 @@ def test_the_true_label_can_stand_in_the_place_of_the_guess(tmp_path: Path) -> N
     data = situation(spec, (2,), 1, (("verifier", "Decision: reject"),))
     for example in agent_of(spec).build_fine_tune_dataset(data, replace_verifier_guess_with_true_label=True):
         assert example["messages"][-1] == {"role": "assistant", "content": "Decision: accept"}
-    with pytest.raises(ValueError, match="ensure"):
-        agent_of(spec).build_fine_tune_dataset(data, False, True)
+    for name in ("verifier", "prover"):
+        for games in (data, data[:0]):
+            with pytest.raises(ValueError, match="give ensure_last_message_is_assistant=True"):
+                agent_of(spec, name).build_fine_tune_dataset(games, False, True)
 
 
 def test_an_agent_that_said_nothing_gives_no_example(tmp_path: Path) -> None:

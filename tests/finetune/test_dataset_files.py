@@ -247,10 +247,12 @@ def test_an_export_for_verl_equals_the_file_of_the_run(tmp_path: Path) -> None:
         (("--format", "openai", "--method", "rl"), "openai has no rl; it has sft"),
         (("--format", "verl", "--true-labels"), "--true-labels is for sft"),
         (("--format", "trl", "--method", "dpo", "--only-correct"), "--only-correct is for whole games"),
+        (("--format", "trl", "--true-labels"), "fine_tune.ensure_last_message_is_assistant: false"),
     ],
 )
 def test_an_export_that_cannot_be_is_bad_usage(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    played(spec_file(tmp_path, size=2), tmp_path / "results")
+    path = spec_file(tmp_path, size=2, fine_tune={"ensure_last_message_is_assistant": False})
+    played(path, tmp_path / "results")
     done = nip_run_here("export", "tiny", *words, "--out", "out", cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any, cast
 
 import pytest
@@ -13,13 +16,14 @@ import pytest
 from runner.agents.agent import Agent, Observation
 from runner.datasets.load import Datapoint
 from runner.errors import ContextExceededError, RefusedError
-from runner.protocols.game import Reply
+from runner.protocols.game import Reply, Round
+from runner.protocols.load import load_protocol
 from runner.protocols.protocol import Decision, Protocol
 from runner.protocols.tree_shape import NodePath as Answers
 from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Rollout
+from runner.rollouts.rollout import Outcome, Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree, contrasts
 from tests.support.games import protocol_of
 
@@ -115,3 +119,77 @@ def test_a_tree_of_which_nothing_came_to_an_end_gives_nothing(tmp_path: Path) ->
     _, shape, branches = tree_of(tmp_path, (0,), (1,))
     assert [branch.outcome for branch in branches] == ["context_exceeded", "context_exceeded"]
     assert build_tree(branches, shape) is None
+
+
+TENTHS = {"verifier_reward": 1.5, "verifier_incorrect_penalty": 0.1, "prover_reward": 1.6}
+MIDPOINT = Fraction(8, 10)
+"""Of both agents of a game of these rewards; in floats, 0.7 + 0.1 is below it."""
+
+
+def random_branches(protocol: Protocol, shape: TreeShape, chance: random.Random) -> list[Rollout]:
+    """The branches of a tree some of which end early; every round pays tenths, of which many come to the midpoint."""
+
+    def grown(path: Answers, rounds: tuple[Round, ...]) -> Iterator[Rollout]:
+        if len(path) == shape.rounds or (path and chance.random() < 0.3):
+            job = Job(0, "tree", Datapoint("p", 1, {}), shape.repeat(0, path), 7)
+            yield Rollout(job, rounds, 1, Outcome.DECIDED, 1, {})
+            return
+        for answer in range(shape.responses):
+            paid = {agent: chance.choice((-1, 1, 1, 7, 8)) / 10 for agent in protocol.agent_names}
+            said = Round(raw=dict.fromkeys(protocol.agent_names, "text"), rewards=paid)
+            yield from grown((*path, answer), (*rounds, said))
+
+    return list(grown((), ()))
+
+
+def exact_rows(
+    branches: list[Rollout], shape: TreeShape, agent: str
+) -> list[list[tuple[Fraction, Fraction, Fraction]]]:
+    """By round, of every node and every ended branch: its worth, whether that is good, whether its answers differ."""
+
+    def worth(path: Answers) -> Fraction:
+        below = [b for b in branches if len(b.rounds) >= len(path) and shape.path(b.job.repeat)[: len(path)] == path]
+        paid = [round(10 * one.rewards[agent]) for b in below for one in b.rounds[len(path) - 1 :]]
+        return Fraction(sum(paid), 10 * len(below))
+
+    levels = []
+    for depth in range(1, shape.rounds + 1):
+        nodes = {shape.path(b.job.repeat)[:depth] for b in branches if len(b.rounds) >= depth}
+        after = {shape.path(b.job.repeat)[: depth + 1] for b in branches if len(b.rounds) > depth}
+        rows = [
+            (
+                worth(node), Fraction(worth(node) >= MIDPOINT),
+                Fraction(len({worth(child) >= MIDPOINT for child in after if child[:depth] == node}) == 2),
+            )
+            for node in nodes
+        ]  # fmt: skip
+        levels.append(
+            [*rows, *[(Fraction(0), Fraction(0), Fraction(0))] * sum(len(b.rounds) < depth for b in branches)]
+        )
+    return levels
+
+
+@pytest.mark.parametrize("responses", [2, 3])
+def test_statistics_of_several_trees_are_those_counted_exactly(responses: int) -> None:
+    """In fractions, from the branches alone: nothing is off by a last bit there, and a tie is a tie."""
+    protocol = load_protocol("nip", {**TENTHS, "max_message_rounds": 4})
+    shape, chance = TreeShape(responses, 4), random.Random(responses)
+    forest = [random_branches(protocol, shape, chance) for _ in range(4)]
+    statistics = TreeStatistics(protocol, shape)
+    for branches in forest:
+        root = build_tree(branches, shape)
+        assert root is not None
+        statistics.add(root)
+    found: dict[str, Any] = statistics.original_statistics()
+    for agent in protocol.agent_names:
+        trees = [exact_rows(branches, shape, agent) for branches in forest]
+        worths = [row[0] for tree in trees for level in tree for row in level]
+        assert worths.count(MIDPOINT) > 3
+        for index, name in enumerate(TreeStatistics.NAMES):
+            means = [[fmean(row[index] for row in level) for level in tree] for tree in trees]
+            flat = [mean for tree in means for mean in tree]
+            assert found[f"{agent}.mean_{name}"] == pytest.approx(fmean(flat))
+            assert found[f"{agent}.std_{name}"] == pytest.approx(pstdev(flat))
+            by_round = list(zip(*means, strict=True))
+            assert found[f"mean_{name}_by_round"][agent] == pytest.approx(list(map(fmean, by_round)))
+            assert found[f"std_{name}_by_round"][agent] == pytest.approx(list(map(pstdev, by_round)), abs=1e-12)

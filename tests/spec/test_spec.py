@@ -152,6 +152,11 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             "spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones"]),
         ("name: tiny", "name: tiny\nfine_tune: {agents: [verifier, provr]}", [
             "spec.yaml:2:32: fine_tune.agents: nip has no agent 'provr'; did you mean 'prover'?"]),
+        ("name: tiny", """name: tiny
+fine_tune:
+  replace_verifier_guess_with_true_label: true
+  ensure_last_message_is_assistant: false""", [
+            "spec.yaml:3:3: fine_tune: a guess can be replaced only with ensure_last_message_is_assistant: true"]),
         ("name: tiny", "name: tiny\nsweep: {seed: []}", None),
     ],
     ids=lambda value: str(value)[:40],

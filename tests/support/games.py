@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from runner.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
+from runner.documents.fields import from_plain
+from runner.prompts.templates import PromptSet
 from runner.protocols.game import Played, Reply, Turn, play
 from runner.protocols.load import load_protocol
 from runner.protocols.parse import DecisionFormat, parse_answer
 from runner.protocols.protocol import Protocol
+from runner.spec.experiment import Experiment
 
 STRICT = DecisionFormat()
 LENIENT = DecisionFormat(lenient=True)
@@ -87,3 +92,23 @@ def undecided(protocol: Protocol) -> Callable[[Turn, str], str]:
 
 def who_speaks(protocol: Protocol, rounds: int, seed: int = 0) -> list[set[str]]:
     return [set(protocol.speakers(i, seed)) for i in range(rounds)]
+
+
+def bare_agent(
+    protocol: Protocol, name: str, attempts: int, *, handler: Any = None, **said: object
+) -> OpenAiWholeAgent:
+    """An agent of a spec that plays this protocol with what is `said` of it; it is given this one, or a `handler`."""
+    experiment = from_plain(
+        Experiment,
+        {
+            "name": "t",
+            "dataset": {"path": "none"},
+            "protocol": {"use": protocol.name, **said},
+            "prompts": "none",
+            "models": {"m": {"provider": "dummy"}},
+            "agents": {agent: {"model": "m"} for agent in protocol.agent_names},
+            "retry": {"invalid_response": {"attempts": attempts, "then": "empty_message"}},
+        },
+    )
+    prompts = PromptSet(dict.fromkeys(protocol.agent_names, "s"))
+    return OpenAiWholeAgent(experiment, AgentRuntime(prompts), name, protocol if handler is None else handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runner.errors import SpecError
@@ -36,6 +37,14 @@ def test_the_largest_selection_that_a_spec_may_ask_for_can_be_drawn() -> None:
     found = select_for([float(index % 2) for index in range(20)], most, replaced=0.0, seed=0)
     assert len(found.as_played) == 100 * 20
     assert len(set(found.as_played)) == 20
+
+
+def test_rewards_that_differ_in_their_last_bits_are_a_tie() -> None:
+    rewards = [0.7 + 0.1, 0.8, 0.8 - 0.9e-9, 0.8 - 1.1e-9, 0.75, float(np.float32(0.8)), float(np.float32(0.1) * 8)]
+    found = select_for(rewards, SelectionSettings(reward_threshold=0.8), replaced=0.0, seed=0)
+    assert found.as_played == (0, 1, 2, 5, 6)
+    nothing = select_for([0.3 - 0.1 - 0.2, -1e-8], SelectionSettings(reward_threshold=0.0), replaced=0.0, seed=0)
+    assert nothing.as_played == (0,)
 
 
 @pytest.mark.parametrize("name", ["sample_size_factor", "epsilon"])
