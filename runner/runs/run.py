@@ -44,10 +44,13 @@ class RunResult:
     def timesteps(self) -> NestedArrayDict:
         """The rollouts as arrays over (rollout, timestep), in the order of the plan, made again from the journal.
 
+        Any timestep is what `OpenAiWholeAgent.build_fine_tune_dataset` takes; see `runner.agents.arrays.timesteps`.
+
         Raises:
             UsageError: of a training run, whose games are in runs of their own.
             RunError: the journal is gone or damaged, or holds no finished rollout.
             AgentNotActiveInChannelError: two agents speak in one channel in one round; arrays hold one message.
+            ValueError: a column of the dataset has the name of a key of a timestep.
         """
         from runner.agents.arrays import stacked, timesteps
 
@@ -57,7 +60,10 @@ class RunResult:
         plan = saved_plan(self.folder)
         reconstructor = Reconstructor(self.folder, plan)
         try:
-            rollouts = [timesteps(plan.spec.protocol, rollout.rounds) for rollout in reconstructor.rollouts()]
+            rollouts = [
+                timesteps(plan.spec.protocol, rollout.rounds, rollout.job.datapoint, seed=rollout.job.seed)
+                for rollout in reconstructor.rollouts()
+            ]
         finally:
             reconstructor.close()
         if not rollouts:
