@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.documents.fields import changed
 from runner.errors import (
     ContentFilterError,
     ContentIsNoneError,
@@ -47,7 +49,12 @@ class Observation:
 
 
 class Agent:
-    """Composes prompt, model and parser for one agent of one spec."""
+    """Composes prompt, model and parser for one agent of one spec.
+
+    Raises:
+        TypeError: `protocol_handler` is no protocol.
+        ValueError: it is a protocol other than the spec's.
+    """
 
     def __init__(
         self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
@@ -55,7 +62,7 @@ class Agent:
         self.hyper_params = hyper_params
         self.settings = settings
         self.agent_name = agent_name
-        self.protocol_handler = protocol_handler
+        self.protocol_handler = _of_spec(protocol_handler, hyper_params, agent_name)
         self.agent_params: AgentSettings = hyper_params.agents[agent_name]
         self.model_group = self.agent_params.model
         self.model_settings = hyper_params.models[self.model_group]
@@ -163,21 +170,23 @@ class Agent:
                 except GenerationError as error:
                     bad += 1
                     if bad >= _allowed(error, retry):
-                        return self._after_last(error, choice, channels, bad, retry)
+                        return self._after_last(error, choice, channels, bad, calls)
                 else:
                     assert choice.text is not None
-                    return Reply(choice.text, parsed.messages, parsed.decision, bad, choice.finish_reason == "length")
+                    cut = choice.finish_reason == "length"
+                    return Reply(choice.text, parsed.messages, parsed.decision, bad, cut, calls, cut)
 
     def _after_last(
-        self, error: GenerationError, choice: Choice, channels: Sequence[str], bad: int, retry: Retry
+        self, error: GenerationError, choice: Choice, channels: Sequence[str], bad: int, calls: int
     ) -> Reply:
-        policy = retry.invalid_response.then
+        policy = self.hyper_params.retry.invalid_response.then
         if policy == "fail_run" and not isinstance(error, ContentFilterError):
             raise RunError(
                 f"{self.agent_name} gave {bad} bad answers ({error}); retry.invalid_response.then is fail_run"
             )
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
-            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, False)
+            cut = choice.finish_reason == "length"
+            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, calls=calls, cut=cut)
         raise error.after(bad) from error
 
     # Fine-tuning
@@ -217,6 +226,39 @@ class Agent:
         not count down questions that the first turn still had.
         """
         return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
+
+
+def _of_spec(handler: object, hyper_params: Experiment, agent_name: str) -> Protocol:
+    """The protocol that an agent is given, which must be that of its spec as far as the spec says.
+
+    Raises:
+        TypeError: it is no protocol.
+        ValueError: it has another name, lacks an agent of the spec, or has another value of what the spec sets.
+    """
+    if not isinstance(handler, Protocol):
+        shown = reprlib.repr(handler)
+        raise TypeError(f"protocol_handler is {shown}, not a Protocol; give the loaded spec's own, spec.protocol")
+    wrong = list(_not_of_spec(handler, hyper_params, agent_name))
+    if wrong:
+        raise ValueError(
+            f"protocol_handler is the protocol {handler.name!r}, which is not the spec's: {'; '.join(wrong)}; give the "
+            "loaded spec's own, spec.protocol"
+        )
+    return handler
+
+
+def _not_of_spec(handler: Protocol, hyper_params: Experiment, agent_name: str) -> Iterator[str]:
+    said = hyper_params.protocol
+    is_other = not said.use.endswith((".yaml", ".yml")) and said.use != handler.name
+    if is_other:
+        yield f"the spec plays {said.use!r}"
+    for name in dict.fromkeys((agent_name, *hyper_params.agents)):
+        if name not in handler.agent_names:
+            yield f"it has no agent {name!r}"
+    for name in [] if is_other else changed(said):
+        here, there = getattr(said, name), getattr(handler.parameters, name)
+        if here != there:
+            yield f"the spec says {name}: {here!r}, and it has {there!r}"
 
 
 def _usable_text(choice: Choice) -> str:

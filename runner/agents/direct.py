@@ -18,6 +18,7 @@ from runner.hashing import derived_seed, tagged_hash
 from runner.models.base import Choice, Request, ResponseHint, SampleKey
 from runner.models.providers.dummy import DummyModel
 from runner.prompts.chat import ChatMessage
+from runner.prompts.supervised import check_replacement
 from runner.protocols.game import Reply
 from runner.protocols.protocol import Protocol
 from runner.spec.experiment import Experiment
@@ -25,8 +26,6 @@ from runner.spec.experiment import Experiment
 if TYPE_CHECKING:
     from runner.models.connect import Connection
     from runner.models.providers.openai import SyncClient
-
-NOT_ENSURED = "the true label can replace the last message only where that is ensured to be the agent's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +139,10 @@ class DirectAgent(Agent):
             ValueError: no such round; or the label is to replace a message, and there is none, or it is not ensured to
                 be the agent's, or the agent is a prover.
         """
-        if replace_last_message_with_true_label and not ensure_last_message_is_assistant:
-            raise ValueError(NOT_ENSURED)
+        check_replacement(
+            ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+            replaces=replace_last_message_with_true_label,
+        )
         turn = self._turn(
             (message_history, message_agent_id, raw_message_history),
             round_id, seed, prover_stance, {"question": question, "solution": solution, **columns},

@@ -11,15 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from runner.agents.agent import AgentRuntime, Observation
-from runner.agents.direct import NOT_ENSURED, DirectAgent, ParsedChatCompletion
+from runner.agents.direct import DirectAgent, ParsedChatCompletion
 from runner.aio import run_sync
 from runner.documents.fields import from_plain, to_plain
 from runner.models.settings import FineTuneStep
 from runner.prompts.chat import ChatMessage
+from runner.prompts.supervised import check_replacement
 from runner.prompts.templates import PromptTemplate
-from runner.protocols.protocol import Protocol
-from runner.spec.experiment import Experiment
-from runner.text import comma_join
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,22 +50,12 @@ class OpenAiWholeAgent(DirectAgent):
     """One agent of a protocol, played by one model over the whole chat.
 
     The runner plays with it through `respond`; `forward` is the same on arrays of any batch shape.
-
-    Raises:
-        TypeError: `protocol_handler` is not a `Protocol`.
-        ValueError: it is another protocol than the spec's, or has no such agent.
     """
 
     agent_level_in_keys: tuple[str, ...] = ()
     agent_level_out_keys = ("message", "raw_message", "prompt", "decision", "retry_count", "token_limit")
     env_level_out_keys: tuple[str, ...] = ()
     required_pretrained_models: tuple[str, ...] = ()
-
-    def __init__(
-        self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
-    ) -> None:
-        _check_handler(hyper_params, agent_name, protocol_handler)
-        super().__init__(hyper_params, settings, agent_name, protocol_handler)
 
     # Identity
 
@@ -178,8 +166,10 @@ class OpenAiWholeAgent(DirectAgent):
         """
         from runner.agents.observations import example_of, scalar
 
-        if replace_verifier_guess_with_true_label and not ensure_last_message_is_assistant:
-            raise ValueError(NOT_ENSURED)
+        check_replacement(
+            ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+            replaces=replace_verifier_guess_with_true_label,
+        )
         flat = timesteps.reshape(math.prod(timesteps.batch_size))
         examples = []
         for index in range(flat.batch_size[0]):
@@ -215,19 +205,3 @@ class OpenAiWholeAgent(DirectAgent):
             base_model=checkpoint.get("base_model_name", self.base_model_name),
             lineage=tuple(from_plain(FineTuneStep, step) for step in checkpoint.get("lineage", ())),
         )
-
-
-def _check_handler(hyper_params: Experiment, agent_name: str, handler: Protocol) -> None:
-    """Refuse what is not the protocol of the spec; see `OpenAiWholeAgent`."""
-    if not isinstance(handler, Protocol):
-        raise TypeError(
-            f"protocol_handler is {handler!r:.60}, not a Protocol; give the spec's own, load_spec(...).protocol"
-        )
-    used, names = hyper_params.protocol.use, handler.agent_names
-    if (not used.endswith(".yaml") and used != handler.name) or set(names) != set(hyper_params.agents):
-        raise ValueError(
-            f"protocol_handler is {handler.name!r} with the agents {comma_join(names)}, and the spec's protocol is "
-            f"{used!r} with {comma_join(hyper_params.agents)}; give the spec's own, load_spec(...).protocol"
-        )
-    if agent_name not in names:
-        raise ValueError(f"no agent {agent_name!r} in {handler.name!r}; it has {comma_join(names)}")

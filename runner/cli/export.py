@@ -42,6 +42,11 @@ def execute(args: argparse.Namespace) -> int:
         only_correct=args.only_correct,
         replace_verifier_guess_with_true_label=args.true_labels,
     )
+    if settings.replace_verifier_guess_with_true_label and not settings.ensure_last_message_is_assistant:
+        raise UsageError(
+            f"--true-labels replaces a last message of the verifier's own, and the spec of {folder.run_id} has "
+            "fine_tune.ensure_last_message_is_assistant: false; play it with true, or leave out --true-labels"
+        )
     target = args.out or folder.make(FINE_TUNE, f"export-{args.format}")
     shape = plan.shape if format_.method == "dpo" else None
     trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)

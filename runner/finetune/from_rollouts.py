@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from runner.agents.agent import Agent
 from runner.errors import InvalidResponseError
 from runner.finetune.examples import RlTurn, Source, Supervised
+from runner.prompts.supervised import check_replacement
 from runner.protocols.game import Round
 from runner.rollouts.rollout import Rollout
 
@@ -18,7 +19,15 @@ def supervised(
     ensure_last_message_is_assistant: bool = True,
     replace_verifier_guess_with_true_label: bool = False,
 ) -> Supervised | None:
-    """The agent's whole chat; None where it said nothing. A prover has no guess, so nothing of it is replaced."""
+    """The agent's whole chat; None where it said nothing. A prover has no guess, so nothing of it is replaced.
+
+    Raises:
+        ValueError: a guess is to be replaced, and the last message is not ensured to be the agent's.
+    """
+    check_replacement(
+        ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+        replaces=replace_verifier_guess_with_true_label,
+    )
     point = rollout.job.datapoint
     replaces = replace_verifier_guess_with_true_label and agent.is_verifier
     messages = agent.fine_tune_example(

@@ -8,6 +8,19 @@ from runner.errors import AgentNotActiveInChannelError
 from runner.prompts.chat import ChatMessage, ending_with_assistant
 
 
+def check_replacement(*, ensure_last_message_is_assistant: bool, replaces: bool) -> None:
+    """See that a guess that is to be replaced is the last message: a property of the call, whatever the games are.
+
+    Raises:
+        ValueError: it need not be.
+    """
+    if replaces and not ensure_last_message_is_assistant:
+        raise ValueError(
+            "a verifier's guess can be replaced only where its message is ensured to be the last: "
+            "give ensure_last_message_is_assistant=True"
+        )
+
+
 def supervised_example(
     chat: Sequence[ChatMessage],
     agent: str,
@@ -22,8 +35,9 @@ def supervised_example(
     Raises:
         ValueError: a last message is to be replaced and need not be the agent's own.
     """
-    if true_verdict is not None and not ensure_last_message_is_assistant:
-        raise ValueError("a verifier's guess can be replaced only where its message is ensured to be the last")
+    check_replacement(
+        ensure_last_message_is_assistant=ensure_last_message_is_assistant, replaces=true_verdict is not None
+    )
     if not ensure_last_message_is_assistant:
         return list(chat)
     try:

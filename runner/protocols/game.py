@@ -24,18 +24,25 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an agent said in a round. `messages` is None where it decided; `retry_count` counts bad answers."""
+    """What an agent said in a round. `messages` is None where it decided.
+
+    `retry_count` and `token_limit` are the original's: how many answers were bad, and whether the one that was taken
+    ended at the token limit. Where attempts ran out, the last bad answer counts as a retry and `token_limit` is false;
+    `calls` and `cut` are what happened, there too.
+    """
 
     raw: str
     messages: Mapping[str, str] | None
     decision: int = Decision.NONE
     retry_count: int = 0
     token_limit: bool = False
+    calls: int = 1
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One played round: each speaker's raw text, the messages sent, the decision and what it paid."""
+    """One played round: each speaker's raw text, the messages sent, the decision and what it paid; see `Reply`."""
 
     raw: Mapping[str, str] = field(default_factory=dict)
     messages: Sequence[Message] = ()
@@ -43,6 +50,8 @@ class Round:
     rewards: Mapping[str, float] = field(default_factory=dict)
     retry_counts: Mapping[str, int] = field(default_factory=dict)
     token_limits: Mapping[str, bool] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+    cut: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,8 @@ def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, fl
         rewards=rewards,
         retry_counts={agent: reply.retry_count for agent, reply in replies.items()},
         token_limits={agent: reply.token_limit for agent, reply in replies.items()},
+        calls={agent: reply.calls for agent, reply in replies.items()},
+        cut={agent: reply.cut for agent, reply in replies.items()},
     )
 
 

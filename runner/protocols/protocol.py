@@ -98,6 +98,13 @@ class Protocol:
         return [replace(step, speak={name: step.speak[name]}) for name in speakers]
 
     def step(self, round_: int) -> Step:
+        """The step that is played in a round.
+
+        Raises:
+            ValueError: the round is negative.
+        """
+        if round_ < 0:
+            raise ValueError(f"there is no round {round_}; rounds count from 0")
         return self.steps[round_ % len(self.steps)]
 
     def can_be_active(self, round_: int) -> Mapping[str, tuple[str, ...]]:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from runner.protocols.protocol import Decision, Protocol
+
+TIE: Final = 1e-9
+"""How far apart two rewards may be and still be the same: sums of decimal fractions are off by their last bits."""
+
+
+def reaches(reward: float, threshold: float) -> bool:
+    """Whether a reward is at or above a midpoint or another threshold; a tie is at it."""
+    return reward >= threshold - TIE
 
 
 @dataclass(frozen=True, slots=True)

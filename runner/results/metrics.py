@@ -19,8 +19,13 @@ from runner.rollouts.rollout import Outcome, Rollout
 
 CONFIDENCE = 0.95
 PROPORTIONS = frozenset(
-    ("accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall", "decided")
-)
+    (
+        "accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall", "decided",
+        "token_limit_proportion",
+    )
+)  # fmt: skip
+ORIGINAL_LIMITED = "limited_per_round"
+"""The tally behind the original's `token_limit_proportion`; ours of that name is over messages."""
 
 
 @dataclass(frozen=True)
@@ -123,16 +128,15 @@ class Metrics:
         for agent in self._protocol.agent_names:
             self._add(agent, "reward", cluster, rollout.rewards.get(agent, 0.0))
             for played in rollout.rounds:
-                retries = played.retry_counts.get(agent, 0)
-                limited = float(played.token_limits.get(agent, False))
-                # The original counts silent agents too; calls_per_message is the number that people mean.
-                self._add(agent, "retry_proportion", cluster, float(retries))
-                self._add(agent, "token_limit_proportion", cluster, limited)
+                # The original counts silent agents too, and no token limit where attempts ran out.
+                self._add(agent, "retries_per_round", cluster, float(played.retry_counts.get(agent, 0)))
+                self._add(agent, ORIGINAL_LIMITED, cluster, float(played.token_limits.get(agent, False)))
                 if agent in played.raw:
-                    self._add(agent, "calls_per_message", cluster, float(retries + 1))
+                    self._add(agent, "calls_per_message", cluster, float(played.calls[agent]))
+                    self._add(agent, "token_limit_proportion", cluster, float(played.cut[agent]))
             for _ in range(self._padding(rollout)):
-                self._add(agent, "retry_proportion", cluster, 0.0)
-                self._add(agent, "token_limit_proportion", cluster, 0.0)
+                self._add(agent, "retries_per_round", cluster, 0.0)
+                self._add(agent, ORIGINAL_LIMITED, cluster, 0.0)
 
     def _padding(self, rollout: Rollout) -> int:
         """The rounds that an undecided game did not come to: the original counts them as zeros."""
@@ -148,7 +152,7 @@ class Metrics:
         for agent in self._protocol.agent_names:
             rows.extend(
                 self._estimate(agent, name)
-                for name in ("reward", "retry_proportion", "token_limit_proportion", "calls_per_message")
+                for name in ("reward", "retries_per_round", "token_limit_proportion", "calls_per_message")
             )
         return rows
 
@@ -173,8 +177,10 @@ class Metrics:
         result: dict[str, float | None] = {}
         for agent in self._protocol.agent_names:
             result.update(stat(agent, "reward", "episode_reward"))
-            for name in ("retry_proportion", "token_limit_proportion"):
-                result[f"{agent}.{prefix}{name}"] = self._tallies.get((agent, name), _Tally()).mean
+            for metric, name in (
+                ("retries_per_round", "retry_proportion"), (ORIGINAL_LIMITED, "token_limit_proportion"),
+            ):  # fmt: skip
+                result[f"{agent}.{prefix}{name}"] = self._tallies.get((agent, metric), _Tally()).mean
         for metric, name in (
             ("episode_length", "episode_length"), ("accuracy", "accuracy"), ("accuracy_0", "0_accuracy"),
             ("accuracy_1", "1_accuracy"), ("decision", "decision"),

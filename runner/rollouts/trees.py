@@ -13,6 +13,7 @@ from statistics import fmean, pstdev
 
 from runner.protocols.game import Round
 from runner.protocols.protocol import Protocol
+from runner.protocols.rewards import reaches
 from runner.protocols.tree_shape import NodePath, TreeShape
 from runner.rollouts.rollout import Rollout
 
@@ -83,7 +84,7 @@ class Contrast:
 
 def is_positive(node: Node, agent: str, protocol: Protocol) -> bool:
     """Whether an answer is worth at least the midpoint between the agent's best and worst rewards."""
-    return node.expected_reward(agent) >= protocol.reward_mid_point(agent)
+    return reaches(node.expected_reward(agent), protocol.reward_mid_point(agent))
 
 
 def contrasts(root: Node, protocol: Protocol) -> Iterator[Contrast]:
@@ -118,7 +119,7 @@ class TreeStatistics:
             levels[len(node.path) - 1].append(node)
         for agent in self._protocol.agent_names:
             rows: list[list[tuple[float, float, float]]] = []
-            ended = (0.0, float(self._protocol.reward_mid_point(agent) <= 0), 0.0)
+            ended = (0.0, float(reaches(0.0, self._protocol.reward_mid_point(agent))), 0.0)
             padding = 0
             for nodes in levels:
                 rows.append([*(self._values(node, agent) for node in nodes), *[ended] * padding])
@@ -132,7 +133,7 @@ class TreeStatistics:
         return node.expected_reward(agent), float(is_positive(node, agent, self._protocol)), float(len(signs) == 2)
 
     def original_statistics(self) -> dict[str, float | dict[str, list[float]]]:
-        """By round and agent, and over all rounds."""
+        """By round and agent over the trees, and by agent over every round of every tree."""
         result: dict[str, float | dict[str, list[float]]] = {}
         for kind, of in (("mean", fmean), ("std", pstdev)):
             for name in self.NAMES:
@@ -143,7 +144,7 @@ class TreeStatistics:
                 }
                 result[f"{kind}_{name}_by_round"] = by_round
         for (agent, name), trees in self._means.items():
-            rounds = [fmean(tree[round_] for tree in trees) for round_ in range(self._shape.rounds)]
-            result[f"{agent}.mean_{name}"] = fmean(rounds)
-            result[f"{agent}.std_{name}"] = pstdev(rounds)
+            levels = [level for tree in trees for level in tree]
+            result[f"{agent}.mean_{name}"] = fmean(levels)
+            result[f"{agent}.std_{name}"] = pstdev(levels)
         return result

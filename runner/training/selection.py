@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.hashing import derived_seed
+from runner.protocols.rewards import reaches
 from runner.spec.trainers import GuessReplacement, SelectionSettings
 
 SEED_BITS = 32
@@ -39,10 +40,8 @@ def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> 
         ValueError: there is nothing to weigh by, or without replacement too few rollouts have a chance.
     """
     if settings.method == "threshold":
-        # The original's rewards are float32, and so is its comparison: 0.9 reaches a threshold of 0.9.
-        return [
-            int(i) for i in np.flatnonzero(np.asarray(rewards, np.float32) >= np.float32(settings.reward_threshold))
-        ]
+        threshold = settings.reward_threshold
+        return [index for index, reward in enumerate(rewards) if _passes(reward, threshold)]
     size = sample_size(len(rewards), settings)
     chances = probabilities(rewards, settings)
     if np.isnan(chances).any():
@@ -53,6 +52,13 @@ def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> 
     wide = chances.astype(np.float64)
     drawn = generator.choice(len(rewards), size=size, replace=settings.replacement, p=wide / wide.sum())
     return [int(index) for index in drawn]
+
+
+def _passes(reward: float, threshold: float) -> bool:
+    """Whether a rollout is selected by its reward; a reward in float32, as the original's are, meets float32."""
+    if float(np.float32(reward)) == reward:
+        return reaches(reward, float(np.float32(threshold))) or reaches(reward, threshold)
+    return reaches(reward, threshold)
 
 
 def sample_size(rollouts: int, settings: SelectionSettings) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runner.agents.arrays import NestedArrayDict, arrays_from_rounds
 from runner.agents.whole_agent import AgentRuntime, Observation, OpenAiWholeAgent
 from runner.documents.fields import from_plain
 from runner.errors import SpecError
@@ -18,7 +21,7 @@ from runner.protocols.game import Message, Reply, Round, play
 from runner.protocols.load import builtin_names, load_protocol
 from runner.protocols.parse import parse_answer
 from runner.protocols.protocol import Decision, Protocol
-from runner.protocols.rewards import Payoff, payoff
+from runner.protocols.rewards import Payoff, payoff, reaches
 from runner.spec.experiment import Experiment
 from tests.support.games import DUEL, LENIENT, STRICT, finished, protocol_of, undecided, who_speaks
 
@@ -87,13 +90,14 @@ def test_a_header_with_a_letter_that_grows_is_found(tmp_path: Path) -> None:
     assert parsed.messages == {"one": "İlk: a", "two": "TO TWO: b"}
 
 
-def _agent(protocol: Protocol, name: str, attempts: int) -> OpenAiWholeAgent:
+def _agent(protocol: Protocol, name: str, attempts: int, *, handler: Any = None, **said: object) -> OpenAiWholeAgent:
+    """An agent of a spec that plays this protocol with what is `said` of it; it is given this one, or a `handler`."""
     experiment = from_plain(
         Experiment,
         {
             "name": "t",
             "dataset": {"path": "none"},
-            "protocol": {"use": protocol.name},
+            "protocol": {"use": protocol.name, **said},
             "prompts": "none",
             "models": {"m": {"provider": "dummy"}},
             "agents": {agent: {"model": "m"} for agent in protocol.agent_names},
@@ -101,7 +105,7 @@ def _agent(protocol: Protocol, name: str, attempts: int) -> OpenAiWholeAgent:
         },
     )
     prompts = PromptSet(dict.fromkeys(protocol.agent_names, "s"))
-    return OpenAiWholeAgent(experiment, AgentRuntime(prompts), name, protocol)
+    return OpenAiWholeAgent(experiment, AgentRuntime(prompts), name, protocol if handler is None else handler)
 
 
 def test_an_empty_message_fills_only_the_channels_of_the_speaker(tmp_path: Path) -> None:
@@ -114,7 +118,7 @@ def test_an_empty_message_fills_only_the_channels_of_the_speaker(tmp_path: Path)
 
     agent = _agent(protocol, "verifier", attempts=3)
     reply = asyncio.run(agent.respond(Observation(0, (), {}), nonsense))
-    assert reply == Reply("nonsense 3", {"one": "", "two": ""}, Decision.NONE, retry_count=3)
+    assert reply == Reply("nonsense 3", {"one": "", "two": ""}, Decision.NONE, retry_count=3, calls=3)
     assert len(calls) == 3
 
 
@@ -187,3 +191,48 @@ def test_a_game_that_was_begun_goes_on_as_it_would_have() -> None:
     whole = finished(protocol, undecided(protocol), seed=3)
     game = play(protocol, seed=3, label=1, prover_stance=1, rounds=whole.rounds[:5])
     assert next(game).round == 5
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_there_is_no_round_before_the_first(name: str) -> None:
+    protocol = load_protocol(name)
+    agent = _agent(protocol, "verifier", attempts=1)
+    before: list[Callable[[], object]] = [
+        lambda: protocol.speakers(-1, 0),
+        lambda: protocol.can_be_active(-1),
+        lambda: protocol.may_decide(-1),
+        lambda: protocol.questions_left(-1),
+        lambda: payoff(protocol, round_=-1, seed=0, label=1, prover_stance=1, decision=1, before=Payoff()),
+        lambda: agent.parse("Decision: accept", -1),
+        lambda: agent.prompt(Observation(-1, (), {})),
+        lambda: agent(NestedArrayDict({"round": -1, **arrays_from_rounds(protocol, ())}, ())),
+    ]
+    for asks in before:
+        with pytest.raises(ValueError, match="no round -1; rounds count from 0"):
+            asks()
+
+
+@pytest.mark.parametrize(
+    ("handler", "error", "said"),
+    [
+        ("nip", TypeError, "protocol_handler is 'nip', not a Protocol; give the loaded spec's own, spec.protocol"),
+        (Protocol, TypeError, "protocol_handler is <class .*Protocol'>, not a Protocol"),
+        (load_protocol("adp"), ValueError, "protocol_handler is the protocol 'adp', .*: the spec plays 'nip'; give"),
+        (load_protocol("debate"), ValueError, "'debate', .*: the spec plays 'nip'; it has no agent 'prover'; give"),
+        (load_protocol("nip"), ValueError, "'nip', .*: the spec says max_message_rounds: 6, and it has 8; give"),
+    ],
+)
+def test_a_protocol_that_is_not_the_specs_is_named(handler: Any, error: type[Exception], said: str) -> None:
+    nip = load_protocol("nip", {"max_message_rounds": 6})
+    assert _agent(nip, "verifier", 1, max_message_rounds=6).protocol_handler is nip
+    with pytest.raises(error, match=said):
+        _agent(nip, "verifier", 1, max_message_rounds=6, handler=handler)
+
+
+def test_rewards_that_differ_in_their_last_bits_are_a_tie() -> None:
+    for reward, midpoint in ((0.7 + 0.1, 0.8), (0.3 * 3, 0.9), (0.3 - 0.1 - 0.2, 0.0), (-1.1 - 2.2, -3.3)):
+        assert reward < midpoint
+        assert reaches(reward, midpoint)
+    assert reaches(0.5 - 0.9e-9, 0.5)
+    assert not reaches(0.5 - 1.1e-9, 0.5)
+    assert not reaches(-1e-8, 0.0)

@@ -33,6 +33,26 @@ SYSTEM = (
 )
 
 
+FILES = (
+    "ei_selection", "fine_tune_dpo", "fine_tune_sft", "malt_stats", "parse", "prompts", "protocol_tables",
+    "prover_stance", "rewards", "rollouts", "stats", "timesteps_sft",
+)  # fmt: skip
+"""What there are tests for."""
+
+KINDS = {"ei_selection": ("select_rollouts", "guess_replacement_proportion", "fine_tune_stage")}
+"""The kinds of cases, where a file has several."""
+
+DEFECTS = frozenset({
+    "mnip-ignores-its-own-round-limits", "max-verifier-questions-is-not-the-number-of-verifier-turns",
+    "mnip-provers-rewarded-as-opponents", "forced-guess-scored-against-unforced-decision",
+    "history-truncated-at-silent-round", "prover-text-scanned-for-decision", "offsets-from-lowercased-text",
+    "empty-fill-writes-to-every-channel", "last-round-message-missing-from-processed-transcript",
+    "malt-inner-reward-counted-once-per-node", "malt-crashes-with-merlin-arthur", "round-argument-is-ignored",
+    "transport-retries-are-ours",
+})  # fmt: skip
+"""Where the original is at fault: such a case is skipped, and a test of our own is in its place."""
+
+
 def cases_folder() -> Path:
     """The folder that NIP_REFERENCE_CASES names, the shared one beside the checkout, or our own copy."""
     named = os.environ.get("NIP_REFERENCE_CASES")
@@ -49,6 +69,20 @@ def _load(name: str) -> list[dict[str, Any]]:
 def cases(name: str, *, faulty: bool = False) -> list[dict[str, Any]]:
     """The cases of a file whose expected value is right; those with a label in `defects` are ours to test."""
     return [case for case in _load(name) if bool(case.get("defects")) == faulty]
+
+
+def passed_over(folder: Path) -> list[str]:
+    """What no test would run of a folder of cases: files, kinds of cases and labels of defects, by name."""
+    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name != "README.md")
+    known = [name for name in names if name.removesuffix(".json") in FILES and name.endswith(".json")]
+    found = [f"{name}: no test knows it" for name in names if name not in known]
+    for name in known:
+        rows = json.loads((folder / name).read_text("utf-8"))["cases"]
+        kinds = KINDS.get(name.removesuffix(".json"), (None,))
+        found.extend(f"{name}: kind {row.get('kind')!r}" for row in rows if row.get("kind") not in kinds)
+        found.extend(f"{name}: defect {label!r}" for row in rows for label in {*(row.get("defects") or ())} - DEFECTS)
+        found.extend([] if rows else [f"{name}: no case"])
+    return found if known else [*found, f"{folder}: no file of cases"]
 
 
 @cache

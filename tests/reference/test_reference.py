@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,49 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.trainers import GuessReplacement, SelectionSettings
 from runner.training.selection import probabilities, replaced_proportion, sample_size, select, select_for
-from tests.reference.adapter import agents_of, cases, named, protocol_of, scripted_game
+from tests.reference.adapter import (
+    FILES,
+    KINDS,
+    agents_of,
+    cases,
+    cases_folder,
+    named,
+    passed_over,
+    protocol_of,
+    scripted_game,
+)
 
 
 def each(name: str, kind: str | None = None) -> pytest.MarkDecorator:
+    assert name in FILES
+    assert kind in KINDS.get(name, (None,))
     found = [case for case in cases(name) if kind is None or case["kind"] == kind]
     return pytest.mark.parametrize("case", found, ids=[f"{name}-{case['case']}" for case in found])
+
+
+def test_nothing_of_the_folder_is_passed_over() -> None:
+    assert passed_over(cases_folder()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "said"),
+    [
+        ("stats_of_others.json", {}, "stats_of_others.json: no test knows it"),
+        ("stats.txt", {}, "stats.txt: no test knows it"),
+        ("ei_selection.json", {"kind": "tournament"}, "ei_selection.json: kind 'tournament'"),
+        ("stats.json", {"defects": ["is-blue"]}, "stats.json: defect 'is-blue'"),
+    ],
+)
+def test_what_no_test_runs_is_named(tmp_path: Path, name: str, row: dict[str, Any], said: str) -> None:
+    (tmp_path / "rewards.json").write_text(json.dumps({"cases": [{}]}), "utf-8")
+    (tmp_path / "README.md").touch()
+    assert passed_over(tmp_path) == []
+    (tmp_path / name).write_text(json.dumps({"cases": [row]}), "utf-8")
+    assert passed_over(tmp_path) == [said]
+
+
+def test_a_folder_without_cases_is_named(tmp_path: Path) -> None:
+    assert passed_over(tmp_path) == [f"{tmp_path}: no file of cases"]
 
 
 @each("prover_stance")
@@ -221,6 +260,33 @@ def test_supervised_datasets_are_the_originals(case: dict[str, Any]) -> None:
         assert want["error"] in named(caught.value)
         return
     assert agent.build_fine_tune_dataset(data, *flags) == want["dataset"]
+
+
+@each("timesteps_sft")
+def test_timesteps_give_the_originals_examples(case: dict[str, Any]) -> None:
+    agents, point, step = agents_of(case["config"]), case["datapoint"], case["timestep"]
+    data = NestedArrayDict(
+        {
+            **{name: point[name] for name in ("question", "solution", "y", "prover_stance")},
+            "seed": case["seed"],
+            "round": step["round"],
+            "next": _histories(step["next"]),
+            **_histories(step),
+        },
+        (),
+    )
+    assert case["expected"]
+    for key, want in case["expected"].items():
+        name, _, flags = key.partition("/")
+        assert agents[name].build_fine_tune_dataset(data, *(flag == "1" for flag in flags)) == want, key
+
+
+def _histories(rows: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "message_history": np.array(rows["message_history"], dtype=object),
+        "message_agent_id": np.array(rows["message_agent_id"]),
+        "raw_message_history": np.array(rows["raw_message_history"], dtype=object),
+    }
 
 
 @each("stats")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runner.protocols.tree_shape import TreeShape
 from runner.results.metrics import Metrics
 from runner.rollouts.trees import Node, TreeStatistics, build_tree, contrasts, is_positive
 from tests.reference.adapter import cases, name_of, protocol_of, scripted_tree
@@ -64,26 +65,35 @@ def _as_records(found: list[Any], root: Node) -> Iterator[tuple[str, str, list[s
 
 
 @each("fine_tune_dpo")
-def test_statistics_of_trees_are_the_originals(case: dict[str, Any]) -> None:
-    protocol = protocol_of(case["config"])
-    branches, _, shape = scripted_tree(case)
-    root = build_tree(branches, shape)
-    assert root is not None
-    metrics, trees = Metrics(protocol), TreeStatistics(protocol, shape)
-    for branch in branches:
-        metrics.add(branch)
-    trees.add(root)
-    got, want = {**metrics.original_statistics(), **trees.original_statistics()}, case["expected"]["log_stats"]
+def test_statistics_of_a_tree_are_the_originals(case: dict[str, Any]) -> None:
+    _check_statistics(case, [case])
+
+
+@each("malt_stats")
+def test_statistics_of_several_trees_are_the_originals(case: dict[str, Any]) -> None:
+    _check_statistics(case, [{**case, **tree} for tree in case["trees"]])
+
+
+def _check_statistics(case: dict[str, Any], scripts: list[dict[str, Any]]) -> None:
+    protocol, want = protocol_of(case["config"]), case["expected"]["log_stats"]
+    metrics = Metrics(protocol)
+    trees = TreeStatistics(protocol, TreeShape(case["num_responses_per_timestep"], protocol.max_message_rounds))
+    for script in scripts:
+        branches, _, shape = scripted_tree(script)
+        for branch in branches:
+            metrics.add(branch)
+        root = build_tree(branches, shape)
+        assert root is not None
+        trees.add(root)
+    got: dict[str, Any] = {**metrics.original_statistics(), **trees.original_statistics()}
     assert got.keys() == want.keys()
     for name, value in want.items():
         if isinstance(value, dict):
-            by_agent: Any = got[name]
-            assert by_agent.keys() == value.keys()
+            assert got[name].keys() == value.keys()
             for agent, rounds in value.items():
-                assert by_agent[agent] == pytest.approx(rounds, abs=1e-5), (name, agent)
+                assert got[name][agent] == pytest.approx(rounds, abs=1e-5), (name, agent)
         else:
-            number: Any = got[name]
-            assert nan_equal(number, value), (name, number, value)
+            assert nan_equal(got[name], value), (name, got[name], value)
 
 
 @pytest.mark.parametrize("case", cases("fine_tune_dpo", faulty=True), ids=lambda case: f"fine_tune_dpo-{case['case']}")

@@ -33,9 +33,27 @@ def rollout(index: int, row: Row) -> Rollout:
     point, label, decision, outcome = row
     job = Job(index, f"r{index}", Datapoint(f"p{point}", label, {}), index, index)
     played = (
-        Round({"verifier": "?"}, (Message("main", "verifier", "?"),), 2, {"verifier": 0.0}, {"verifier": 1}, {}),
-        Round({"prover": "!"}, (Message("main", "prover", "!"),), 2, {}, {}, {"prover": True}),
-        Round({"verifier": "x"}, (), decision, {"verifier": 1.0}, {}, {}),
+        Round(
+            {"verifier": "?"},
+            (Message("main", "verifier", "?"),),
+            2,
+            {"verifier": 0.0},
+            {"verifier": 1},
+            {},
+            {"verifier": 2},
+            {"verifier": False},
+        ),
+        Round(
+            {"prover": "!"},
+            (Message("main", "prover", "!"),),
+            2,
+            {},
+            {},
+            {"prover": True},
+            {"prover": 1},
+            {"prover": True},
+        ),
+        Round({"verifier": "x"}, (), decision, {"verifier": 1.0}, {}, {}, {"verifier": 1}, {"verifier": False}),
     )
     rewards = {"verifier": 1.0 if decision == label else -1.0, "prover": 0.5}
     return Rollout(job, played, decision, Outcome(outcome), 1, rewards)
@@ -168,17 +186,23 @@ def test_the_order_of_rollouts_changes_no_bit(protocol: Protocol) -> None:
 
 
 def test_agents_have_their_retries_and_their_token_limits(protocol: Protocol) -> None:
-    found, _ = estimated(protocol, [(0, 1, 1, "decided"), (1, 0, 0, "decided")])
+    found, metrics = estimated(protocol, [(0, 1, 1, "decided"), (1, 0, 0, "decided")])
     # One retry in the first of three rounds; the verifier spoke in two of them.
-    assert found["verifier", "retry_proportion"].value == pytest.approx(1 / 3)
+    assert found["verifier", "retries_per_round"].value == pytest.approx(1 / 3)
     assert found["verifier", "calls_per_message"].value == pytest.approx(1.5)
-    assert found["prover", "token_limit_proportion"].value == pytest.approx(1 / 3)
+    assert found["prover", "token_limit_proportion"].value == 1.0
+    assert metrics.original_statistics()["prover.token_limit_proportion"] == pytest.approx(1 / 3)
     assert found[None, "rounds_played"].value == 3.0
 
 
 def test_rounds_that_were_not_reached_are_zeros_in_the_originals_shares() -> None:
     solo = load_protocol("solo_verifier")
-    rounds = (Round({"verifier": "?"}, (), 2, {"verifier": -1.0}, {"verifier": 1}, {"verifier": True}),)
+    rounds = (
+        Round(
+            {"verifier": "?"}, (), 2, {"verifier": -1.0}, {"verifier": 1}, {"verifier": True}, {"verifier": 2},
+            {"verifier": True},
+        ),
+    )  # fmt: skip
     job = Job(0, "r0", Datapoint("p0", 1, {}), 0, 0)
     for outcome, share in (("no_decision", 0.5), ("refused", 1.0)):
         metrics = Metrics(solo)
