@@ -6,6 +6,7 @@ It plays by `runner.protocols.game.play`, so that what comes out of a game is wh
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,17 +23,19 @@ from runner.agents.arrays import (
     write_round,
 )
 from runner.agents.nested import Array
-from runner.agents.observations import PROMPT_FIELDS, check_round, is_padding
+from runner.agents.observations import PROMPT_FIELDS, check_round, is_padding, max_prompt_messages
 from runner.datasets.load import Datapoint, Dataset
 from runner.errors import AgentNotActiveInChannelError
 from runner.hashing import derived_seed
 from runner.prompts.chat import ChatMessage
 from runner.protocols.game import Played, Reply, Round, play
 from runner.protocols.protocol import Decision, Protocol
+from runner.text import comma_join
 
 _LABELS = ("y", "label")
 _IDS = ("datapoint_id", "id")
 _OVER = ("padding", "done", "terminated")
+_REPLIED = ("message", "raw_message", "decision", "retry_count", "token_limit")
 
 
 class Step(NamedTuple):
@@ -47,17 +50,24 @@ class Step(NamedTuple):
 
 
 class Environment:
-    """The games of one protocol. `seed` is the spec's: the games' own seeds follow from it as in a run."""
+    """The games of one protocol. `seed` is the spec's: the games' own seeds follow from it as in a run.
+
+    Raises:
+        TypeError: `protocol_handler` is no protocol.
+    """
 
     def __init__(self, protocol_handler: Protocol, *, seed: int = 0) -> None:
+        given: object = protocol_handler
+        if not isinstance(given, Protocol):
+            shown = reprlib.repr(given)
+            raise TypeError(f"protocol_handler is {shown}, not a Protocol; give the loaded spec's own, spec.protocol")
         self.protocol_handler = protocol_handler
         self.seed = seed
 
     @property
     def max_prompt_messages(self) -> int:
         """No chat of these games has more messages: `forward(data, environment)` gives prompts of this many."""
-        protocol = self.protocol_handler
-        return 2 * (protocol.max_message_rounds * len(protocol.channel_names) + 10)
+        return max_prompt_messages(self.protocol_handler)
 
     def reset(
         self,
@@ -129,10 +139,15 @@ class Environment:
         was over; `next` has the state after the step.
 
         Raises:
-            ValueError: an agent that has to speak says nothing, or a game has no such round.
+            ValueError: there are no actions, an agent that has to speak says nothing, or a game has no such round.
             AgentNotActiveInChannelError: an agent speaks that does not in this round or channel; or two speak in one
                 channel, for which arrays have no place.
         """
+        missing = [key for key in _REPLIED if ("agents", key) not in arrays]
+        if missing:
+            raise ValueError(
+                f"no {comma_join(missing)} under 'agents'; add what each agent's forward gave: add_replies"
+            )
         shape, agents = arrays.batch_size, self.protocol_handler.agent_names
         flat = arrays.reshape(math.prod(shape))
         size = math.prod(shape)

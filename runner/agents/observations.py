@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.agents.agent import Observation
 from runner.agents.arrays import HISTORIES, rounds_from_arrays
-from runner.agents.nested import NestedArrayDict
+from runner.agents.nested import Array, NestedArrayDict
 from runner.prompts.chat import ChatMessage
 from runner.prompts.templates import FORBIDDEN
 from runner.protocols.game import Reply, Round
@@ -139,26 +139,38 @@ def actions(
     """
     size, names = len(replies), protocol.channel_names
     longest = max((len(chat) for chat in chats), default=0)
-    prompt = np.full((size, longest if width is None else width, len(PROMPT_FIELDS)), None, dtype=object)
+    prompt = prompt_array(chats, longest if width is None else width)
     message = np.full((size, len(names)), None, dtype=object)
     raw = np.full((size,), None, dtype=object)
     decision = np.full((size,), int(Decision.NONE), dtype=np.int64)
     retries = np.zeros((size, len(names)), dtype=np.int64)
     limits = np.zeros((size, len(names)), dtype=bool)
-    for index, (reply, chat) in enumerate(zip(replies, chats, strict=True)):
+    for index, reply in enumerate(replies):
         if reply is None:
             continue
         raw[index], decision[index] = reply.raw, reply.decision
         retries[index], limits[index] = reply.retry_count, reply.token_limit
         for channel, text in (reply.messages or {}).items():
             message[index, names.index(channel)] = text
-        for row, said in enumerate(chat):
-            prompt[index, row] = [said.get(name) for name in PROMPT_FIELDS]
     out: Mapping[str, Any] = {
         "message": message, "raw_message": raw, "prompt": prompt, "decision": decision,
         "retry_count": retries, "token_limit": limits,
     }  # fmt: skip
     return NestedArrayDict(out, (size,))
+
+
+def prompt_array(chats: Sequence[Sequence[ChatMessage]], width: int) -> Array:
+    """Chats of at most `width` messages as (chat message field)."""
+    prompt = np.full((len(chats), width, len(PROMPT_FIELDS)), None, dtype=object)
+    for index, chat in enumerate(chats):
+        for row, said in enumerate(chat):
+            prompt[index, row] = [said.get(name) for name in PROMPT_FIELDS]
+    return prompt
+
+
+def max_prompt_messages(protocol: Protocol) -> int:
+    """No chat of a protocol's games has more messages: the original's bound, which is generous."""
+    return 2 * (protocol.max_message_rounds * len(protocol.channel_names) + 10)
 
 
 def scalar(value: Any) -> Any:

@@ -138,13 +138,18 @@ def test_a_step_of_a_game_by_hand_is_one_to_learn_from(tmp_path: Path) -> None:
 
 def test_the_timesteps_of_a_run_give_the_examples_of_its_files(tmp_path: Path) -> None:
     result = played(spec_file(tmp_path, size=4), tmp_path / "results")
-    steps, plan = result.timesteps(), saved_plan(result.folder)
+    steps, plan = result.timesteps(prompts=True), saved_plan(result.folder)
     reconstructor = Reconstructor(result.folder, plan)
     rollouts = list(reconstructor.rollouts())
     reconstructor.close()
     assert steps["datapoint_id"][:, 0].tolist() == [rollout.job.datapoint.id for rollout in rollouts]
     for agent in plan.agents().values():
         want = []
+        first = agent.protocol_handler.first_active_round(agent.agent_name) or 0
+        index = next(i for i, rollout in enumerate(rollouts) if len(rollout.rounds) > first)
+        asked = steps["agents", "prompt"][index, first, agent.agent_id]
+        before = rollouts[index].job.observation(first, rollouts[index].rounds[:first])
+        assert Environment(agent.protocol_handler).prompt_array_to_list(asked) == agent.prompt(before)
         for rollout in rollouts:
             behind = min(len(rollout.rounds), agent.max_message_rounds - 1)
             example = agent.fine_tune_example(rollout.job.observation(behind, rollout.rounds), None)
