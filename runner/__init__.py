@@ -17,7 +17,8 @@ from runner.version import __version__
 
 if TYPE_CHECKING:
     from runner.agents import AgentRuntime, OpenAiWholeAgent
-    from runner.agents.arrays import NestedArrayDict
+    from runner.agents.environment import Environment
+    from runner.agents.nested import NestedArrayDict
     from runner.api import run
     from runner.protocols.load import load_protocol
     from runner.rollouts.plan import Plan
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AgentRuntime": "runner.agents",
-    "NestedArrayDict": "runner.agents.arrays",
+    "Environment": "runner.agents.environment",
+    "NestedArrayDict": "runner.agents.nested",
     "OpenAiWholeAgent": "runner.agents",
     "Plan": "runner.rollouts.plan",
     "RunResult": "runner.runs.run",
@@ -39,6 +41,7 @@ _HOMES = {
 
 __all__ = [
     "AgentRuntime",
+    "Environment",
     "NestedArrayDict",
     "OpenAiWholeAgent",
     "Plan",

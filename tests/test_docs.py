@@ -117,6 +117,13 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     assert "decided" in done.stdout
 
 
+def test_the_python_of_the_agents_page_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "agent.md").read_text("utf-8")
+    done = python("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("(3,) (3, 6, 1)\n")
+
+
 def test_the_changelog_knows_the_version() -> None:
     from runner.version import __version__
 

@@ -48,7 +48,14 @@ HOMES = {
     "httpx2": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "jinja2": {"runner.prompts.sandbox", "runner.prompts.work"},
     "jsonschema": {"runner.documents.check"},
-    "numpy": {"runner.agents.arrays", "runner.agents.whole_agent", "runner.training.selection"},
+    "numpy": {
+        "runner.agents.arrays",
+        "runner.agents.environment",
+        "runner.agents.nested",
+        "runner.agents.observations",
+        "runner.agents.whole_agent",
+        "runner.training.selection",
+    },
     "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
     "openai": {"runner.models.providers.openai"},
     "orjson": {

@@ -1,7 +1,7 @@
 """An observation into a reply: prompt, model and parser, one agent at a time or on arrays."""
 
 from runner.agents.agent import AgentRuntime, Observation
-from runner.agents.whole_agent import OpenAiWholeAgent
+from runner.agents.whole_agent import OpenAiWholeAgent, ParsedChatCompletion, SharedModelGroup
 from runner.errors import (
     AgentNotActiveInChannelError,
     ContentFilterError,
@@ -24,5 +24,7 @@ __all__ = [
     "NotAllActiveChannelsInResponseError",
     "Observation",
     "OpenAiWholeAgent",
+    "ParsedChatCompletion",
+    "SharedModelGroup",
     "UnknownFinishReasonError",
 ]

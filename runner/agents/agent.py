@@ -64,8 +64,8 @@ class Agent:
         self.agent_name = agent_name
         self.protocol_handler = _of_spec(protocol_handler, hyper_params, agent_name)
         self.agent_params: AgentSettings = hyper_params.agents[agent_name]
-        self.shared_model_group = self.agent_params.model
-        self.model_settings = hyper_params.models[self.shared_model_group]
+        self.model_group = self.agent_params.model
+        self.model_settings = hyper_params.models[self.model_group]
         self.agent_spec = protocol_handler.agent_spec(agent_name)
 
     @property
@@ -162,7 +162,7 @@ class Agent:
         calls = 0
         while True:
             sample = SampleKey(observation.datapoint, observation.repeat, observation.round, self.agent_name, calls)
-            completion = await complete(Request(self.shared_model_group, messages, sample, observation.seed, wanted))
+            completion = await complete(Request(self.model_group, messages, sample, observation.seed, wanted))
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
                 try:

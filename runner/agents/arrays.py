@@ -1,150 +1,54 @@
-"""Nested dictionaries of NumPy arrays with a shared batch shape, and games to them and back.
+"""Games to arrays and back: histories, timesteps.
 
-Text is held in object arrays with None for no message; numbers in integer, float and boolean arrays.
+A timestep is one step of a game with all that it takes to play it and to learn from it: the histories before it at the
+top, the actions and what they paid under `agents`, and the state after it, histories included, under `next`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from runner.agents.nested import Array, NestedArrayDict, stacked
+from runner.datasets.load import Datapoint
 from runner.errors import AgentNotActiveInChannelError
 from runner.protocols.game import Message, Round
 from runner.protocols.protocol import Decision, Protocol
+from runner.text import comma_join
 
-Array = NDArray[Any]
-Key = str | tuple[str, ...]
+__all__ = [
+    "HISTORIES",
+    "NestedArrayDict",
+    "arrays_from_rounds",
+    "check_columns",
+    "is_missing",
+    "rounds_from_arrays",
+    "stacked",
+    "timesteps",
+    "write_round",
+]
+
+HISTORIES = ("message_history", "message_agent_id", "raw_message_history")
+
+STEP_KEYS = frozenset(
+    ("round", "seed", "prover_stance", "y", "datapoint_id", "done", "terminated", "padding", "agents", "next")
+).union(HISTORIES)
+"""The keys of a step besides the datapoint's columns."""
 
 
-class NestedArrayDict:
-    """A nested dictionary of arrays whose leading dimensions are all `batch_size`.
+def check_columns(names: Iterable[str]) -> None:
+    """Refuse columns that arrays have no place for.
 
-    `data["round"]`, `data["agents", "decision"]` read a leaf; `data[0]`, `data[2:4]` the part of a batch.
+    Raises:
+        ValueError: a column has the name of a key of a step.
     """
-
-    def __init__(self, data: Mapping[Any, Any], batch_size: int | Sequence[int] | None = None) -> None:
-        self._data: dict[str, Any] = {}
-        shape = (batch_size,) if isinstance(batch_size, int) else batch_size
-        if shape is None:
-            leaves = list(_leaves(data))
-            shape = _shared_prefix([leaf.shape for leaf in leaves])
-        self.batch_size: tuple[int, ...] = tuple(shape)
-        for key, value in data.items():
-            self[key] = value
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, str):
-            return self._data[key]
-        if isinstance(key, tuple) and key and all(isinstance(part, str) for part in key):
-            inner: Any = self
-            for part in key:
-                inner = inner[part]
-            return inner
-        return self._map(lambda array: array[key])
-
-    def __setitem__(self, key: Key, value: Any) -> None:
-        if isinstance(key, tuple):
-            head, *rest = key
-            if not rest:
-                self[head] = value
-                return
-            inner = self._data.setdefault(head, NestedArrayDict({}, self.batch_size))
-            inner[tuple(rest)] = value
-            return
-        if isinstance(value, (Mapping, NestedArrayDict)):
-            self._data[key] = NestedArrayDict(dict(value.items()), self.batch_size)
-            return
-        array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=_dtype_of(value))
-        if array.shape[: len(self.batch_size)] != self.batch_size:
-            raise ValueError(f"{key!r} has shape {array.shape}, which does not start with the batch {self.batch_size}")
-        self._data[key] = array
-
-    def __contains__(self, key: object) -> bool:
-        try:
-            self[key]
-        except (KeyError, TypeError, IndexError):
-            return False
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._data)
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __repr__(self) -> str:
-        return f"NestedArrayDict({{{', '.join(self._data)}}}, batch_size={self.batch_size})"
-
-    def keys(self) -> Iterator[str]:
-        return iter(self._data)
-
-    def items(self) -> Iterator[tuple[str, Any]]:
-        return iter(self._data.items())
-
-    def update(self, other: Mapping[str, Any] | NestedArrayDict) -> NestedArrayDict:
-        """Set every leaf of `other` here."""
-        for key, value in other.items():
-            self[key] = value
-        return self
-
-    def reshape(self, *shape: int) -> NestedArrayDict:
-        """The same leaves under another batch shape of the same size."""
-        size = len(self.batch_size)
-        return self._map(lambda array: array.reshape((*shape, *array.shape[size:])))
-
-    def _map(self, function: Any) -> NestedArrayDict:
-        mapped = {
-            key: value._map(function)  # noqa: SLF001 - of its own class
-            if isinstance(value, NestedArrayDict)
-            else function(value)
-            for key, value in self._data.items()
-        }
-        probe = function(np.empty(self.batch_size, dtype=bool))
-        return NestedArrayDict(mapped, np.shape(probe))
-
-
-def stacked(items: Sequence[NestedArrayDict]) -> NestedArrayDict:
-    """Dictionaries of one form as one, along a new first dimension of the batch."""
-    first = items[0]
-    joined = {
-        key: stacked([item[key] for item in items])
-        if isinstance(value, NestedArrayDict)
-        else np.stack([item[key] for item in items])
-        for key, value in first.items()
-    }
-    return NestedArrayDict(joined, (len(items), *first.batch_size))
-
-
-def _leaves(data: Mapping[Any, Any]) -> Iterator[Array]:
-    for value in data.values():
-        if isinstance(value, Mapping):
-            yield from _leaves(value)
-        elif isinstance(value, NestedArrayDict):
-            yield from _leaves(dict(value.items()))
-        else:
-            yield np.asarray(value, dtype=_dtype_of(value)) if not isinstance(value, np.ndarray) else value
-
-
-def _shared_prefix(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    if not shapes:
-        return ()
-    first = min(shapes, key=len)
-    length = 0
-    while length < len(first) and all(shape[length] == first[length] for shape in shapes):
-        length += 1
-    return first[:length]
-
-
-def _dtype_of(value: Any) -> Any:
-    """Text and missing values need object arrays: NumPy would cut or stringify them."""
-    while isinstance(value, (list, tuple)) and value:
-        if any(item is None or isinstance(item, str) for item in value):
-            return object
-        value = next((item for item in value if isinstance(item, (list, tuple))), value[0])
-    return object if value is None or isinstance(value, str) else None
+    taken = sorted(STEP_KEYS.intersection(names))
+    if taken:
+        raise ValueError(
+            f"columns with the name of a key of a timestep: {comma_join(taken)}; rename them with dataset.columns"
+        )
 
 
 def rounds_from_arrays(
@@ -180,45 +84,127 @@ def arrays_from_rounds(protocol: Protocol, rounds: Sequence[Round]) -> dict[str,
         AgentNotActiveInChannelError: two agents spoke in one channel in one round, for which arrays of one
             message a channel have no place.
     """
-    length, channels, agents = protocol.max_message_rounds, protocol.channel_names, protocol.agent_names
-    history = np.full((length, len(channels)), None, dtype=object)
-    senders = np.full((length, len(channels)), -1, dtype=np.int64)
-    raws = np.full((length, len(agents)), None, dtype=object)
+    histories = empty_histories(protocol)
     for index, played in enumerate(rounds):
-        for message in played.messages:
-            column = channels.index(message.channel)
-            if senders[index, column] != -1:
-                raise AgentNotActiveInChannelError(
-                    f"round {index} has two messages in {message.channel!r}; arrays hold one a channel"
-                )
-            history[index, column] = message.text
-            senders[index, column] = agents.index(message.agent)
-        for agent, text in played.raw.items():
-            raws[index, agents.index(agent)] = text
-    return {"message_history": history, "message_agent_id": senders, "raw_message_history": raws}
+        write_round(protocol, histories, index, played)
+    return histories
 
 
-def timesteps(protocol: Protocol, rounds: Sequence[Round]) -> NestedArrayDict:
-    """A game as timesteps, one a round up to `max_message_rounds`.
+def empty_histories(protocol: Protocol, shape: tuple[int, ...] = ()) -> dict[str, Array]:
+    """The histories of games in which nothing was said yet."""
+    length, channels, agents = protocol.max_message_rounds, len(protocol.channel_names), len(protocol.agent_names)
+    return {
+        "message_history": np.full((*shape, length, channels), None, dtype=object),
+        "message_agent_id": np.full((*shape, length, channels), -1, dtype=np.int64),
+        "raw_message_history": np.full((*shape, length, agents), None, dtype=object),
+    }
 
-    After the end come padding rows: decision 0, rewards 0, retries 0, no messages, the round stays at last + 1.
+
+def write_round(protocol: Protocol, histories: Mapping[str, Array], index: int, played: Round) -> None:
+    """Put a round into one game's histories.
+
+    Raises:
+        AgentNotActiveInChannelError: see `arrays_from_rounds`.
     """
-    length, agents, channels = protocol.max_message_rounds, protocol.agent_names, protocol.channel_names
-    played = len(rounds)
-    decided = (
-        bool(rounds)
-        and rounds[-1].decision != Decision.NONE
-        and played <= length
-        and _ended_by_decision(protocol, rounds)
-    )
+    channels, agents = protocol.channel_names, protocol.agent_names
+    history, senders, raws = (histories[name] for name in HISTORIES)
+    for message in played.messages:
+        column = channels.index(message.channel)
+        if senders[index, column] != -1:
+            raise AgentNotActiveInChannelError(
+                f"round {index} has two messages in {message.channel!r}; arrays hold one a channel"
+            )
+        history[index, column] = message.text
+        senders[index, column] = agents.index(message.agent)
+    for agent, text in played.raw.items():
+        raws[index, agents.index(agent)] = text
+
+
+def timesteps(
+    protocol: Protocol, rounds: Sequence[Round], datapoint: Datapoint | None = None, *, seed: int = 0
+) -> NestedArrayDict:
+    """A game as timesteps, one a round up to `max_message_rounds`: what `build_fine_tune_dataset` takes any one of.
+
+    With the datapoint that was played come its columns, `y`, `prover_stance`, `datapoint_id` and the rollout's `seed`.
+    `agents` has what each agent did in the step and was paid for it: `reward`, `decision`, `raw_message`,
+    `retry_count` and `token_limit` (timestep agent), `message` (timestep agent channel).
+
+    After the end come padding rows: decision 0, rewards 0, retries 0, no messages, the round stays at last + 1, and
+    `next` carries the final histories.
+
+    Raises:
+        AgentNotActiveInChannelError: see `arrays_from_rounds`.
+        ValueError: a column has the name of a key of a step.
+    """
+    length, played = protocol.max_message_rounds, len(rounds)
+    index = np.arange(length)
+    decided = bool(rounds) and rounds[-1].decision != Decision.NONE and played >= protocol.min_message_rounds
+    over = index >= played - 1
     full = arrays_from_rounds(protocol, rounds)
-    padding = np.arange(length) >= played
+    fixed = {} if datapoint is None else _of_datapoint(datapoint, seed, length)
+    agents = _actions(protocol, rounds, full["raw_message_history"])
+    padding = index >= played
+
+    def state(round_: Array, over: Array) -> dict[str, Any]:
+        return {
+            **fixed,
+            **{name: _until(array, round_) for name, array in full.items()},
+            "round": round_,
+            "padding": over,
+            "done": over & decided,
+            "terminated": over & (not decided),
+        }
+
+    def done(over: Array) -> Array:
+        return np.repeat((over & decided)[:, None], len(protocol.agent_names), axis=1)
+
+    return NestedArrayDict(
+        {
+            **state(np.minimum(index, played), padding),
+            "agents": {**agents, "done": done(padding)},
+            "next": {
+                **state(np.minimum(index + 1, played), over),
+                "agents": {"done": done(over), "reward": agents["reward"]},
+            },
+        },
+        (length,),
+    )
+
+
+def _of_datapoint(datapoint: Datapoint, seed: int, length: int) -> dict[str, Array]:
+    """What stays the same in all steps of a game; columns keep their values as they are."""
+    check_columns(datapoint.columns)
+    values = {**datapoint.columns, "datapoint_id": datapoint.id}
+    fixed = {name: objects([value] * length) for name, value in values.items()}
+    numbers = {"y": datapoint.label, "prover_stance": datapoint.prover_stance, "seed": seed}
+    return fixed | {name: np.full(length, number, dtype=np.int64) for name, number in numbers.items()}
+
+
+def objects(values: Sequence[Any]) -> Array:
+    """Values as they are in an array of one dimension, lists too."""
+    array = np.empty(len(values), dtype=object)
+    for index, value in enumerate(values):
+        array[index] = value
+    return array
+
+
+def _until(history: Array, round_: Array) -> Array:
+    """A game's history (round ...) as it was before each of these rounds (timestep round ...)."""
+    said = np.arange(len(history)) < round_[:, None]
+    missing: Any = -1 if history.dtype == np.int64 else None
+    return np.where(said[:, :, None], history, missing)
+
+
+def _actions(protocol: Protocol, rounds: Sequence[Round], raw_message: Array) -> dict[str, Array]:
+    """What each agent did in each round, and was paid for it; decision 0 in padding rows."""
+    length, agents, channels = protocol.max_message_rounds, protocol.agent_names, protocol.channel_names
     shape = (length, len(agents))
-    decision = np.where(padding[:, None], 0, Decision.NONE) * np.ones(shape, dtype=np.int64)
-    rewards = np.zeros(shape, dtype=np.float32)
+    decision = np.zeros(shape, dtype=np.int64)
+    rewards = np.zeros(shape, dtype=np.float64)
     retries = np.zeros(shape, dtype=np.int64)
     limits = np.zeros(shape, dtype=bool)
-    message = np.full((length, len(agents), len(channels)), None, dtype=object)
+    message = np.full((*shape, len(channels)), None, dtype=object)
+    decision[: len(rounds)] = Decision.NONE
     verifier = agents.index(protocol.verifier_name)
     for index, one in enumerate(rounds):
         decision[index, verifier] = one.decision
@@ -228,33 +214,7 @@ def timesteps(protocol: Protocol, rounds: Sequence[Round]) -> NestedArrayDict:
             limits[index, column] = one.token_limits.get(agent, False)
         for sent in one.messages:
             message[index, agents.index(sent.agent), channels.index(sent.channel)] = sent.text
-    done = padding & decided
-    terminated = padding & (not decided)
-    next_done = np.arange(length) >= played - 1 if decided else np.zeros(length, dtype=bool)
-    next_terminated = np.arange(length) >= played - 1 if not decided else np.zeros(length, dtype=bool)
-    return NestedArrayDict(
-        {
-            "round": np.minimum(np.arange(length), played),
-            "padding": padding,
-            "done": done,
-            "terminated": terminated,
-            "agents": {
-                "message": message,
-                "raw_message": full["raw_message_history"],
-                "decision": decision,
-                "reward": rewards,
-                "retry_count": retries,
-                "token_limit": limits,
-            },
-            "next": {
-                "done": next_done,
-                "terminated": next_terminated,
-                "round": np.minimum(np.arange(length) + 1, played),
-            },
-        },
-        (length,),
-    )
-
-
-def _ended_by_decision(protocol: Protocol, rounds: Sequence[Round]) -> bool:
-    return len(rounds) - 1 >= protocol.min_message_rounds - 1
+    return {
+        "message": message, "raw_message": raw_message, "decision": decision, "reward": rewards,
+        "retry_count": retries, "token_limit": limits,
+    }  # fmt: skip

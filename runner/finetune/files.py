@@ -107,7 +107,7 @@ class DatasetFiles:
         validation_share: float = 0.0,
     ) -> None:
         self._folder = folder
-        self._groups = {name: agent.shared_model_group for name, agent in agents.items()}
+        self._groups = {name: agent.model_group for name, agent in agents.items()}
         self._min_examples, self._share = min_examples, validation_share
         self._files: dict[tuple[str, str], _Splits] = {}
         self._digests = DedupIndex(folder / ".seen")

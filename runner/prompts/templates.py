@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runner.errors import Place, Problem, SpecError
 from runner.prompts.sandbox import SandboxedTemplate, scan, variables_of
@@ -39,6 +39,29 @@ FORBIDDEN = ("label", "y")
 """Column names that never reach a template: the answer the verifier must find."""
 
 
+class PromptTemplate(str):
+    """The source of a template, which renders."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __new__(cls, name: str, source: str) -> Self:
+        template = super().__new__(cls, source)
+        template.name = name
+        return template
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PromptTemplate, (self.name, str(self))
+
+    def render(self, **variables: Any) -> str:
+        """The text with these variables, as a prompt has it.
+
+        Raises:
+            RunError: it fails with them, or grows past its bound.
+        """
+        return SandboxedTemplate(self.name, self).render(variables)
+
+
 @dataclass(frozen=True)
 class PromptSet:
     """The templates' texts by name (`verifier`, `verifier.last_round`), ready to render."""
@@ -63,6 +86,9 @@ class PromptSet:
         if template is None:
             template = self._compiled[name] = SandboxedTemplate(name, self.sources[name])
         return template.render(variables)
+
+    def template(self, name: str) -> PromptTemplate:
+        return PromptTemplate(name, self.sources[name])
 
     @cached_property
     def variables(self) -> Mapping[str, frozenset[str]]:

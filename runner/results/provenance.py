@@ -70,7 +70,7 @@ def _agent_row(name: str, agent: Agent) -> AgentRow:
     return {
         "agent": name,
         "role": agent.agent_spec.role,
-        "model_group": agent.shared_model_group,
+        "model_group": agent.model_group,
         "provider": agent.model_settings.provider,
         "model": agent.model_name,
         "base_model": agent.base_model_name,

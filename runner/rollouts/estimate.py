@@ -122,7 +122,7 @@ def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
             agent = agents[name]
             words = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
             answer = (answer_limit(agent.model_settings) or words) if most else words
-            row = totals.setdefault(agent.shared_model_group, _Counts())
+            row = totals.setdefault(agent.model_group, _Counts())
             row.calls += games * answers
             row.prompt += (system[name] * repeats + said * len(points) * repeats) * games * answers // plan.size
             row.completion += answer * games * answers

@@ -18,6 +18,7 @@ from runner.results.manifest import Manifest, ReplaySource, Status, TrainingPart
 from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Rollout
 from runner.runs.accounting import Watch
 from runner.runs.process import interruptible
 from runner.runs.reconstruct import Reconstructor, saved_plan
@@ -28,7 +29,8 @@ from runner.spec.load import Spec
 from runner.storage.atomic import read_json
 
 if TYPE_CHECKING:
-    from runner.agents.arrays import NestedArrayDict
+    from runner.agents.nested import NestedArrayDict
+    from runner.agents.whole_agent import OpenAiWholeAgent
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,17 @@ class RunResult:
     was_finished: bool = False
     notes: tuple[str, ...] = ()
 
-    def timesteps(self) -> NestedArrayDict:
+    def timesteps(self, *, prompts: bool = False) -> NestedArrayDict:
         """The rollouts as arrays over (rollout, timestep), in the order of the plan, made again from the journal.
+
+        Any timestep is what `OpenAiWholeAgent.build_fine_tune_dataset` takes; see `runner.agents.arrays.timesteps`.
+        With `prompts`, `agents` holds each `prompt` too (... agent message field), which takes much memory.
 
         Raises:
             UsageError: of a training run, whose games are in runs of their own.
             RunError: the journal is gone or damaged, or holds no finished rollout.
             AgentNotActiveInChannelError: two agents speak in one channel in one round; arrays hold one message.
+            ValueError: a column of the dataset has the name of a key of a timestep.
         """
         from runner.agents.arrays import stacked, timesteps
 
@@ -57,12 +63,34 @@ class RunResult:
         plan = saved_plan(self.folder)
         reconstructor = Reconstructor(self.folder, plan)
         try:
-            rollouts = [timesteps(plan.spec.protocol, rollout.rounds) for rollout in reconstructor.rollouts()]
+            rollouts, agents = [], plan.agents()
+            for rollout in reconstructor.rollouts():
+                job = rollout.job
+                steps = timesteps(plan.spec.protocol, rollout.rounds, job.datapoint, seed=job.seed)
+                if prompts:
+                    steps["agents", "prompt"] = _prompts(agents, rollout)
+                rollouts.append(steps)
         finally:
             reconstructor.close()
         if not rollouts:
             raise RunError(f"{run_id} holds no finished rollout")
         return stacked(rollouts)
+
+
+def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
+    """The chat that each agent was asked with in each round: (round agent message field)."""
+    from runner.agents.observations import max_prompt_messages, prompt_array
+
+    protocol, rounds = next(iter(agents.values())).protocol_handler, rollout.rounds
+    length, width = protocol.max_message_rounds, max_prompt_messages(protocol)
+    chats = [
+        agent.prompt(rollout.job.observation(round_, rounds[:round_]))
+        if round_ < len(rounds) and name in rounds[round_].raw
+        else []
+        for round_ in range(length)
+        for name, agent in agents.items()
+    ]
+    return prompt_array(chats, width).reshape(length, len(agents), width, -1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 Client = openai.AsyncOpenAI
 
+SyncClient = openai.OpenAI
+
 
 def make_client(settings: ModelSettings, group: str, connections: int, places: Places | None = None) -> Client:
     """The official client for one model group, on the edge's transport; the clients of one server share its `places`.
@@ -65,7 +67,26 @@ def make_client(settings: ModelSettings, group: str, connections: int, places: P
     return client
 
 
-def _keep_from_other_servers(client: Client, settings: ModelSettings) -> None:
+def make_sync_client(settings: ModelSettings, group: str) -> SyncClient:
+    """The official synchronous client for one model group, for those who ask its server by themselves.
+
+    It follows no redirect, and takes of the environment the key alone, as the runner's own.
+
+    Raises:
+        ProviderRefusal: the environment holds no key.
+    """
+    client = SyncClient(
+        api_key=_key(settings, group),
+        base_url=settings.base_url or BASE_URL,
+        timeout=settings.timeout,
+        max_retries=0,
+        http_client=openai.DefaultHttpxClient(follow_redirects=False, trust_env=False),
+    )
+    _keep_from_other_servers(client, settings)
+    return client
+
+
+def _keep_from_other_servers(client: Client | SyncClient, settings: ModelSettings) -> None:
     """What the environment holds for OpenAI (organization, project, headers) is not for any other server."""
     if settings.base_url is not None:
         client.organization = client.project = None

@@ -1,0 +1,260 @@
+"""Games on arrays, stepped by hand: replies in, the arrays of the next turn out.
+
+It plays by `runner.protocols.game.play`, so that what comes out of a game is what the runner would make of it.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from runner.agents.arrays import (
+    HISTORIES,
+    NestedArrayDict,
+    check_columns,
+    empty_histories,
+    is_missing,
+    objects,
+    rounds_from_arrays,
+    write_round,
+)
+from runner.agents.nested import Array
+from runner.agents.observations import PROMPT_FIELDS, check_round, is_padding, max_prompt_messages
+from runner.datasets.load import Datapoint, Dataset
+from runner.errors import AgentNotActiveInChannelError
+from runner.hashing import derived_seed
+from runner.prompts.chat import ChatMessage
+from runner.protocols.game import Played, Reply, Round, play
+from runner.protocols.protocol import Decision, Protocol
+from runner.text import comma_join
+
+_LABELS = ("y", "label")
+_IDS = ("datapoint_id", "id")
+_OVER = ("padding", "done", "terminated")
+_REPLIED = ("message", "raw_message", "decision", "retry_count", "token_limit")
+
+
+class Step(NamedTuple):
+    """What a step of a batch of games comes to."""
+
+    arrays: NestedArrayDict
+    """Of the next turn. `done` says of a game that it was decided, `terminated` that its rounds ran out."""
+    done: Array
+    """(...): whether the game is over, decided or terminated."""
+    rewards: Array
+    """(... agent): what the step paid, in the order of `protocol_handler.agent_names`."""
+
+
+class Environment:
+    """The games of one protocol. `seed` is the spec's: the games' own seeds follow from it as in a run.
+
+    Raises:
+        TypeError: `protocol_handler` is no protocol.
+    """
+
+    def __init__(self, protocol_handler: Protocol, *, seed: int = 0) -> None:
+        given: object = protocol_handler
+        if not isinstance(given, Protocol):
+            shown = reprlib.repr(given)
+            raise TypeError(f"protocol_handler is {shown}, not a Protocol; give the loaded spec's own, spec.protocol")
+        self.protocol_handler = protocol_handler
+        self.seed = seed
+
+    @property
+    def max_prompt_messages(self) -> int:
+        """No chat of these games has more messages: `forward(data, environment)` gives prompts of this many."""
+        return max_prompt_messages(self.protocol_handler)
+
+    def reset(
+        self,
+        datapoints: Dataset | Sequence[Datapoint] | Mapping[str, Any] | NestedArrayDict,
+        *,
+        seed: Any = None,
+        prover_stance: Any = None,
+        repeat: int = 0,
+    ) -> NestedArrayDict:
+        """The arrays of a first turn, of batch shape (n,).
+
+        `datapoints` are those of a spec, `load_spec(...).dataset`, or columns by name with a label each, `y`. Their
+        seeds are those of the run's rollouts number `repeat`, and their stances the run's, unless they are given here
+        (one for all, or one each) or as columns.
+
+        Raises:
+            ValueError: there is no datapoint, or no label; columns of several lengths, or with the name of a key of a
+                step.
+        """
+        given: Mapping[str, Any] = {}
+        if isinstance(datapoints, (Mapping, NestedArrayDict)):
+            points, given = _points_of(datapoints)
+        else:
+            points = list(datapoints.datapoints if isinstance(datapoints, Dataset) else datapoints)
+        if not points:
+            raise ValueError("there is no datapoint to play")
+        columns = list(points[0].columns)
+        check_columns(columns)
+        size, agents = len(points), len(self.protocol_handler.agent_names)
+        seeds = [derived_seed("rollout", self.seed, point.id, repeat) for point in points]
+        numbers = {
+            "seed": seed if seed is not None else given.get("seed", seeds),
+            "prover_stance": prover_stance
+            if prover_stance is not None
+            else given.get("prover_stance", [point.prover_stance for point in points]),
+            "y": [point.label for point in points],
+            "round": 0,
+        }
+        return NestedArrayDict(
+            {
+                **{name: objects([point.columns[name] for point in points]) for name in columns},
+                **{name: np.broadcast_to(np.asarray(value, np.int64), size).copy() for name, value in numbers.items()},
+                "datapoint_id": objects([point.id for point in points]),
+                **empty_histories(self.protocol_handler, (size,)),
+                **{name: np.zeros(size, dtype=bool) for name in _OVER},
+                "agents": {"done": np.zeros((size, agents), dtype=bool)},
+            },
+            (size,),
+        )
+
+    def add_replies(self, arrays: NestedArrayDict, replies: Mapping[str, NestedArrayDict]) -> NestedArrayDict:
+        """Put what each agent's `forward` gave under `agents`, one agent beside the other; needs all of them.
+
+        Raises:
+            KeyError: an agent is missing.
+        """
+        axis = len(arrays.batch_size)
+        names = self.protocol_handler.agent_names
+        for key in replies[names[0]]:
+            arrays["agents", key] = np.stack([replies[name][key] for name in names], axis=axis)
+        return arrays
+
+    def step(self, arrays: NestedArrayDict) -> Step:
+        """Play one round of each game that is not over.
+
+        `arrays` are those of the turn, with the agents' actions under `agents`: `raw_message` and `decision`
+        (... agent), `message`, `retry_count` and `token_limit` (... agent channel); see `add_replies`. They become a
+        whole timestep: `agents`/`decision` is the one that counts where the protocol forces one, and 0 where the game
+        was over; `next` has the state after the step.
+
+        Raises:
+            ValueError: there are no actions, an agent that has to speak says nothing, or a game has no such round.
+            AgentNotActiveInChannelError: an agent speaks that does not in this round or channel; or two speak in one
+                channel, for which arrays have no place.
+        """
+        missing = [key for key in _REPLIED if ("agents", key) not in arrays]
+        if missing:
+            raise ValueError(
+                f"no {comma_join(missing)} under 'agents'; add what each agent's forward gave: add_replies"
+            )
+        shape, agents = arrays.batch_size, self.protocol_handler.agent_names
+        flat = arrays.reshape(math.prod(shape))
+        size = math.prod(shape)
+        after = {name: flat[name].copy() for name in (*HISTORIES, "round", *_OVER)}
+        decision = flat["agents", "decision"].copy()
+        rewards = np.zeros((size, len(agents)), dtype=np.float64)
+        for index in range(size):
+            if is_padding(flat, index):
+                decision[index] = 0
+                continue
+            played, ended = self._play_round(flat, index)
+            round_ = int(flat["round"][index])
+            write_round(self.protocol_handler, {name: after[name][index] for name in HISTORIES}, round_, played)
+            after["round"][index] = round_ + 1
+            decision[index, agents.index(self.protocol_handler.verifier_name)] = played.decision
+            rewards[index] = [played.rewards.get(agent, 0.0) for agent in agents]
+            if ended is not None:
+                after["padding"][index] = True
+                after["done"][index], after["terminated"][index] = ended.decided, ended.terminated
+        done = np.repeat(after["done"][:, None], len(agents), axis=1)
+        same = {name: flat[name] for name in flat if name not in ("agents", "next", *after)}
+        following = NestedArrayDict({**same, **after, "agents": {"done": done}}, (size,)).reshape(*shape)
+        rewards = rewards.reshape(*shape, len(agents))
+        arrays["agents", "decision"] = decision.reshape(*shape, len(agents))
+        arrays["agents", "reward"] = rewards
+        arrays["next"] = following
+        arrays["next", "agents", "reward"] = rewards
+        return Step(following, following["padding"], rewards)
+
+    def _play_round(self, flat: NestedArrayDict, index: int) -> tuple[Round, Played | None]:
+        """One round of one game; and the game, where it ended it."""
+        protocol, round_, seed = self.protocol_handler, int(flat["round"][index]), int(flat["seed"][index])
+        check_round(protocol, round_)
+        rounds = rounds_from_arrays(protocol, *(flat[name][index][:round_] for name in HISTORIES))
+        replies = self._replies(flat["agents"], index, round_, seed)
+        game = play(
+            protocol,
+            seed=seed,
+            label=int(flat["y"][index]),
+            prover_stance=int(flat["prover_stance"][index]),
+            rounds=rounds,
+        )
+        # The game goes through rounds in which nobody speaks by itself; here each is a step.
+        turn = next(game)
+        ended = None
+        if turn.round == round_:
+            try:
+                turn = game.send(replies)
+            except StopIteration as end:
+                ended = end.value
+        played = (turn if ended is None else ended).rounds[round_]
+        game.close()
+        return played, ended
+
+    def _replies(self, actions: NestedArrayDict, index: int, round_: int, seed: int) -> dict[str, Reply]:
+        """What the agents said to one game's turn."""
+        protocol, replies = self.protocol_handler, {}
+        speakers = protocol.speakers(round_, seed)
+        for column, agent in enumerate(protocol.agent_names):
+            raw = actions["raw_message"][index, column]
+            said = {
+                channel: text
+                for channel, text in zip(protocol.channel_names, actions["message"][index, column], strict=True)
+                if not is_missing(text)
+            }
+            silent = said.keys() - set(speakers.get(agent, ()))
+            if silent or (agent not in speakers and not is_missing(raw)):
+                where = f" in {min(silent)!r}" if silent else ""
+                raise AgentNotActiveInChannelError(f"game {index}: {agent} does not speak{where} in round {round_}")
+            if agent not in speakers:
+                continue
+            if is_missing(raw):
+                raise ValueError(f"game {index}: {agent} speaks in round {round_}, and agents/raw_message has no text")
+            decision = int(actions["decision"][index, column])
+            replies[agent] = Reply(
+                raw,
+                said if said or decision == Decision.NONE else None,
+                decision,
+                int(np.max(actions["retry_count"][index, column])),
+                bool(np.any(actions["token_limit"][index, column])),
+            )
+        return replies
+
+    def prompt_array_to_list(self, prompt: Array) -> list[ChatMessage]:
+        """One chat as `forward` gives it, (message field), as a list of messages."""
+        said: list[Any] = []
+        for row in prompt:
+            message = {name: text for name, text in zip(PROMPT_FIELDS, row, strict=True) if text is not None}
+            if message:
+                said.append(message)
+        return said
+
+
+def _points_of(given: Mapping[str, Any] | NestedArrayDict) -> tuple[list[Datapoint], Mapping[str, Any]]:
+    """Columns by name as datapoints, and the seeds and stances among them."""
+    columns = {name: list(values) for name, values in given.items()}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns of several lengths: {lengths}")
+    numbers: dict[str, Any] = {name: columns.pop(name) for name in ("seed", "prover_stance") if name in columns}
+    labels = next((columns.pop(name) for name in _LABELS if name in columns), None)
+    if labels is None or any(int(label) not in (0, 1) for label in labels):
+        raise ValueError("each datapoint needs a label, 0 or 1, in the column 'y' (or 'label')")
+    ids = next((columns.pop(name) for name in _IDS if name in columns), range(len(labels)))
+    rows = zip(*columns.values(), strict=True) if columns else [()] * len(labels)
+    points = [
+        Datapoint(str(id_), int(label), dict(zip(columns, row, strict=True)))
+        for id_, label, row in zip(ids, labels, rows, strict=True)
+    ]
+    return points, numbers
