@@ -24,7 +24,7 @@ from runner.models.layers.retry import with_retries
 from runner.models.policy import Retry, TransientPolicy
 from runner.models.providers.bodies import Places
 from runner.models.providers.dummy import DummyModel
-from runner.models.providers.openai_wire import BASE_URL
+from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.table import ProviderName
 from runner.models.settings import ModelSettings
 

@@ -24,7 +24,7 @@ from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.layers.lost_calls import InFlight
-from runner.models.providers.openai_wire import BASE_URL
+from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
 from runner.models.records import BatchRecord, FailureRecord, begun, read_records
 from runner.models.settings import ModelSettings

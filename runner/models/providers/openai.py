@@ -29,6 +29,7 @@ from runner.models.base import Completion, Request
 from runner.models.providers.bodies import OnePlace, Places
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_errors import BASE_URL, classified, refuses_n, where
 from runner.models.providers.openai_http import (
     ALTERED,
     CLOSE_SECONDS,
@@ -40,7 +41,7 @@ from runner.models.providers.openai_http import (
     UnreadableError,
     UnsendableError,
 )
-from runner.models.providers.openai_wire import BASE_URL, classified, read_completion, refuses_n, where
+from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings
 from runner.redaction import redacted, remember
 

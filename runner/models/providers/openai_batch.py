@@ -36,8 +36,9 @@ from runner.models.providers.openai import (
     without_secret_cause,
 )
 from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_errors import classified, where
 from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
-from runner.models.providers.openai_wire import classified, read_completion, where
+from runner.models.providers.openai_wire import read_completion
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 
