@@ -11,7 +11,7 @@ import orjson
 from runner.errors import TransientError
 from runner.models.base import Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
 from runner.models.providers.lenient_json import SECRET_ALTERED, parsed, read_json
-from runner.models.providers.openai_errors import as_text, classified, where
+from runner.models.providers.openai_errors import as_text, classified, refusal_in, status_in, where, written
 from runner.models.settings import ModelSettings
 from runner.redaction import Redactor, current_redactor, has_escapes
 from runner.text import escape_controls
@@ -50,8 +50,7 @@ def read_completion(
     if not isinstance(data, dict):
         raise TransientError(f"{here} sent JSON that is no completion")
     if data.get("error"):
-        code = data["error"].get("code") if isinstance(data["error"], dict) else None
-        raise classified(code if isinstance(code, int) else 500, data["error"], headers, settings, group)
+        raise classified(status_in(data["error"]), data["error"], headers, settings, group)
     choices = tuple(_choices(data.get("choices")))
     if not choices:
         raise TransientError(f"{here} sent a completion without choices")
@@ -102,12 +101,12 @@ def _choices(raw: object) -> list[Choice]:
     for item in raw if isinstance(raw, list) else ():
         message = item.get("message") if isinstance(item, dict) else None
         if isinstance(message, dict):
-            text, refusal, reason = message.get("content"), message.get("refusal"), item.get("finish_reason")
+            reason = item.get("finish_reason")
             choices.append(
                 Choice(
-                    text if isinstance(text, str) else None,
+                    written(message.get("content"), reason),
                     reason if reason is None else as_text(reason)[:MAX_REASON],
-                    refusal if isinstance(refusal, str) and refusal else None,
+                    refusal_in(message),
                 )
             )
     return choices
