@@ -265,6 +265,7 @@ OTHERS: list[Row] = [
     Row("LiteLLM, a rate and then a fallback that is too small", 503, litellm(
         "litellm.RateLimitError: slow down. Error doing the fallback: litellm.ContextWindowExceededError: too long",
         "503"), TransientError),
+    Row("a proxy, as 400", 400, error("Rate limit reached", code="rate_limit_exceeded"), TransientError),
     # A server's own trouble
     Row("vLLM", 500, bare("Internal server error", 500, "InternalServerError"), TransientError),
     Row("Cloudflare", 502, "<html><title>502 Bad Gateway</title></html>", TransientError),
@@ -278,6 +279,8 @@ OTHERS: list[Row] = [
     Row("OpenAI, a long user", 400, error(
         "Invalid 'user': string too long. Expected a string with maximum length 64, but got a string with length 80 "
         "instead.", code="string_above_max_length", param="user"), ProviderRefusal, "models.small.user"),
+    Row("OpenAI, another parameter", 400, error("no", param="prompt_cache_key"), ProviderRefusal,
+        "models.small.prompt_cache_key"),
     Row("OpenRouter, the answer's limit", 400, {"error": {
         "message": "This endpoint's maximum context length is 262000 tokens. However, you requested about 263390 "
         "tokens (658 of text input, 732 of tool input, 262000 in the output). Please reduce the length of either one.",

@@ -78,7 +78,7 @@ def judging_refusals(complete: Complete, failures: int, answered: Collection[str
 async def _is_alone(group: _Group, failures: int) -> bool:
     """Whether a refused request, which is no more in flight, is the only one."""
     group.refused_in_row += 1
-    verdict = asyncio.get_running_loop().create_future()
+    verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     group.held.append(verdict)
     if group.refused_in_row >= failures:
         group.tell(alone=False)

@@ -60,6 +60,7 @@ MAX_READ = 20_000
 _SAID_WITH = (400, 413, 422, 500, 502, 503)
 """Statuses with which servers and proxies say in words what is wrong with one request."""
 
+_OF_MESSAGES = re.compile(r"(?:messages|prompt|input|contents)(?:\W.*|_tokens)?", re.DOTALL)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -109,7 +110,7 @@ class _Told:
     @property
     def is_of_messages(self) -> bool:
         """Whether the parameter that it names, if any, is what differs from one request to another."""
-        return not self.param or self.param.startswith(("messages", "prompt", "input", "contents"))
+        return not self.param or _OF_MESSAGES.fullmatch(self.param) is not None
 
     @property
     def is_rate(self) -> bool:
@@ -119,6 +120,8 @@ class _Told:
     def is_money(self) -> bool:
         if self.status == 402 or self.codes & BILLING:
             return True
+        if self.codes & (CONTEXT | POLICY):
+            return False
         return self.says(words.MONEY, (400, 401, 403, 429, 500, 503)) and not words.SOON.search(self.text)
 
     @property
@@ -134,9 +137,16 @@ class _Told:
         return self.status == 413 or (TOO_LONG not in self.codes and self.says(words.CONTEXT))
 
     @property
+    def is_transient(self) -> bool:
+        if "rate_limit_exceeded" in self.codes or (self.status == 413 and self.is_rate):
+            return True
+        at_server = self.status >= 500 and not self.says(words.TEMPLATE, (500,))
+        return self.status in (408, 409, 425, 429) or at_server or self.status < 300
+
+    @property
     def is_malformed(self) -> bool:
         """Whether it is of one request, and may be of that one alone."""
-        if self.says(words.TEMPLATE):
+        if self.says(words.TEMPLATE, (400, 422, 500)):
             return True
         return self.status in (400, 422) and self.is_of_messages and not self._is_of_all
 
@@ -192,10 +202,10 @@ def classified(
         return ContextExceededError(said, status=status)
     if status != 429 and told.is_policy:
         return RefusedError(said, status=status)
+    if told.is_transient:
+        return TransientError(said, retry_after=retry_after(headers), status=status)
     if told.is_malformed:
         return ProviderRefusal(f"{said}\n{_malformed_advice(told, group)}", alone=MalformedError(said, status=status))
-    if status in (408, 409, 425, 429) or status >= 500 or not 300 <= status < 500 or (status == 413 and told.is_rate):
-        return TransientError(said, retry_after=retry_after(headers), status=status)
     return ProviderRefusal(f"{said}\n{_advice(status, told, settings, group)}")
 
 
