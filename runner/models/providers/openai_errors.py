@@ -138,7 +138,8 @@ class _Told:
 
     @property
     def is_transient(self) -> bool:
-        if "rate_limit_exceeded" in self.codes or (self.status == 413 and self.is_rate):
+        by_code = self.status in (400, 413, 422) and "rate_limit_exceeded" in self.codes
+        if by_code or (self.status == 413 and self.is_rate):
             return True
         at_server = self.status >= 500 and not self.says(words.TEMPLATE, (500,))
         return self.status in (408, 409, 425, 429) or at_server or self.status < 300
