@@ -20,7 +20,8 @@ The tree; an exception without an exit code has that of the one above it:
     │   ├── TransientError              rate limits, time-outs, resets, 5xx
     │   ├── SeveralRefusedError         the server gives no more than one answer to a call
     │   ├── ContextExceededError        the prompt is longer than the model's context
-    │   └── RefusedError                a policy refused the prompt
+    │   ├── RefusedError                a policy refused the prompt
+    │   └── MalformedError              the server refuses this request as malformed, and takes others
     ├── GenerationError             an answer came that cannot be used
     │   ├── ContentFilterError
     │   ├── ContentIsNoneError
@@ -173,9 +174,16 @@ class Interrupted(NipRunError):
 
 
 class ProviderRefusal(NipRunError):
-    """The provider refuses to serve us: key, billing, unknown model, refused parameter."""
+    """The provider refuses to serve us: key, billing, unknown model, refused parameter.
+
+    `alone` is what the failure is if other requests of the model group are taken; None: none will be.
+    """
 
     exit_code = ExitCode.REFUSED
+
+    def __init__(self, message: str = "", *, alone: CallError | None = None) -> None:
+        super().__init__(message)
+        self.alone = alone
 
 
 class CallError(NipRunError):
@@ -218,6 +226,10 @@ class ContextExceededError(CallError):
 
 class RefusedError(CallError):
     """A policy of the provider refused the prompt."""
+
+
+class MalformedError(CallError):
+    """The server refuses this request as malformed, and takes others of its model group."""
 
 
 class GenerationError(NipRunError):

@@ -166,7 +166,7 @@ class Agent:
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
                 try:
-                    parsed = self.parse(_usable_text(choice), observation.round)
+                    parsed = self.parse(_usable_text(choice, self.shared_model_group), observation.round)
                 except GenerationError as error:
                     bad += 1
                     if bad >= _allowed(error, retry):
@@ -261,8 +261,8 @@ def _not_of_spec(handler: Protocol, hyper_params: Experiment, agent_name: str) -
             yield f"the spec says {name}: {here!r}, and it has {there!r}"
 
 
-def _usable_text(choice: Choice) -> str:
-    """The text of an answer.
+def _usable_text(choice: Choice, group: str) -> str:
+    """The text of an answer of a model group.
 
     Raises:
         ContentFilterError: a filter cut it, or the model refused.
@@ -274,8 +274,9 @@ def _usable_text(choice: Choice) -> str:
     if choice.finish_reason not in ("stop", "length"):
         raise UnknownFinishReasonError(f"the answer ended with finish_reason {choice.finish_reason!r}")
     if choice.text is None:
-        spent = "; the token limit went into reasoning" if choice.finish_reason == "length" else ""
-        raise ContentIsNoneError(f"the answer has no content{spent}")
+        spent = f"; the token limit went into reasoning: raise models.{group}.max_completion_tokens"
+        why = spent if choice.finish_reason == "length" else ""
+        raise ContentIsNoneError(f"the answer has no content{why}")
     return choice.text
 
 

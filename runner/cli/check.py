@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner.cli.output import print_json, print_table, say, shown_point
+from runner.cli.output import note, print_json, print_table, say, shown_point
 from runner.cli.specs import Point, load_points
 from runner.exit_codes import ExitCode
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
@@ -20,6 +20,9 @@ from runner.training.plan import AnyPlan, TrainingPlan
 
 def execute(args: argparse.Namespace) -> int:
     points = load_points(args.words, quiet=args.quiet)
+    if not args.quiet:
+        for line in dict.fromkeys(line for point in points for line in _fixed_seeds(point)):
+            note(f"note: {line}")
     if args.json:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE
@@ -36,6 +39,21 @@ def execute(args: argparse.Namespace) -> int:
         title = "from the shortest games to the longest, without retries; tokens are rough"
         print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)
     return ExitCode.DONE
+
+
+def _fixed_seeds(point: Point) -> Iterator[str]:
+    """The model groups whose seed may give all repeats and retries one answer."""
+    experiment = point.spec.experiment
+    rollouts, attempts = experiment.rollouts, experiment.retry.invalid_response.attempts
+    repeats = max(rollouts.per_datapoint, rollouts.num_responses_per_timestep or 1)
+    for group in sorted({agent.model for agent in experiment.agents.values()}):
+        settings = experiment.models[group]
+        seed = settings.sampling().get("seed")
+        if seed is not None and settings.traits.remote and max(repeats, attempts) > 1:
+            yield (
+                f"models.{group}.seed is fixed ({seed}): a server that heeds it gives one answer to every retry and "
+                "repeat of a prompt; leave the seed out to have others"
+            )
 
 
 def _keys(plan: AnyPlan) -> list[str]:

@@ -1,13 +1,13 @@
 """Model groups into one way to ask any of them.
 
-The layers, from the outside in: cache, retries with a breaker for each server, budget, limits, provider. The journal
-goes around all of them.
+The layers, from the outside in: the verdict on refusals, cache, retries with a breaker for each server, budget, limits,
+provider. The journal goes around all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,12 @@ from runner.models.layers.breaker import Breaker
 from runner.models.layers.budget import Budget, within_budget
 from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep, within_limits
+from runner.models.layers.malformed import judging_refusals
 from runner.models.layers.retry import with_retries
 from runner.models.policy import Retry, TransientPolicy
 from runner.models.providers.bodies import Places
 from runner.models.providers.dummy import DummyModel
-from runner.models.providers.openai_wire import BASE_URL
+from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.table import ProviderName
 from runner.models.settings import ModelSettings
 
@@ -71,9 +72,12 @@ def connect(
     cache: Cache | None = None,
     providers: Mapping[str, Provider] | None = None,
     events: CallEvents = NO_EVENTS,
+    answered: Collection[str] = (),
     sleep: Sleep = asyncio.sleep,
 ) -> Connection:
     """Connect every group but those that `providers` holds, which are connected already.
+
+    `answered` are the groups that a server has answered before, by the journal.
 
     Raises:
         ProviderRefusal: a group's key is missing.
@@ -109,6 +113,7 @@ def connect(
     complete = _live_retried(complete, retried, groups)
     if cache is not None:
         complete = through_cache(complete, cache, groups)
+    complete = judging_refusals(complete, policy.breaker.failures, answered)
     return Connection(complete, tuple(provider.close for provider in connected.values()))
 
 

@@ -27,6 +27,9 @@ class CallEvents:
     def refused(self, sample: SampleKey) -> None:
         """The provider refused a call and so stopped the run; there is no record of it."""
 
+    def gave_fewer(self, request: Request) -> None:
+        """A call for the answers of several samples got fewer."""
+
     def answered(self, request: Request, completion: Completion) -> None:
         """A game gets its answer, from wherever it came."""
 

@@ -19,9 +19,13 @@ class JournalIndex:
         self._offsets: dict[SampleKey, int] = {}
         self._failures: dict[tuple[str, int], list[FailureRecord]] = {}
         self.batches: list[BatchRecord] = []
+        self.answered: set[str] = set()
+        """The agents whose model gave an answer."""
         for offset, _, record in entries:
             if isinstance(record, (CallRecord, EndedRecord)):
                 self._offsets[record.sample] = offset
+                if isinstance(record, CallRecord):
+                    self.answered.add(record.sample.agent)
             elif isinstance(record, FailureRecord):
                 self._failures.setdefault((record.sample.datapoint, record.sample.repeat), []).append(record)
             elif isinstance(record, BatchRecord):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from runner.errors import CallError, ContextExceededError, RefusedError, TransientError
+from runner.errors import CallError, ContextExceededError, MalformedError, RefusedError, TransientError
 from runner.hashing import canonical
 from runner.models.base import Choice, Completion, SampleKey, Usage
 from runner.models.tally import Tally
@@ -106,7 +106,7 @@ class EndedRecord:
     @property
     def is_transient(self) -> bool:
         """Whether another process may have more luck."""
-        return self.error == TransientError.__name__
+        return self.error in (TransientError.__name__, MalformedError.__name__)
 
     def as_error(self) -> CallError:
         """The failure that ended the game."""
@@ -127,7 +127,7 @@ class EndedRecord:
 
 
 _ENDINGS: Mapping[str, type[CallError]] = {
-    kind.__name__: kind for kind in (TransientError, ContextExceededError, RefusedError)
+    kind.__name__: kind for kind in (TransientError, ContextExceededError, RefusedError, MalformedError)
 }
 """The failures of a call that end its game, by the names that the journal has them under."""
 

@@ -18,6 +18,7 @@ from runner.errors import (
     ContentFilterError,
     ContextExceededError,
     GenerationError,
+    MalformedError,
     NipRunError,
     ProviderRefusal,
     RefusedError,
@@ -57,8 +58,13 @@ _OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
     (GenerationError, Outcome.INVALID_RESPONSE),
     (ContextExceededError, Outcome.CONTEXT_EXCEEDED),
     (TransientError, Outcome.TRANSPORT_FAILED),
+    (MalformedError, Outcome.TRANSPORT_FAILED),
 )
-"""What ends one game and not the run, and the outcome it is."""
+"""What ends one game and not the run, and the outcome it is.
+
+A request that the server cannot read was not refused by a model or a policy: as `refused` it would count as a wrong
+verdict, and its run would rank. It failed in transport: no verdict, no place, and the same command asks again.
+"""
 
 
 _LETS_OTHERS_FINISH = (*(kind for kind, _ in _OUTCOMES), Stopped, BudgetExhausted)

@@ -15,12 +15,8 @@ from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.rollout import Call
 from runner.rollouts.stop import Stop
 from runner.runs.accounting import Accounting
+from runner.runs.server_notes import ServerNotes
 from runner.storage.journal import Journal
-
-_ALTERED = {
-    "secret": "an answer to {group} held a secret, which was removed; its record says so (`altered`)",
-    "bytes": "an answer to {group} was no JSON or text to the letter, and was mended; its record says so (`altered`)",
-}
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class RunCallEvents(CallEvents):
     journal: Journal
     in_flight: InFlight
     failed_calls: FailedCalls
-    notes: list[str]
+    server_notes: ServerNotes
     cache: Cache | None
     """Where new answers are kept for other runs."""
     budgeted: bool
@@ -65,8 +61,7 @@ class RunCallEvents(CallEvents):
         try:
             self.cache.keep(request, self.costs.groups[request.group], completion)
         except RunError as error:  # a note and no failure: the answer is in the journal
-            if str(error) not in self.notes:
-                self.notes.append(str(error))
+            self.server_notes.note(str(error))
 
     def settled(self, sample: SampleKey) -> None:
         self.in_flight.settled(sample)
@@ -74,9 +69,9 @@ class RunCallEvents(CallEvents):
     def refused(self, sample: SampleKey) -> None:
         self.in_flight.refused(sample)
 
+    def gave_fewer(self, request: Request) -> None:
+        self.server_notes.gave_fewer(request.group)
+
     def answered(self, request: Request, completion: Completion) -> None:
-        for kind in completion.altered:
-            line = _ALTERED.get(kind, "an answer was changed on arrival: {kind}").format(kind=kind, group=request.group)
-            if line not in self.notes:
-                self.notes.append(line)
+        self.server_notes.answered(request, completion)
         self.accounting.answered(request, completion)

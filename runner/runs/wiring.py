@@ -1,12 +1,12 @@
 """The layers of a run put together, and closed again.
 
-From the outside in: the journal, which asks for nothing twice; then, of live models, the cache, retries, the budget,
-limits, and the provider (see `models.connect`); of a replayed run, its journal.
+From the outside in: the journal, which asks for nothing twice; then, of live models, the verdict on refusals, the
+cache, retries, the budget, limits, and the provider (see `models.connect`); of a replayed run, its journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.layers.lost_calls import InFlight
-from runner.models.providers.openai_wire import BASE_URL
+from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
 from runner.models.records import BatchRecord, FailureRecord, begun, read_records
 from runner.models.settings import ModelSettings
@@ -38,6 +38,7 @@ from runner.rollouts.stop import Stop
 from runner.runs.accounting import Accounting
 from runner.runs.call_events import RunCallEvents
 from runner.runs.process import connections_within_limits
+from runner.runs.server_notes import ServerNotes
 from runner.runs.spending import count_lost
 from runner.storage.journal import Journal
 from runner.storage.log_lines import NOT_BOUND
@@ -100,12 +101,13 @@ class Wiring:
             failed_calls = FailedCalls(self._earlier(failures))
             in_flight = InFlight(self.folder.in_flight)
             events = RunCallEvents(
-                self.costs, self.stop, self.accounting, journal, in_flight, failed_calls, self.notes,
+                self.costs, self.stop, self.accounting, journal, in_flight, failed_calls,
+                ServerNotes(self.costs.groups, self.notes),
                 cache=None if self.replay is not None else cache,
                 budgeted=self.budget is not None,
             )  # fmt: skip
             batches = self._batches(journal, recorded, events)
-            connection = self._connect(replayed, cache, events, batches)
+            connection = self._connect(replayed, cache, events, batches, recorded.answered)
             closing.push_async_callback(connection.close)
             closing.callback(in_flight.close)
             journaled = JournaledCompleter(
@@ -156,6 +158,7 @@ class Wiring:
         cache: Cache | None,
         events: CallEvents,
         batches: Mapping[str, Provider],
+        answered: Collection[str],
     ) -> Connection:
         """A whole replay alone; or live models, with a replay before them where there is one."""
         if replayed is not None and self._until_round is None:
@@ -169,6 +172,7 @@ class Wiring:
             cache=cache,
             providers=batches,
             events=events,
+            answered={agent.model for name, agent in self.plan.spec.experiment.agents.items() if name in answered},
             sleep=self.stop.sleep,
         )
         if replayed is None or self._until_round is None:

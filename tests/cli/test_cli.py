@@ -176,6 +176,13 @@ def test_all_problems_come_at_once_with_their_places(tmp_path: Path) -> None:
     assert any("models.m.temperature" in line and "hot" in line for line in lines)
 
 
+def test_check_tells_of_a_seed_that_leaves_no_other_answer(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"seed": 3}})
+    assert called("check", str(path), cwd=tmp_path).stderr.count("models.m.seed is fixed (3)") == 1
+    once = (str(path), "retry.invalid_response.attempts=1")
+    assert "seed" not in called("check", *once, cwd=tmp_path).stderr
+
+
 def test_check_writes_nothing_and_plans_everything(tmp_path: Path) -> None:
     spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"price": {"input": 1.0, "output": 2.0}}})
     before = sorted(tmp_path.rglob("*"))

@@ -12,7 +12,7 @@ import pytest
 
 from runner.errors import CallError, ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
 from runner.models.providers.openai import map_client_error
-from runner.models.providers.openai_wire import duration, retry_after
+from runner.models.providers.openai_errors import duration, retry_after
 from tests.support.openai_calls import answered, ask, settings
 from tests.support.servers.chat_client import serving
 

@@ -16,7 +16,7 @@ from runner.models.events import CallEvents
 from runner.models.layers.retry import with_retries
 from runner.models.layers.waits import own_wait
 from runner.models.policy import TransientPolicy
-from runner.models.providers.openai_wire import retry_after
+from runner.models.providers.openai_errors import retry_after
 from tests.support.calls import answer_to
 from tests.support.processes import ended_or_killed, started_silent
 from tests.support.runs import journal_records, played

@@ -88,6 +88,9 @@ ENDS: dict[str, End] = {
         ("key in an error that refuses", "key in the code of an error", "key in the parameter of an error",
          "error of a wrong type"), REFUSED,
     ),
+    "refusal in a proxy's fields": answer(None, "secret", outcome="refused"),
+    **dict.fromkeys(("blank at the limit", "cut at the limit"), answer(None, outcome="invalid_response")),
+    **dict.fromkeys(("quota in words alone", "hard limit"), REFUSED),
     **dict.fromkeys(("content null", "content in parts", "content a number", "content nested"), NOT_A_TEXT),
     **dict.fromkeys(
         (
@@ -223,6 +226,7 @@ WHOLE_RUNS = (
     "the next answer in the same packet", "usage huge", "content null", "deep nesting", "deep nesting in an error",
     "retry after nan", "retry after a billion seconds", "finish reason nested", "redirect that tells the key",
     "key in an answer", "key in an answer, escaped and deep", "key in the model", "key in an error that refuses",
+    "cut at the limit", "quota in words alone",
     "key in JSON that is none", "key in headers", "key in the status line", "another key after Bearer",
 )  # fmt: skip
 """Of the rows some of each kind; `.ci/full` plays the others, too."""

@@ -40,7 +40,7 @@ def ask(chosen: ModelSettings, chat: Sequence[ChatMessage] = CHAT) -> Completion
     return asyncio.run(once())
 
 
-class _AsAsked(Server):
+class AsAsked(Server):
     """Answers with the status, the body and the headers that the request's last message holds."""
 
     async def complete(self, request: frame.Request) -> Answer:
@@ -54,7 +54,7 @@ def answered(status: int, body: Any, headers: dict[str, str] | None = None) -> C
     wanted = json.dumps({"status": status, "body": body, "headers": headers or {}})
 
     async def once() -> Completion:
-        listening = await asyncio.start_server(_AsAsked(frame.Options()).connected, "127.0.0.1", 0)
+        listening = await asyncio.start_server(AsAsked(frame.Options()).connected, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         model = OpenAiModel(settings(base_url=f"http://127.0.0.1:{port}/v1"), "small", 1)
         try:

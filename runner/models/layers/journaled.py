@@ -130,6 +130,8 @@ class JournaledCompleter:
         except BudgetExhausted:
             return await self._ask_one(request, asked)
         parts = list(zip(wanted, split(completion), strict=False))
+        if len(parts) < len(wanted) and "error" not in completion.other:
+            self._events.gave_fewer(request)
         records = (self._record(many, asked, sample, part) for sample, part in parts)
         # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
         await self._journal.append(*(record.to_json() for record in records))

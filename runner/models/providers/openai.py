@@ -29,6 +29,7 @@ from runner.models.base import Completion, Request
 from runner.models.providers.bodies import OnePlace, Places
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_errors import BASE_URL, classified, cut_at_limit, refuses_n, where
 from runner.models.providers.openai_http import (
     ALTERED,
     CLOSE_SECONDS,
@@ -40,7 +41,7 @@ from runner.models.providers.openai_http import (
     UnreadableError,
     UnsendableError,
 )
-from runner.models.providers.openai_wire import BASE_URL, classified, read_completion, refuses_n, where
+from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings
 from runner.redaction import redacted, remember
 
@@ -206,6 +207,11 @@ async def close_client(client: Client) -> None:
             await client.close()
 
 
+def _since(started: float) -> float:
+    """Milliseconds."""
+    return round((time.perf_counter() - started) * 1000, 3)
+
+
 class OpenAiModel:
     """One model group on one server. `learn` is told the headers of every answer, errors included."""
 
@@ -278,11 +284,14 @@ class OpenAiModel:
                 if n is not None and refuses_n(error.status_code, error.body):
                     said = f"{where(self._settings, self._group)} refuses n: {redacted(error.message)}"
                     raise SeveralRefusedError(said, status=error.status_code) from None
+                cut = cut_at_limit(error.status_code, error.body, request, self._settings, _since(started))
+                if cut is not None:
+                    return cut
             raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
         finally:
             HELD_PLACE.set(None)
         self._learn(response.headers)
-        latency = round((time.perf_counter() - started) * 1000, 3)
+        latency = _since(started)
         content, headers = response.content, response.headers
         altered = (SECRET_ALTERED,) if ALTERED in response.extensions else ()
         try:

@@ -36,8 +36,9 @@ from runner.models.providers.openai import (
     without_secret_cause,
 )
 from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_errors import classified, cut_at_limit, where
 from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
-from runner.models.providers.openai_wire import classified, read_completion, where
+from runner.models.providers.openai_wire import read_completion
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 
@@ -335,6 +336,9 @@ class BatchModel:
     def _completion(self, request: Request, row: Row) -> Completion:
         body = row.response.get("body")
         if row.error or row.status != 200:
+            cut = cut_at_limit(row.status, row.error or body, request, self._settings, 0.0)
+            if cut is not None:
+                return cut
             raise classified(row.status, row.error or body, {}, self._settings, self._group)
         try:
             content = orjson.dumps(body)

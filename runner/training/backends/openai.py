@@ -27,7 +27,7 @@ from runner.models.providers.openai import (
     within,
     without_secret_cause,
 )
-from runner.models.providers.openai_wire import error_detail, where
+from runner.models.providers.openai_errors import error_detail, where
 from runner.models.settings import ModelSettings
 from runner.redaction import redacted
 from runner.spec.trainers import TrainerSettings

@@ -33,6 +33,8 @@ class Options(Style, frame.Options):
     """One of `ENDS`, `ALTERING` and `ENDING`: what every request after the first `after` ones gets."""
     after: int = 0
     location: str = "/v1/elsewhere"
+    malformed: str | None = None
+    """Requests with this text in them are refused as malformed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +47,8 @@ class Options(Style, frame.Options):
 
 LIMITED = error(429, "Rate limit reached", "rate_limit_exceeded", kind="requests")
 _invalid = partial(error, kind="invalid_request_error")
+
+MALFORMED = _invalid(400, "Invalid value for 'content': it cannot be read", param="messages.[1].content")
 
 FAULTS: Mapping[str, Answer | Callable[[Options], Answer]] = {
     "rate_limit": LIMITED,
@@ -60,7 +64,7 @@ FAULTS: Mapping[str, Answer | Callable[[Options], Answer]] = {
 }
 """Faults that are whole answers of their own."""
 
-ALTERING = ("slow", "empty_choices", "null_content", "bad_decision", "length")
+ALTERING = ("slow", "empty_choices", "null_content", "bad_decision", "length", "blank_length", "null_length")
 """Faults that alter a good answer."""
 
 ENDS: Mapping[str, Answer | Callable[[Options], Answer]] = {
@@ -74,6 +78,11 @@ ENDS: Mapping[str, Answer | Callable[[Options], Answer]] = {
     "unsupported_parameter": _invalid(400, "Unsupported: 'temperature'", "unsupported_parameter", param="temperature"),
     "context_length_exceeded": _invalid(
         400, "This model's maximum context length is 8 tokens", "context_length_exceeded"
+    ),
+    "malformed_request": MALFORMED,
+    "cut_at_limit": _invalid(
+        400, "Could not finish the message because max_tokens or model output limit was reached. Please try again with "
+        "higher max_tokens.",
     ),
     "content_policy": _invalid(400, "Refused by policy", "content_policy_violation"),
     "error_in_200": answered({"error": {"message": "overloaded", "type": "server_error", "code": 503}}),
@@ -96,6 +105,8 @@ class Server(frame.Server):
             kind = self.fault(options.seed, digest, attempt)
         self.kinds[kind or "answer"] += 1
         wait = _latency(options, digest) + (options.first_latency if self.requests == 1 else 0.0)
+        if options.malformed is not None and options.malformed.encode() in request.body:
+            return MALFORMED._replace(wait=wait)
         if kind is not None and kind in ENDS:
             end = ENDS[kind]
             made = end if isinstance(end, Answer) else end(options)

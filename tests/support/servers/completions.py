@@ -32,13 +32,15 @@ class Style:
     """The same text for every answer."""
     length: int = 0
     """So many characters that no compression shortens much, before what an answer says."""
+    max_n: int = 128
+    """No call gets more answers, whatever it asks for."""
     finish_reason: str = "stop"
     model: str | None = None
     """The model that answers say they come from; None: the one that was asked for."""
 
 
 def completion(style: Style, asked: dict[str, Any], digest: str, kind: str | None) -> dict[str, Any]:
-    messages, count = asked["messages"], asked.get("n") or 1
+    messages, count = asked["messages"], min(asked.get("n") or 1, style.max_n)
     choices, length = [], 0
     for index in range(count):
         text: str | None = style.text if style.text is not None else _text(style, messages, f"{digest}/{index}")
@@ -51,6 +53,8 @@ def completion(style: Style, asked: dict[str, Any], digest: str, kind: str | Non
             text = "I have checked it.\n\nDecision: undecided"
         elif kind == "length":
             finish = "length"
+        elif kind in ("blank_length", "null_length"):
+            text, finish = "\n\n" if kind == "blank_length" else None, "length"
         elif kind == "content_filter":
             text, finish = "", "content_filter"
         elif kind == "refusal":

@@ -313,6 +313,15 @@ ROWS: Mapping[str, Says] = {
     "exponent of 5,000": kept(JSON[:-1] + b', "score": 1e5000}'),
     "several documents": kept(JSON + JSON),
     "keys twice": kept(b'{"choices": [], ' + JSON[1:]),
+    # What proxies make of refusals and limits
+    "refusal in a proxy's fields": replied(chosen(message={
+        "role": "assistant", "content": None, "provider_specific_fields": {"refusal": "I cannot. KEY"}})),
+    "blank at the limit": replied(chosen(
+        finish_reason="length", message={"role": "assistant", "content": "\n", "reasoning": "hm"})),
+    "cut at the limit": error(
+        "400 Bad", "Could not finish the message because max_tokens or model output limit was reached. KEY"),
+    "quota in words alone": error("429 Slow", "RateLimitError: You exceeded your current quota. KEY", code="429"),
+    "hard limit": error("400 Bad", "Billing hard limit has been reached KEY", code="billing_hard_limit_reached"),
     # Waits
     **{
         f"retry after {wait}": then_good(error("429 Slow", "slow", f"retry-after: {wait}"))

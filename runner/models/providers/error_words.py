@@ -1,0 +1,85 @@
+"""The words by which servers and proxies say what is wrong, where no code or type of theirs says it.
+
+Each was seen in an answer: those answers, with who sends them, are the rows of tests/models/test_real_errors.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+def _any(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+RATE = _any(
+    r"rate[ _-]?limit", r"tokens? per (?:min|day)", r"\bTPM\b", r"requests? per ", r"throttl", r"too many requests",
+    r"please wait before",
+)  # fmt: skip
+"""A limit for a time: what it says of tokens is of those of a minute, not of a prompt."""
+
+SOON = _any(r"per[ _-]?minute", r"(?:retry|try again) in \d", r"retryDelay", r"PerMinute")
+"""Of a quota: that it is soon there again."""
+
+MONEY = _any(
+    r"insufficient[_ ](?:quota|balance|credits?|funds)", r"exceeded your current quota", r"billing[_ ]hard[_ ]limit",
+    r"billing[_ ]not[_ ]active", r"credit balance is too low", r"requires more credits", r"budget has been exceeded",
+    r"exceeded ?budget", r"crossed budget", r"BudgetExceededError",
+)  # fmt: skip
+
+CONTEXT = _any(
+    r"ContextWindowExceededError", r"context_length_exceeded", r"exceed_context_size_error",
+    r"(?:maximum|max) context (?:length|limit|size)",
+    r"maximum (?:allowed )?(?:prompt|input|model) length", r"input length is .{0,20}tokens",
+    r"longer than the (?:maximum )?model", r"greater than the context length",
+    r"exceed(?:s|ed)? .{0,40}\bcontext (?:size|length|window|limit)", r"context window exceeds",
+    r"prompt (?:is )?too long", r"input is too long", r"\bprompt \(.{1,60}\) is too long",
+    r"input length .{0,30}exceeds the maximum", r"input tokens exceed the configured limit",
+    r"(?:prompt|input) token count .{0,40}exceeds", r"exceeded model token limit",
+    r"`inputs` tokens \+ `max_new_tokens` must be", r"`inputs` must have less than",
+    r"reduce the length of (?:the (?:messages|input|prompt)|either one)",
+    r"current length is \d+ while limit is", r"max_tokens must be at least 1, got -\d", r"too many tokens",
+)  # fmt: skip
+
+_NUMBER = r"(\d+(?:,\d{3})*)"
+_CONTEXT_OF = re.compile(rf"maximum context length is {_NUMBER}", re.IGNORECASE)
+_ANSWER_OF = re.compile(
+    rf"is too large: {_NUMBER}|requested {_NUMBER} output tokens|{_NUMBER} in (?:the|your) (?:output|completion)",
+    re.IGNORECASE,
+)
+
+CUT = _any(r"could not finish the message because max_tokens or model output limit was reached")
+"""The limit of an answer was reached before a word of it: it went into reasoning."""
+
+POLICY = _any(
+    r"ContentPolicyViolationError", r"ResponsibleAIPolicyViolation", r"content_policy_violation",
+    r"content management policy", r"content filtering policy", r"result of (?:our|the) safety system",
+    r"violating our usage policy", r"content exists risk", r"data_inspection_failed", r"may contain inappropriate",
+    r"your input was flagged",
+)  # fmt: skip
+
+PARAMETER = _any(
+    r"unsupported (?:parameter|value)", r"UnsupportedParamsError", r"unknown parameter", r"unrecognized request arg",
+    r"extra (?:inputs|fields)(?: are)? not permitted", r"invalid model", r"model .{0,80}does not exist",
+    r"model .{0,80}not found", r"max_(?:completion_)?tokens['\"]? is too large",
+)  # fmt: skip
+"""What is wrong is in every request: a parameter, or the model."""
+
+TEMPLATE = _any(r"jinja exception", r"TemplateError", r"roles must alternate", r"chat template")
+"""The chat template of an open model refuses the messages; some servers say so with a 500."""
+
+_ECHO = re.compile(r"""['"]input['"]\s*:""")
+
+
+def without_echo(text: str) -> str:
+    """What a server says, up to where it begins to quote the request: a prompt may hold any of these words."""
+    return _ECHO.split(text, maxsplit=1)[0]
+
+
+def answer_alone_too_long(text: str) -> bool:
+    """Whether the answer's limit, by the server's own numbers, leaves no room for any prompt: no prompt is at fault."""
+    context, answer = _CONTEXT_OF.search(text), _ANSWER_OF.search(text)
+    if context is None or answer is None:
+        return False
+    asked = next(group for group in answer.groups() if group)
+    return int(asked.replace(",", "")) >= int(context[1].replace(",", ""))
