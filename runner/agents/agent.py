@@ -166,7 +166,7 @@ class Agent:
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
                 try:
-                    parsed = self.parse(_usable_text(choice, self.shared_model_group), observation.round)
+                    parsed = self.parse(_usable_text(choice, self.model_group), observation.round)
                 except GenerationError as error:
                     bad += 1
                     if bad >= _allowed(error, retry):
