@@ -20,10 +20,10 @@ MIN_BYTES = 400
 
 MAX_BYTES_PER_TOKEN = 12
 """No tokenizer packs a prompt so densely. English prose and code have 3 to 5 bytes a token, Chinese and Japanese with
-the largest vocabularies up to 6, German up to 5; a long word has more, a page of them does not. Only a character again
-and again (indentation, rules) has: of each such row one character is counted."""
+the largest vocabularies up to 6, German up to 5; a long word has more, a page of them does not. Only blanks and rows of
+one character (indentation, rules) have, of which nothing and the first are counted."""
 
-_AGAIN = re.compile(r"(.)\1+", re.DOTALL)
+_PACKED = re.compile(r"\s+|(.)\1+")
 
 
 class LostMessages:
@@ -49,8 +49,8 @@ class LostMessages:
 
 
 def _dense_bytes(messages: Sequence[ChatMessage]) -> int:
-    """The bytes of all texts, of a row of one character only the first."""
-    return sum(byte_length(_AGAIN.sub(r"\1", message["content"])) for message in messages)
+    """The bytes of all texts without blanks, of a row of one character only the first."""
+    return sum(byte_length(_PACKED.sub(r"\1", message["content"])) for message in messages)
 
 
 def _told(request: Request, counted: int) -> str:

@@ -10,6 +10,7 @@ from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.events import CallEvents
 from runner.models.layers.cache import Cache
 from runner.models.layers.lost_calls import InFlight
+from runner.models.lost_messages import LostMessages
 from runner.models.records import FailureRecord
 from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.rollout import Call
@@ -34,6 +35,7 @@ class RunCallEvents(CallEvents):
     in_flight: InFlight
     failed_calls: FailedCalls
     notes: list[str]
+    lost_messages: LostMessages
     cache: Cache | None
     """Where new answers are kept for other runs."""
     budgeted: bool
@@ -79,4 +81,8 @@ class RunCallEvents(CallEvents):
             line = _ALTERED.get(kind, "an answer was changed on arrival: {kind}").format(kind=kind, group=request.group)
             if line not in self.notes:
                 self.notes.append(line)
+        lost = self.lost_messages.note(request, completion)
+        if lost is not None:
+            self.notes.append(lost)
+            self.accounting.warn(f"prompts of {request.group}", lost)
         self.accounting.answered(request, completion)
