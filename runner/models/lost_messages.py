@@ -1,7 +1,7 @@
-"""Whether a server lost a message on the way to its model: some chat templates drop what they do not expect, in silence.
+"""Whether a server lost a message on the way to its model: some chat templates drop what they do not expect.
 
-A count of prompt tokens that the text cannot have is the sign. A chat whose lone system message Gemma 3's template drops
-has 10 tokens, whatever its length.
+A count of prompt tokens that the text cannot have is the sign: a chat whose lone system message Gemma 3's template
+drops has 10 tokens, whatever its length.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from runner.text import comma_join
 
 P = TypeVar("P", bound=RunPlan)
 
-MAX_TRIED = 64
+MAX_TRIED = 16
 """In so many ways to ask the groups is a run looked for; the first is that of 0.1.0."""
 
 
