@@ -12,7 +12,6 @@ from runner.models.journal_index import open_index
 from runner.models.records import EndedRecord, messages_hash
 from runner.storage.journal import JOURNAL
 
-
 _NEEDS = "a replay needs the same prompts in the same chat format (chat_format, system_role)"
 
 
