@@ -10,6 +10,7 @@ from typing import Any
 from runner.cli.output import print_json, print_table, say, shown_point
 from runner.cli.specs import Point, as_begun, load_points
 from runner.exit_codes import ExitCode
+from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.spec.checks.trees import tree_calls
@@ -20,7 +21,7 @@ from runner.training.plan import AnyPlan, TrainingPlan
 
 def execute(args: argparse.Namespace) -> int:
     points = load_points(args.words, quiet=args.quiet)
-    begun = [as_begun(point, points, args.results) for point in points]
+    begun = [as_begun(point, points, Results(args.results)) for point in points]
     if args.json:
         print_json([_as_json(point, notes) for point, notes in begun])
         return ExitCode.DONE

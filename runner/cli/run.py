@@ -106,7 +106,7 @@ class _Runs:
         args, found = self.args, []
         for given in points:
             point, begun = as_begun(
-                given, points, args.results, run_id=args.run_id, again=args.again, replay=self._replay
+                given, points, self.results, run_id=args.run_id, again=args.again, replay=self._replay
             )
             found.append(point)
             self._begun[point] = begun

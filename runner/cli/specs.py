@@ -63,7 +63,7 @@ def load_points(words: Sequence[str], *, quiet: bool) -> list[Point]:
 def as_begun(
     point: Point,
     points: Sequence[Point],
-    results: Path,
+    results: Results,
     *,
     run_id: str | None = None,
     again: bool = False,
@@ -72,7 +72,7 @@ def as_begun(
     """A point of a command's in the chat formats that its run began in, and what there is to say of that."""
     own = point.plan.run_id
     others = {other.plan.run_id for other in points} - {own}
-    plan, begun = plan_as_begun(point.plan, Results(results), run_id=run_id, again=again, replay=replay, others=others)
+    plan, begun = plan_as_begun(point.plan, results, run_id=run_id, again=again, replay=replay, others=others)
     return replace(point, plan=plan), () if begun is None else (begun,)
 
 
