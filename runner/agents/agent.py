@@ -19,6 +19,7 @@ from runner.errors import (
 from runner.models.base import Choice, Complete, Request, ResponseHint, SampleKey
 from runner.models.policy import Retry
 from runner.prompts.chat import ChatMessage, chat_messages
+from runner.prompts.chat_format import in_format
 from runner.prompts.supervised import supervised_example
 from runner.prompts.templates import LAST_ROUND, PromptSet, prompt_variables
 from runner.protocols.game import Reply, Round
@@ -106,11 +107,11 @@ class Agent:
         )
 
     def prompt(self, observation: Observation) -> list[ChatMessage]:
-        """The chat messages that its model gets at this observation."""
-        return self._chat(observation, observation.round)
+        """The chat messages that its model gets at this observation, in its group's chat format."""
+        return self._chat(observation, observation.round, asks=True)
 
-    def _chat(self, observation: Observation, system_round: int) -> list[ChatMessage]:
-        """The chat at an observation, with the system message of a round."""
+    def _chat(self, observation: Observation, system_round: int, *, asks: bool = False) -> list[ChatMessage]:
+        """The chat at an observation, with the system message of a round; `asks`: an answer is to follow."""
         prompts = self.settings.prompts
         columns, stance = observation.columns, observation.prover_stance
         last_round = None
@@ -118,7 +119,7 @@ class Agent:
             last_round = prompts.render(
                 self.agent_name + LAST_ROUND, self._variables(columns, stance, observation.round)
             )
-        return chat_messages(
+        chat = chat_messages(
             self.protocol_handler,
             self.agent_name,
             observation.rounds,
@@ -127,6 +128,8 @@ class Agent:
             last_round=last_round,
             seed=observation.seed,
         )
+        settings = self.model_settings
+        return in_format(chat, settings.chat_format, instructions=settings.system_role, asks=asks)
 
     def _wanted(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
@@ -220,7 +223,7 @@ class Agent:
         )
 
     def final_prompt(self, observation: Observation) -> list[ChatMessage]:
-        """The whole chat of a finished game, as it is trained on.
+        """The whole chat of a finished game in its group's chat format, as it is trained on.
 
         The system message is that of the agent's first turn: an example of many turns has one, and it must
         not count down questions that the first turn still had.

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from runner.documents.fields import option
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
+from runner.prompts.chat_format import ChatFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +85,17 @@ class ModelSettings:
         example="MY_SERVER_KEY",
         pattern="^[A-Za-z_][A-Za-z0-9_]*$",
     )
-    system_role: Literal["system", "developer"] = option(
-        "The role of system messages; OpenAI's reasoning models want `developer`.", default="system"
+    chat_format: ChatFormat | None = option(
+        "The form of its chats. `openai`: senders in `name`, system messages wherever they stand. `alternating`: what "
+        "open models' chat templates take: senders in the text, turns of one role in a row as one message, the first "
+        "turn the user's. null: `openai` at OpenAI's own address, `alternating` at any other `base_url`.",
+        default=None,
+        example="alternating",
+    )
+    system_role: Literal["system", "developer", "user"] = option(
+        "The role of system messages; OpenAI's reasoning models want `developer`. `user`: for models that know no "
+        "system messages; an `alternating` chat has its instructions in its first turn.",
+        default="system",
     )
     send_name: bool = option("Send each message's `name`; some servers refuse it.", default=True)
     temperature: float | None = option("Sampling temperature.", default=None, example=1.0, minimum=0)

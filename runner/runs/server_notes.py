@@ -30,10 +30,16 @@ class ServerNotes:
         self._last: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
 
     def note(self, line: str) -> None:
-        """Say it once."""
-        if line not in self._notes:
-            self._notes.append(line)
+        """Say it once, and in the log."""
+        if self.tell(line):
             log.warning("%s", line)
+
+    def tell(self, line: str) -> bool:
+        """Say it once; whether it is new."""
+        if line in self._notes:
+            return False
+        self._notes.append(line)
+        return True
 
     def gave_fewer(self, group: str) -> None:
         """A call for several answers got fewer."""

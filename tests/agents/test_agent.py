@@ -170,7 +170,7 @@ def test_the_history_reaches_the_model_and_the_label_does_not(tmp_path: Path) ->
         agent_of(spec).forward(situation(spec, (), 2, said), None)
         (request,) = server.recorded()
     assert "Is it sorted?" in request["body"]
-    assert '"name":"Expert","content":"It is."' in request["body"]
+    assert '"content":"Expert: It is."' in request["body"]
     assert '"y"' not in request["body"]
     assert "label" not in request["body"]
 

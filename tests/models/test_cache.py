@@ -85,10 +85,11 @@ def test_repeats_never_share_an_answer(tmp_path: Path, server: Loopback) -> None
 @pytest.mark.parametrize(
     "change",
     ["models.m.model=other", "models.m.temperature=0.5", "models.m.max_tokens=99", "+models.m.extra_body.min_p=0.1",
-     "models.m.system_role=developer", "models.m.send_name=false"],
+     "models.m.system_role=developer", "models.m.send_name=false", "models.m.chat_format=alternating"],
 )  # fmt: skip
 def test_whatever_changes_on_the_wire_misses(tmp_path: Path, server: Loopback, change: str) -> None:
-    path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
+    models = {"m": {"chat_format": "openai"}}
+    path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite", models=models)
     played(path, tmp_path / "first")
     asked = server.requests
     second = played(path, tmp_path / "second", change)

@@ -12,6 +12,8 @@ from runner.models.journal_index import open_index
 from runner.models.records import EndedRecord, messages_hash
 from runner.storage.journal import JOURNAL
 
+_NEEDS = "a replay needs the same prompts in the same chat format (chat_format, system_role)"
+
 
 class ReplayModel:
     """Answers each sample as the replayed run was answered, and refuses what that run was not asked."""
@@ -37,7 +39,7 @@ class ReplayModel:
         if record is None:
             raise RunError(f"{self._run} has no answer number {sample.attempt} of {where} to replay")
         if record.asked.messages != messages_hash(request.messages):
-            raise RunError(f"{self._run} asked {where} with other messages; a replay needs the same prompts")
+            raise RunError(f"{self._run} asked {where} with other messages; {_NEEDS}")
         if isinstance(record, EndedRecord):
             raise record.as_error()
         return replace(record.completion, from_cache=True)

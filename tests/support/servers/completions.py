@@ -25,6 +25,8 @@ class Style:
 
     seed: int = 0
     usage: bool = True
+    drops_system: bool = False
+    """Like a chat template that leaves system messages out: 10 tokens of its own, and none of theirs."""
     cached_tokens: int = 0
     decide: float = 0.3
     """How often a verifier that may go on decides."""
@@ -72,6 +74,8 @@ def completion(style: Style, asked: dict[str, Any], digest: str, kind: str | Non
     }
     if style.usage:
         prompt = sum(len(message["content"]) // 4 + 4 for message in messages)
+        if style.drops_system:
+            prompt = 10 + sum(len(m["content"]) // 4 + 4 for m in messages if m["role"] != "system")
         reply["usage"] = {
             "prompt_tokens": prompt,
             "completion_tokens": length,

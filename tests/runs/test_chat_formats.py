@@ -1,0 +1,65 @@
+"""What goes over the wire in each chat format; and that a replay asks in the format of the run that it replays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import SpecError
+from runner.runs.wiring import ReplayOf
+from runner.spec.load import load_spec
+from tests.support.runs import derived_files, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+DEBATE: dict[str, Any] = {
+    "protocol": {"use": "debate", "max_message_rounds": 5},
+    "prompts": "prompts/code_validation/debate",
+    "agents": {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
+}
+
+
+def chat_format(folder: Path, base_url: str | None, **changes: Any) -> str | None:
+    model = {"provider": "openai", "model": "tiny", "base_url": base_url, **changes}
+    spec = load_spec(spec_file(folder, models={"m": model}))
+    return spec.experiment.models["m"].chat_format
+
+
+def test_a_spec_that_says_nothing_goes_by_the_address(tmp_path: Path) -> None:
+    ours = (None, "https://api.openai.com/v1", "https://API.openai.com/v1/", "https://eu.api.openai.com/v1")
+    others = ("http://127.0.0.1:8000/v1", "https://me.openai.azure.com/openai/v1", "https://api.openai.com.example/v1")
+    assert {chat_format(tmp_path, url) for url in ours} == {"openai"}
+    assert {chat_format(tmp_path, url) for url in others} == {"alternating"}
+    assert chat_format(tmp_path, others[0], chat_format="openai") == "openai"
+    assert chat_format(tmp_path, None, chat_format="alternating") == "alternating"
+    assert load_spec(spec_file(tmp_path)).experiment.models["m"].chat_format == "openai"
+    with pytest.raises(SpecError, match="chat_format"):
+        chat_format(tmp_path, None, chat_format="gemma")
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+def test_a_replay_asks_as_the_run_was_asked(tmp_path: Path, role: str) -> None:
+    (tmp_path / "again").mkdir()
+    with serving(record=500) as server:
+        path = spec_file(tmp_path, server.base_url, size=2, models={"m": {"system_role": role}}, **DEBATE)
+        first = played(path, tmp_path / "results")
+        chats = [json.loads(asked["body"])["messages"] for asked in server.recorded()]
+        requests = server.requests
+        # By the command, also where the address would have another format; and by the provider.
+        replay = played(path, tmp_path / "other", "models.m.base_url=null", replay=ReplayOf(first.folder.path))
+        models = {"m": {"provider": "replay", "run": str(first.folder.path)}}
+        seats = spec_file(tmp_path / "again", size=2, models=models, **DEBATE)
+        rejudged = played(seats, tmp_path / "results")
+        assert server.requests == requests
+    assert {chat[0]["role"] for chat in chats if len(chat) > 1} <= {"system", "user"}
+    assert all(message.keys() == {"role", "content"} for chat in chats for message in chat)
+    assert any(chat[0]["role"] == "system" for chat in chats) == (role == "system")
+    assert any("Expert_1: " in chat[-1]["content"] and "Expert_2: " in chat[-1]["content"] for chat in chats)
+    assert derived_files(replay.folder.path)["messages.parquet"] == derived_files(first.folder.path)["messages.parquet"]
+    assert rejudged.manifest.rollouts == first.manifest.rollouts
+    saved = (rejudged.folder.path / "spec.yaml").read_text("utf-8")
+    assert "chat_format: alternating" in saved
+    assert f"system_role: {role}" in saved

@@ -1,0 +1,78 @@
+"""A message that a server's chat template drops is noticed by the tokens that it counts; what is only dense is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.models.base import Completion, Request, SampleKey, Usage
+from runner.models.lost_messages import WATCHED, LostMessages
+from tests.support.processes import nip_run_here
+from tests.support.runs import only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+OPENAI = {"m": {"chat_format": "openai"}}
+LOST = "the server of model group m counted 10 prompt tokens in "
+
+
+def request(*texts: str, round_: int = 0) -> Request:
+    messages = [{"role": "user", "content": text} for text in texts]
+    return Request("m", messages, SampleKey("p0", 0, round_, "verifier", 0))  # type: ignore[arg-type]
+
+
+def answer(tokens: int, *, cached: int = 0, estimated: bool = False, from_cache: bool = False) -> Completion:
+    return Completion((), "tiny", Usage(tokens, 1, cached, estimated), from_cache=from_cache)
+
+
+def test_a_dropped_message_is_noticed_once_and_told_with_what_to_do(tmp_path: Path) -> None:
+    with serving(drops_system=True) as server:
+        spec_file(tmp_path, server.base_url, size=3, models=OPENAI)
+        done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
+    told = [note for note in json.loads(done.stdout)[0]["notes"] if note.startswith(LOST)]
+    assert len(told) == 1
+    assert "(system; verifier in round 0 on p" in told[0]
+    assert "Try models.m.chat_format=alternating, and models.m.system_role=user" in told[0]
+    assert LOST in done.stderr
+    assert (only_run(tmp_path / "results") / "run.log").read_text("utf-8").count(LOST) == 1
+
+
+@pytest.mark.parametrize("chat_format", ["openai", "alternating"])
+def test_what_the_note_says_helps(tmp_path: Path, chat_format: str) -> None:
+    models = {"m": {"chat_format": chat_format, "system_role": "user"}}
+    with serving(drops_system=True) as server:
+        result = played(spec_file(tmp_path, server.base_url, size=2, models=models), tmp_path / "results")
+    assert [note for note in result.notes if "prompt tokens" in note] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("The quick brown fox jumps over the lazy dog; internationalization notwithstanding. " * 9, 130),
+        ("该函数在输入为空列表时返回零，否则返回所有元素之和。" * 20, 260),
+        ("この関数は空のリストに対してゼロを返します。" * 20, 240),
+        ("Rechtsschutzversicherungsgesellschaften und Donaudampfschifffahrtsgesellschaft " * 9, 140),
+        ("    " * 900 + "return x\n", 40),
+        ("def f():\n" + ("\n        " * 30 + "x = 1\n") * 9, 60),
+        ("=" * 4000 + "\n" + "-" * 4000, 130),
+    ],
+    ids=["english", "chinese", "japanese", "german", "blanks", "code", "rules"],
+)
+def test_dense_texts_raise_no_alarm(text: str, tokens: int) -> None:
+    assert len(text.encode()) > 400
+    assert LostMessages(["m"]).note(request(text), answer(tokens)) is None
+
+
+def test_only_what_a_server_counted_is_looked_at_and_only_at_first() -> None:
+    long, lost = request("many different words " * 60), answer(10)
+    assert LostMessages(["m"]).note(long, lost) is not None
+    assert LostMessages([]).note(long, lost) is None
+    for other in (answer(0), answer(10, estimated=True), answer(10, from_cache=True), answer(10, cached=200)):
+        assert LostMessages(["m"]).note(long, other) is None
+    watched = LostMessages(["m"])
+    assert [watched.note(long, answer(300)) for _ in range(WATCHED - 1)] == [None] * (WATCHED - 1)
+    assert watched.note(long, lost) is not None
+    assert watched.note(long, lost) is None
+    assert LostMessages(["m"]).note(request("a short text"), answer(1)) is None
