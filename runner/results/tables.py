@@ -32,6 +32,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "agent": "VARCHAR", "attempt": "INTEGER",
         "model": "VARCHAR", "finish_reason": "VARCHAR", "raw_message": "VARCHAR", "prompt_tokens": "BIGINT",
         "completion_tokens": "BIGINT", "cached_tokens": "BIGINT", "latency_ms": "DOUBLE", "error": "VARCHAR",
+        "reasoning": "VARCHAR", "verdict_logprobs": "JSON",
     },
 }  # fmt: skip
 """The columns of each table, as the contract has them."""
