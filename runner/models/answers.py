@@ -14,6 +14,7 @@ from runner.models.base import Body, Choice, Completion, Usage
 
 MAX_COUNT: Final = 1 << 40
 MAX_REASON: Final = 200
+MAX_OTHER_BYTES: Final = 64 << 10
 MAX_DEPTH: Final = 222
 """So deep may JSON be nested and be written again, in a record or in whatever else a reader puts it into."""
 _WRITTEN_DEPTH: Final = 254
@@ -98,6 +99,17 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
 def _count(value: object) -> int | None:
     """A number of tokens; None for whatever else a server sends."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT else None
+
+
+def without_body(completion: Completion) -> Completion:
+    """A completion as journals before format 2 take it: of the answer's other fields those that are not too many."""
+    if completion.body is None:
+        return completion
+    data = {} if completion.body.is_deep else orjson.loads(completion.body.json)
+    other = {name: value for name, value in data.items() if name not in ("choices", "model", "usage", "object")}
+    other = other if len(orjson.dumps(other)) <= MAX_OTHER_BYTES else {}
+    choices = tuple(replace(choice, reasoning=None) for choice in completion.choices)
+    return replace(completion, choices=choices, other=other, body=None)
 
 
 def split(completion: Completion) -> list[Completion]:

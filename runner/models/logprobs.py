@@ -42,9 +42,9 @@ def logprobs_of_span(completion: Completion, index: int, span: tuple[int, int]) 
         begin = bisect_right(ends, first)
         starts = [0, *ends[:-1]]
         found = [_shown(token) for token, at in zip(tokens[begin:], starts[begin:], strict=True) if at < last]
-    except (KeyError, TypeError, ValueError):  # tokens of another form
+        return orjson.dumps(found).decode()
+    except (AttributeError, KeyError, TypeError, ValueError):  # tokens of another form
         return None
-    return orjson.dumps(found).decode()
 
 
 def _tokens(logprobs: object) -> Sequence[Mapping[str, Any]]:
@@ -56,7 +56,7 @@ def _bytes_of(token: Mapping[str, Any]) -> bytes:
     """A token's bytes: it may be a part of a character, which its text cannot say."""
     raw = token.get("bytes")
     spelled: str = token["token"]
-    return bytes(raw) if raw is not None else spelled.encode()
+    return bytes(raw) if isinstance(raw, list) else spelled.encode()
 
 
 def _shown(token: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from runner.errors import (
     ProviderRefusal,
     SeveralRefusedError,
 )
-from runner.models.answers import alone, split
+from runner.models.answers import alone, split, without_body
 from runner.models.base import Complete, Completion, Request, SampleKey
 from runner.models.events import NO_EVENTS, CallEvents
 from runner.models.journal_index import JournalIndex
@@ -123,7 +123,7 @@ class JournaledCompleter:
         """One call for all these samples, or for the first alone where that is refused or would cost too much."""
         many = replace(request, n=len(wanted), siblings=tuple(wanted[1:]))
         try:
-            completion = alone(await self._complete(many))
+            completion = await self._answer(many)
         except SeveralRefusedError as error:
             self._sharing -= {request.group}
             await self._events.failed(request, 1, error, 0.0)
@@ -149,10 +149,15 @@ class JournaledCompleter:
 
     async def _ask_one(self, request: Request, asked: Asked) -> Completion:
         """One call for this sample."""
-        completion = alone(await self._complete(request))
+        completion = await self._answer(request)
         await self._journal.append(self._record(request, asked, request.sample, completion).to_json())
         self._events.recorded(request, completion)
         return completion
+
+    async def _answer(self, request: Request) -> Completion:
+        """The answer to one call, as this journal takes it: each goes on in the format that it was begun in."""
+        completion = alone(await self._complete(request))
+        return completion if self._journal.is_bound else without_body(completion)
 
     def _record(self, request: Request, asked: Asked, sample: SampleKey, completion: Completion) -> CallRecord:
         """A sample's answer as its record, charged with the call's worst case where the server did not count."""
