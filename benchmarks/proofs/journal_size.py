@@ -1,4 +1,4 @@
-"""The bytes of a journal over those of the bodies that it keeps: at most 1.15, with answers as servers really give them.
+"""The bytes of a journal over those of the bodies that it keeps: at most 1.15, with answers as servers give them.
 
 python benchmarks/proofs/journal_size.py [--games 200] [--most 1.15]
 """
@@ -25,17 +25,22 @@ SAID = ARGUMENT + "\n\nDecision: accept"
 REPEATS = 8
 
 
+def plain(*texts: str) -> dict[str, Any]:
+    """An answer of vLLM without reasoning and log-probabilities."""
+    body = vllm_body(texts)
+    for choice in body["choices"]:
+        choice["message"].update(reasoning=None, reasoning_content=None, tool_calls=[])
+        choice.update(logprobs=None, token_ids=None)
+    return body
+
+
 def bodies() -> dict[str, dict[str, Any]]:
-    plain = vllm_body([SAID])
-    for name in ("reasoning", "reasoning_content"):
-        plain["choices"][0]["message"][name] = None
-    plain["choices"][0]["logprobs"] = None
     probable = openai_body(SAID)
     probable["choices"][0]["logprobs"] = {"content": tokens_of(SAID, 4)}
     return {
         "OpenAI, short": openai_body(SAID),
         "OpenAI, short, with log-probabilities": probable,
-        "vLLM, short": plain,
+        "vLLM, short": plain(SAID),
         "vLLM, with reasoning and log-probabilities": vllm_body([SAID]),
         "OpenAI, 60 KB": openai_body(SAID * 120),
     }
@@ -48,8 +53,14 @@ def main() -> int:
     args = parser.parse_args()
     claims = Claims()
     for name, body in bodies().items():
-        _one_each(claims, name, body, args.games, args.most)
-    _shared(claims, args.games, args.most)
+        with folder() as here:
+            run, calls = _play(here, body, args.games)
+            _claim(claims, name, _sizes(run, body, calls), args.most)
+    body = plain(*(f"{number}. {SAID}" for number in range(REPEATS)))
+    models, rollouts = {"m": {"share_prompts": True}}, {"per_datapoint": REPEATS}
+    with folder() as here:
+        run, calls = _play(here, body, args.games // REPEATS, models=models, rollouts=rollouts)
+        _claim(claims, f"vLLM, {REPEATS} answers in one call", _sizes(run, body, calls), args.most)
     return claims.end()
 
 
@@ -65,26 +76,17 @@ def _play(here: Path, reply: dict[str, Any], games: int, **changes: Any) -> tupl
         return only_run(here / "results"), server.requests
 
 
-def _claim(claims: Claims, name: str, run: Path, body: dict[str, Any], calls: int, most: float) -> None:
+def _sizes(run: Path, body: dict[str, Any], calls: int) -> tuple[int, int, bool]:
+    """The bytes of a run's journal, those of the bodies that it was sent, and whether it holds each."""
     kept = [record["answer"] for record in journal_records(run) if "answer" in record]
-    size, sent = (run / "journal.jsonl").stat().st_size, calls * len(orjson.dumps(body))
-    told = f"{name}: {size} bytes of journal, {calls} bodies of {sent // calls} bytes: {size / sent:.3f}"
-    claims(size <= most * sent and kept == [body] * calls, told)
+    return (run / "journal.jsonl").stat().st_size, calls * len(orjson.dumps(body)), kept == [body] * calls
 
 
-def _one_each(claims: Claims, name: str, body: dict[str, Any], games: int, most: float) -> None:
-    with folder() as here:
-        run, calls = _play(here, body, games)
-        _claim(claims, name, run, body, calls, most)
-
-
-def _shared(claims: Claims, games: int, most: float) -> None:
-    """One call for the answers of several repeats."""
-    body = vllm_body([f"{number}. {SAID}" for number in range(REPEATS)])
-    models, rollouts = {"m": {"share_prompts": True}}, {"per_datapoint": REPEATS}
-    with folder() as here:
-        run, calls = _play(here, body, games // REPEATS, models=models, rollouts=rollouts)
-        _claim(claims, f"vLLM, {REPEATS} answers in one call", run, body, calls, most)
+def _claim(claims: Claims, name: str, sizes: tuple[int, int, bool], most: float) -> None:
+    journal, sent, holds = sizes
+    claims(
+        journal <= most * sent and holds, f"{name}: {journal} bytes of journal, {sent} of bodies: {journal / sent:.3f}"
+    )
 
 
 if __name__ == "__main__":
