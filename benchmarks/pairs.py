@@ -22,6 +22,8 @@ from engine import write_spec
 
 from tests.support.servers.chat_client import serving
 
+LONG = 60_000
+"""Characters of a long answer."""
 QUICKSTART = ROOT / "specs" / "quickstart.yaml"
 
 
@@ -67,9 +69,11 @@ def commands(folder: Path, rollouts: int) -> Iterator[dict[str, Words]]:
         return ["--results", str(folder / f"results-{next(serial)}"), "-q"]
 
     dummy = ["rollouts.concurrency=64"]
-    with serving(seed=1) as server:
+    with serving(seed=1) as server, serving(seed=1, length=LONG) as long:
         (folder / "served").mkdir()
+        (folder / "long").mkdir()
         served = write_spec(folder / "served", server.base_url, rollouts, 64)
+        traces = write_spec(folder / "long", long.base_url, max(rollouts // 10, 1), 64)
         large = [f"rollouts.per_datapoint={max(rollouts * 10 // 72, 1)}", *dummy]
         yield {
             "--help": lambda: ["--help"],
@@ -77,6 +81,7 @@ def commands(folder: Path, rollouts: int) -> Iterator[dict[str, Words]]:
             "check": lambda: ["check", str(QUICKSTART)],
             "quickstart": lambda: [str(QUICKSTART), *results()],
             f"{rollouts} rollouts, answers at once": lambda: [str(served), *results()],
+            f"{max(rollouts // 10, 1)} rollouts, answers of 60 KB": lambda: [str(traces), *results()],
             f"{rollouts * 10} dummy rollouts": lambda: [str(QUICKSTART), *large, *results()],
         }
 
@@ -86,10 +91,13 @@ def main() -> None:
     parser.add_argument("other", help="the other version's interpreter")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--rollouts", type=int, default=1000)
+    parser.add_argument("--only", default="", help="the commands whose names have this text")
     args = parser.parse_args()
     rows = []
     with temporary_folder() as folder, commands(folder, args.rollouts) as found:
         for name, words in found.items():
+            if args.only not in name:
+                continue
             pairs = []
             for index in range(args.repeat + 1):
                 order = (sys.executable, args.other) if index % 2 else (args.other, sys.executable)

@@ -23,7 +23,7 @@ from runner.prompts.chat_format import in_format
 from runner.prompts.supervised import supervised_example
 from runner.prompts.templates import LAST_ROUND, PromptSet, prompt_variables
 from runner.protocols.game import Reply, Round
-from runner.protocols.parse import Parsed, parse_answer
+from runner.protocols.parse import Parsed, parse_answer, verdict_span
 from runner.protocols.protocol import Decision, Protocol
 from runner.spec.experiment import AgentSettings, Experiment
 
@@ -145,6 +145,12 @@ class Agent:
     def parse(self, text: str, round_: int) -> Parsed:
         """Read an answer; see `runner.protocols.parse.parse_answer`."""
         return parse_answer(self.protocol_handler, self.agent_name, round_, text, self.hyper_params.decision_format)
+
+    def verdict_span(self, text: str, round_: int) -> tuple[int, int] | None:
+        """From where to where its verdict stands in an answer of a round, if it gives one there."""
+        if not (self.is_verifier and self.protocol_handler.step(round_).may_decide):
+            return None
+        return verdict_span(text, self.hyper_params.decision_format)
 
     async def respond(
         self, observation: Observation, complete: Complete, messages: Sequence[ChatMessage] | None = None

@@ -39,7 +39,8 @@ class Request:
     seed: int = 0
     wanted: ResponseHint = ResponseHint()
     siblings: tuple[SampleKey, ...] = ()
-    """Other samples that will ask exactly this: their answers may be asked for in the same call."""
+    """Other samples that will ask exactly this: their answers may be asked for in the same call. They are of other
+    repeats, and the same otherwise."""
     n: int = 1
     """How many answers are asked for, where more than one sample's are."""
 
@@ -51,6 +52,8 @@ class Choice:
     text: str | None
     finish_reason: str | None
     refusal: str | None = None
+    reasoning: str | None = None
+    """What the model said to itself, where the server shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,23 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Body:
+    """A server's answer, whole: valid JSON in one line, equal in value to what came, without secrets."""
+
+    json: bytes
+    is_deep: bool = False
+    """Whether it is nested deeper than every reader of JSON goes."""
+    choice: int | None = None
+    """Which of its choices is this sample's, where others are those of other samples."""
+    is_shared: bool = False
+    """Whether its tokens are counted with another sample's answer."""
+    has_model: bool = True
+    """Whether it says which model gave it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
-    """What came back: answers, the model that the server says gave them, tokens, and any other fields."""
+    """What came back: answers, the model that the server says gave them, tokens, and the server's answer as a whole."""
 
     choices: tuple[Choice, ...]
     model: str
@@ -74,8 +92,11 @@ class Completion:
     from_cache: bool = False
     """Whether it was paid for elsewhere: by another run, or as another sample's part of one call."""
     other: dict[str, Any] = field(default_factory=dict)
+    """Other fields of an answer of which an earlier version did not keep the whole."""
     altered: tuple[str, ...] = ()
     """What was changed in it on arrival: `bytes` that are no text (now U+FFFD), a `secret` that was removed."""
+    body: Body | None = None
+    """None where no server gave it, or an earlier version did not keep it."""
 
 
 Complete = Callable[[Request], Awaitable[Completion]]

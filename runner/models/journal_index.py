@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.models.base import SampleKey
-from runner.models.records import BatchRecord, CallRecord, EndedRecord, Entry, FailureRecord, parse_record, read_records
+from runner.models.records import (
+    BatchRecord,
+    CallRecord,
+    EndedRecord,
+    Entry,
+    FailureRecord,
+    PartRecord,
+    parse_record,
+    read_records,
+)
 from runner.storage.log_lines import JournalReader
 
 
@@ -22,7 +31,7 @@ class JournalIndex:
         self.answered: set[str] = set()
         """The agents whose model gave an answer."""
         for offset, _, record in entries:
-            if isinstance(record, (CallRecord, EndedRecord)):
+            if isinstance(record, (CallRecord, PartRecord, EndedRecord)):
                 self._offsets[record.sample] = offset
                 if isinstance(record, CallRecord):
                     self.answered.add(record.sample.agent)
@@ -40,6 +49,10 @@ class JournalIndex:
         if offset is None:
             return None
         record = parse_record(self._read(offset))
+        if isinstance(record, PartRecord):
+            holder = self.get(record.holder)
+            assert isinstance(holder, CallRecord)
+            return record.found_in(holder)
         assert isinstance(record, (CallRecord, EndedRecord))
         return record
 

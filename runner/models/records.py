@@ -5,17 +5,26 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
+
+import orjson
 
 from runner.errors import CallError, ContextExceededError, MalformedError, RefusedError, TransientError
 from runner.hashing import canonical
-from runner.models.base import Choice, Completion, SampleKey, Usage
+from runner.models.answers import choices_of, model_of, split, usage_of
+from runner.models.base import Body, Choice, Completion, SampleKey, Usage
 from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
 from runner.storage.formats import KEY, LOG_FORMAT
-from runner.storage.log_lines import RUN, RUN_ID, read_journal
+from runner.storage.log_lines import ANSWER, RUN, RUN_ID, read_journal
+
+ANSWER_TEXT: Final = "answer_text"
+"""The key of an answer that is nested too deep to stand in a line of JSON: it stands there as a text."""
+
+SHORT: Final = 8
+"""So many digits tell apart the parameters of a run's model groups."""
 
 
 def begun(run: str, run_id: str) -> dict[str, Any]:
@@ -29,30 +38,67 @@ def messages_hash(messages: Sequence[ChatMessage]) -> str:
 
 
 def completion_fields(completion: Completion) -> dict[str, Any]:
-    """A completion as plain fields."""
+    """A completion as plain fields: where a server gave it, its answer and what does not follow from that."""
     usage = completion.usage
     altered = {"altered": list(completion.altered)} if completion.altered else {}
+    counts = [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.estimated]
+    milliseconds = round(completion.latency_ms, 3)
+    if completion.body is not None:
+        found: dict[str, Any] = {**_body_fields(completion.body), "ms": milliseconds, **altered}
+        if completion.from_cache:
+            found["cache"] = True
+        if usage.estimated:
+            found["usage"] = counts
+        if not completion.body.has_model:
+            found["model"] = completion.model
+        return found
     return {
         "choices": [[choice.text, choice.finish_reason, choice.refusal] for choice in completion.choices],
         "model": completion.model,
-        "usage": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.estimated],
-        "ms": round(completion.latency_ms, 3),
+        "usage": counts,
+        "ms": milliseconds,
         "cache": completion.from_cache,
         "other": completion.other,
         **altered,
     }
 
 
+def _body_fields(body: Body) -> dict[str, Any]:
+    fields: dict[str, Any] = {ANSWER_TEXT: body.json.decode()} if body.is_deep else {ANSWER: body.json}
+    if body.choice is not None:
+        fields["choice"] = body.choice
+    if body.is_shared:
+        fields["shared"] = True
+    return fields
+
+
 def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None = None) -> Completion:
     """Plain fields as the completion they were."""
+    cached = fields.get("cache", False) if from_cache is None else from_cache
+    altered = tuple(fields.get("altered", ()))
+    if ANSWER in fields or ANSWER_TEXT in fields:
+        return _completion_of_body(fields, cached, altered)
+    choices = tuple(Choice(*choice) for choice in fields["choices"])
+    usage = Usage(*fields["usage"])
+    return Completion(choices, fields["model"], usage, fields["ms"], cached, fields["other"], altered)
+
+
+def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[str, ...]) -> Completion:
+    """What the answer says, read as on arrival, and beside it what it does not say."""
+    json = fields[ANSWER] if ANSWER in fields else fields[ANSWER_TEXT].encode()
+    data, choice = orjson.loads(json), fields.get("choice")
+    choices = choices_of(data)
+    model = model_of(data)
+    body = Body(json, ANSWER_TEXT in fields, choice, fields.get("shared", False), model is not None)
+    counted = Usage(*fields["usage"]) if "usage" in fields else Usage() if body.is_shared else usage_of(data)
     return Completion(
-        tuple(Choice(*choice) for choice in fields["choices"]),
-        fields["model"],
-        Usage(*fields["usage"]),
+        choices if choice is None else (choices[choice],),
+        fields["model"] if model is None else model,
+        counted or Usage(),
         fields["ms"],
-        fields["cache"] if from_cache is None else from_cache,
-        fields["other"],
-        tuple(fields.get("altered", ())),
+        cached,
+        altered=altered,
+        body=body,
     )
 
 
@@ -60,7 +106,12 @@ class Asked(NamedTuple):
     """What was asked: the hash of the model group's parameters, and that of the messages."""
 
     parameters: str
+    """Its first digits alone, in records with whole answers: a journal holds few such hashes."""
     messages: str
+
+    def is_of(self, other: Asked) -> bool:
+        """Whether what was recorded so is what another says in full."""
+        return self.messages == other.messages and other.parameters.startswith(self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +125,11 @@ class CallRecord:
     charged: Tally | None = None
 
     def to_json(self) -> dict[str, Any]:
+        short = None if self.completion.body is None else SHORT
         record = {
             "kind": self.KIND,
             "sample": list(self.sample),
-            "asked": list(self.asked),
+            "asked": [self.asked.parameters[:short], self.asked.messages],
             **completion_fields(self.completion),
         }
         if self.charged is not None:
@@ -87,6 +139,34 @@ class CallRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CallRecord:
         return cls(_sample(data), Asked(*data["asked"]), completion_from_fields(data), _charged(data))
+
+
+@dataclass(frozen=True, slots=True)
+class PartRecord:
+    """An answer that came with another's: the repeat whose record holds the server's answer, and which choice it is."""
+
+    sample: SampleKey
+    of: int
+    choice: int
+
+    @property
+    def holder(self) -> SampleKey:
+        """The sample whose record holds it."""
+        return self.sample._replace(repeat=self.of)
+
+    def found_in(self, holder: CallRecord) -> CallRecord:
+        """The record of this answer by itself."""
+        body = holder.completion.body
+        assert body is not None
+        whole = replace(holder.completion, choices=choices_of(orjson.loads(body.json)), body=replace(body, choice=None))
+        return CallRecord(self.sample, holder.asked, split(whole)[self.choice])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": CallRecord.KIND, "sample": list(self.sample), "of": self.of, "choice": self.choice}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PartRecord:
+        return cls(_sample(data), data["of"], data["choice"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +290,7 @@ class OtherRecord:
         return cls(data["kind"], _sample(data) if "sample" in data else None)
 
 
-Record = CallRecord | EndedRecord | FailureRecord | BatchRecord | LostRecord | OtherRecord
+Record = CallRecord | PartRecord | EndedRecord | FailureRecord | BatchRecord | LostRecord | OtherRecord
 
 
 class Entry(NamedTuple):
@@ -223,6 +303,8 @@ class Entry(NamedTuple):
 
 def parse_record(data: Mapping[str, Any]) -> Record:
     """A journal's line as the record that it is."""
+    if data["kind"] == CallRecord.KIND and "of" in data:
+        return PartRecord.from_json(data)
     return _KINDS.get(data["kind"], OtherRecord.from_json)(data)
 
 

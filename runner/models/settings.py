@@ -116,6 +116,18 @@ class ModelSettings:
     reasoning_effort: str | None = option(
         "For reasoning models: low, medium, high and others.", default=None, example="low"
     )
+    logprobs: bool | None = option(
+        "Ask for the log-probability of each token of an answer; kept with it, and for verdicts in `completions`.",
+        default=None,
+        example=True,
+    )
+    top_logprobs: int | None = option(
+        "With `logprobs`: so many of the likeliest tokens at each place.",
+        default=None,
+        example=5,
+        minimum=0,
+        maximum=20,
+    )
     extra_body: Mapping[str, Any] | None = option(
         "Anything else for the request's body; what has a key of its own is refused here.",
         default=None,
@@ -186,6 +198,7 @@ class ModelSettings:
         """The parameters that go on the wire, besides the model and the messages."""
         names = (
             "temperature", "top_p", "max_completion_tokens", "max_tokens", "n", "seed", "stop", "reasoning_effort",
+            "logprobs", "top_logprobs",
         )  # fmt: skip
         chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if "stop" in chosen:

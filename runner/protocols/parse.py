@@ -74,6 +74,22 @@ def _decision(text: str, format_: DecisionFormat) -> Decision:
     )
 
 
+def verdict_span(text: str, format_: DecisionFormat) -> tuple[int, int] | None:
+    """From where to where the verdict stands in an answer that gives one: its characters, at their first place."""
+    try:
+        decision = _decision(text, format_)
+    except InvalidDecisionError:
+        return None
+    if decision is Decision.NONE:
+        return None
+    verdict = format_.accept if decision is Decision.ACCEPT else format_.reject
+    if format_.lenient:
+        found = _loosely(verdict).search(text)
+        return None if found is None else found.span()
+    start = _same_length_lower(text).find(_same_length_lower(verdict))
+    return None if start < 0 else (start, start + len(verdict))
+
+
 def _lenient_decision(text: str, format_: DecisionFormat) -> Decision:
     if not _loosely(format_.marker, whole=False).search(text):
         return Decision.NONE

@@ -280,11 +280,10 @@ def _load_table(connection: duckdb.DuckDBPyConnection, name: str, runs: Iterable
     from runner.results.tables import COLUMNS
 
     files = [duckdb_pattern(f.table(name)) for f in runs if f.table(name).is_file()]
-    if files:
+    columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
+    connection.execute(f"CREATE TABLE {name} ({columns})")
+    if files:  # those of earlier versions lack columns, which are null there
         connection.execute(
-            f"CREATE TABLE {name} AS SELECT * FROM read_parquet(?, union_by_name=true, hive_partitioning=false)",
+            f"INSERT INTO {name} BY NAME SELECT * FROM read_parquet(?, union_by_name=true, hive_partitioning=false)",
             [files],
         )
-    else:
-        columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
-        connection.execute(f"CREATE TABLE {name} ({columns})")

@@ -14,7 +14,7 @@ from typing import IO, Any
 import orjson
 
 from runner.errors import RunError
-from runner.rollouts.rollout import Rollout
+from runner.rollouts.rollout import Call, Rollout
 from runner.storage.files import create, make_folder, remove_folder
 from runner.storage.parquet import try_parquet, write_parquet
 
@@ -32,6 +32,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "agent": "VARCHAR", "attempt": "INTEGER",
         "model": "VARCHAR", "finish_reason": "VARCHAR", "raw_message": "VARCHAR", "prompt_tokens": "BIGINT",
         "completion_tokens": "BIGINT", "cached_tokens": "BIGINT", "latency_ms": "DOUBLE", "error": "VARCHAR",
+        "reasoning": "VARCHAR", "verdict_logprobs": "JSON",
     },
 }  # fmt: skip
 """The columns of each table, as the contract has them."""
@@ -66,8 +67,15 @@ def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
             for index, played in enumerate(rollout.rounds)
             for m in played.messages
         ],
-        "completions": [{**head, **{name: getattr(call, name) for name in _CALL_COLUMNS}} for call in rollout.calls],
+        "completions": [{**head, **_call_row(call)} for call in rollout.calls],
     }
+
+
+def _call_row(call: Call) -> dict[str, Any]:
+    row = {name: getattr(call, name) for name in _CALL_COLUMNS}
+    if call.verdict_logprobs is not None:
+        row["verdict_logprobs"] = orjson.Fragment(call.verdict_logprobs)
+    return row
 
 
 PART_ROWS = 10_000

@@ -26,6 +26,7 @@ from runner.errors import (
     TransientError,
 )
 from runner.models.base import Complete, Completion, Request
+from runner.models.logprobs import has_logprobs, logprobs_of_span
 from runner.protocols.game import Played, Reply, Round, Turn, episode_rewards, play
 from runner.protocols.protocol import Decision, Protocol
 from runner.protocols.tree_shape import TreeShape
@@ -240,7 +241,7 @@ class Engine:
                 samples = (request.sample._replace(repeat=repeat) for repeat in siblings(request.sample.agent))
                 request = replace(request, siblings=tuple(samples))
             completion = await self.complete(request)
-            calls.extend(_calls(request, completion))
+            calls.extend(_calls(request, completion, self.agents[request.sample.agent]))
             return completion
 
         if len(turn.speakers) == 1:
@@ -258,11 +259,12 @@ class Engine:
         return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
 
 
-def _calls(request: Request, completion: Completion) -> Iterator[Call]:
+def _calls(request: Request, completion: Completion, agent: Agent) -> Iterator[Call]:
     """One row for each answer; the tokens of the call stand with the first."""
-    sample, usage = request.sample, completion.usage
+    sample, usage, told = request.sample, completion.usage, has_logprobs(completion)
     for index, choice in enumerate(completion.choices):
         first = index == 0
+        verdict = agent.verdict_span(choice.text, sample.round) if told and choice.text is not None else None
         yield Call(
             sample.round,
             sample.agent,
@@ -275,6 +277,8 @@ def _calls(request: Request, completion: Completion) -> Iterator[Call]:
             usage.cached_tokens if first else 0,
             completion.latency_ms,
             choice.refusal,
+            choice.reasoning,
+            None if verdict is None else logprobs_of_span(completion, index, verdict),
             paid=not completion.from_cache,
         )
 

@@ -35,6 +35,10 @@ MUTABLE_MODEL_KEYS = (
 """Keys of every model group that a run may change: where it is served, its key, its price, our patience."""
 
 
+LATER_MODEL_KEYS = ("logprobs", "top_logprobs")
+"""Keys of every model group that came after 0.1.0: where one is null, a run is the one that it was then."""
+
+
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
     """A protocol's content for hashing: its rules and the parameters in force, without names for people."""
     file = to_plain(protocol.file)
@@ -52,6 +56,7 @@ def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, An
     """
     names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run", "chat_format")]
     content = {name: to_plain(getattr(settings, name)) for name in names}
+    content = {name: value for name, value in content.items() if value is not None or name not in LATER_MODEL_KEYS}
     if settings.chat_format == "alternating":
         content["chat_format"] = settings.chat_format
     return {**content, "run": replayed} if settings.traits.needs_run else content

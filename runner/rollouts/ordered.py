@@ -73,7 +73,11 @@ class InOrder:
 
 
 def _said(rollout: Rollout) -> int:
-    return sum(len(call.raw_message or "") + len(call.error or "") for call in rollout.calls)
+    return sum(
+        len(text or "")
+        for call in rollout.calls
+        for text in (call.raw_message, call.reasoning, call.verdict_logprobs, call.error)
+    )
 
 
 class _Piece(NamedTuple):

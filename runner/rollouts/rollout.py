@@ -44,6 +44,9 @@ class Call:
     cached_tokens: int = 0
     latency_ms: float | None = None
     error: str | None = None
+    reasoning: str | None = None
+    verdict_logprobs: str | None = None
+    """The tokens that spell the answer's verdict, as JSON; see `runner.models.logprobs`."""
     paid: bool = True
     """False for an answer that was paid for by another run; in no table, so that a replay's tables are equal."""
 

@@ -8,6 +8,9 @@ From format 2 on, every line is bound to its file: the first record says which r
 number, and the checksum of each later line starts from that of the first. So a line of another log never checks, be it
 of another play of the same spec. A line that is whole and does not check is damage, wherever it stands; only what a
 write that was cut off leaves is a torn end.
+
+A record's `answer` is bytes: JSON of somebody else's, which stands last in its line as it is, and is not read with the
+record.
 """
 
 from __future__ import annotations
@@ -34,14 +37,37 @@ RUN, RUN_ID = "run", "run_id"
 NOT_BOUND = "not bound to the run: begun in an earlier format, in which lines of other journals go unnoticed"
 """What there is to say of a journal that is not bound to its run."""
 
+ANSWER = "answer"
+"""The one value of a record that is kept as it came, as bytes of JSON."""
+
+_BEFORE_ANSWER = b', "answer": '
+"""Found in no line before an answer: what we write has no blank outside its texts, and in them quotes are escaped."""
+
 MORE = "more"
 """Set in a record that does not count without the next."""
 
 
 def encode(sequence: int, record: Mapping[str, Any], seed: int = 0) -> bytes:
     """One record as its line; `seed` is `seed_of` the log's first."""
-    body = canonical({**record, "seq": sequence})
+    body = to_json({**record, "seq": sequence})
     return b"%08x %b\n" % (zlib.crc32(body, seed), body)
+
+
+def to_json(record: Mapping[str, Any]) -> bytes:
+    """A record as JSON in one line, its answer last and as it is."""
+    answer = record.get(ANSWER)
+    if not isinstance(answer, bytes):
+        return canonical(record)
+    rest = canonical({name: value for name, value in record.items() if name != ANSWER})
+    return b"".join((rest[:-1], _BEFORE_ANSWER, answer, b"}"))
+
+
+def from_json(line: bytes) -> Any:
+    """The record that `to_json` wrote; its answer as bytes."""
+    at = line.find(_BEFORE_ANSWER)
+    if at < 0:
+        return orjson.loads(line)
+    return {**orjson.loads(line[:at] + b"}"), ANSWER: line[at + len(_BEFORE_ANSWER) : -1]}
 
 
 def _body(line: bytes) -> bytes:
@@ -56,7 +82,7 @@ def decode(line: bytes, sequence: int, seed: int = 0) -> dict[str, Any] | None:
     body = _body(line)
     if line[:8] != b"%08x" % zlib.crc32(body, seed):
         return None
-    record = orjson.loads(body)
+    record = from_json(body)
     return record if isinstance(record, dict) and record.get("seq") == sequence else None
 
 
@@ -124,7 +150,7 @@ def record_at(path: Path, offset: int, line: bytes, seed: int) -> dict[str, Any]
     body = _body(line)
     if line[:8] != b"%08x" % zlib.crc32(body, seed if offset else 0):
         raise JournalError(f"{path} was changed while it was read: the record at byte {offset} is not there any more")
-    record: dict[str, Any] = orjson.loads(body)
+    record: dict[str, Any] = from_json(body)
     return record
 
 

@@ -122,6 +122,13 @@ def test_sql_finds_the_rows_that_stand_there(folder: Path, name: str) -> None:
     assert [[row[column] for column in columns] for row in found] == expected
 
 
+def test_columns_that_came_since_are_null_there(folder: Path) -> None:
+    question = "SELECT count(*) AS n, count(reasoning) AS r, count(verdict_logprobs) AS v FROM completions"
+    ((found),) = called("sql", question, "--json", cwd=folder).json
+    assert found["n"] > 100
+    assert (found["r"], found["v"]) == (0, 0)
+
+
 def test_the_leaderboard_ranks_the_runs_it_has(folder: Path) -> None:
     columns = ("run_id", "accuracy", "ci_low", "ci_high", "n", "cost_usd", "models")
     _, expected = board_rows(folder / "results", "leaderboard", columns)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import orjson
 import pytest
 
@@ -10,7 +13,7 @@ from runner.models.base import Choice, Completion, Request
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
 from runner.models.providers.openai_http import without_secrets
 from runner.models.providers.openai_wire import read_completion
-from runner.models.records import Asked, CallRecord
+from runner.models.records import Asked, CallRecord, parse_record
 from runner.redaction import REMOVED, current_redactor
 from runner.storage.log_lines import decode, encode
 from tests.models.test_batch_results import results
@@ -31,6 +34,10 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", KEY)
+
+
+def nested(depth: int) -> Any:
+    return json.loads("[" * depth + "]" * depth)
 
 
 def body(spelled: str, depth: int) -> bytes:
@@ -61,7 +68,12 @@ def test_a_deep_answer_is_kept_in_the_journal_without_the_key(kind: str, depth: 
     assert decode(line, 1) is not None
     assert KEY.encode() not in line
     assert (completion.choices[0].text, completion.altered) == (text, altered)
-    assert bool(completion.other) is (depth < 222)
+    record = json.loads(line[9:])
+    kept = record["answer"] if depth < 222 else json.loads(record["answer_text"])
+    assert kept == {"more": nested(depth), "choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
+    again = decode(line, 1)
+    assert again is not None
+    assert parse_record(again) == CallRecord(SAMPLE, Asked("model", "messages"), completion)
 
 
 @pytest.mark.parametrize("depth", [200, 254, 300, 900])
@@ -84,7 +96,9 @@ def test_what_comes_with_escapes_is_searched_again_when_they_are_undone() -> Non
     completion = read_completion(content, {}, Request("small", CHAT, SAMPLE), settings(), latency_ms=1.0)
     assert KEY not in repr(completion)
     assert completion.choices == (Choice(REMOVED, REMOVED, REMOVED),)
-    assert (completion.model, completion.other, completion.altered) == (REMOVED, {}, (SECRET_ALTERED,))
+    assert (completion.model, completion.altered) == (REMOVED, (SECRET_ALTERED,))
+    assert completion.body is not None
+    assert json.loads(completion.body.json)["more"] == REMOVED
 
 
 @pytest.mark.parametrize("spelled", [ESCAPED, ESCAPED.replace("/", "\\/"), "".join(f"\\u{ord(c):04X}" for c in KEY)])

@@ -43,7 +43,7 @@ def test_where_the_spec_sets_nothing_only_model_and_messages_are_sent(server: Lo
     ("name", "value"),
     [
         ("temperature", 0.0), ("temperature", 1.3), ("top_p", 0.9), ("max_completion_tokens", 300), ("max_tokens", 300),
-        ("n", 2), ("seed", 0), ("reasoning_effort", "low"),
+        ("n", 2), ("seed", 0), ("reasoning_effort", "low"), ("logprobs", True), ("top_logprobs", 0),
     ],
 )  # fmt: skip
 def test_a_parameter_that_the_spec_sets_is_sent_and_no_other(server: Loopback, name: str, value: Any) -> None:

@@ -131,6 +131,10 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             "spec.yaml:6:3: models.m: missing key: model (the name the server knows)"]),
         ("m: {provider: dummy}", "m: {model: x, max_tokens: 1, max_completion_tokens: 1}", [
             "spec.yaml:6:17: models.m.max_tokens: set max_tokens or max_completion_tokens, not both"]),
+        ("m: {provider: dummy}", "m: {model: x, top_logprobs: 5}", [
+            "spec.yaml:6:17: models.m.top_logprobs: top_logprobs needs logprobs: true"]),
+        ("m: {provider: dummy}", "m: {model: x, logprobs: true, top_logprobs: 21}", [
+            "spec.yaml:6:33: models.m.top_logprobs: 21 is too large; at most 20"]),
         ("m: {provider: dummy}", "m: {provider: replay}", [
             "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay)"]),
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [

@@ -3,6 +3,9 @@
 The key is everything that goes on the wire, where it goes, and the sample's index, so that no model ever gets
 another's answer and repeats of a datapoint never share one. Errors are never kept. What was asked is kept beside
 each answer, so that a miss can be explained.
+
+Whole answers stand in a table of their own, `answers`. What 0.1.0 wrote stands in `completions`, which it goes on to
+read and write: it knows nothing of the other, so it can misread nothing.
 """
 
 from __future__ import annotations
@@ -17,23 +20,31 @@ import orjson
 
 from runner.errors import NewerFormatError, RunError
 from runner.hashing import canonical, tagged_hash
+from runner.models.answers import alone
 from runner.models.base import Complete, Completion, Request
 from runner.models.providers.openai_body import request_body
 from runner.models.records import completion_fields, completion_from_fields
 from runner.models.settings import ModelSettings
 from runner.storage.files import make_folders
 from runner.storage.formats import CACHE, refuse_newer
+from runner.storage.log_lines import from_json, to_json
 
 BUSY_SECONDS = 30.0
 
 _TABLE = """
-CREATE TABLE IF NOT EXISTS completions (
+CREATE TABLE IF NOT EXISTS {name} (
     key TEXT PRIMARY KEY, asked BLOB NOT NULL, answer BLOB NOT NULL, run_id TEXT NOT NULL,
     agent TEXT NOT NULL, datapoint TEXT NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS by_place ON completions (datapoint, agent);
+CREATE INDEX IF NOT EXISTS {index} ON {name} (datapoint, agent);
 """
-_NEW = f"BEGIN IMMEDIATE; {_TABLE} PRAGMA user_version = {CACHE}; COMMIT;"
+_TABLES = _TABLE.format(name="completions", index="by_place") + _TABLE.format(name="answers", index="answers_by_place")
+_NEW = f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {CACHE}; COMMIT;"
+
+
+def _in_both(columns: str, where: str) -> str:
+    """A question to both tables; each `?` in it is asked twice, so the values are numbered."""
+    return " UNION ALL ".join(f"SELECT {columns} FROM {table} WHERE {where}" for table in ("answers", "completions"))
 
 
 def asked_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
@@ -64,7 +75,7 @@ class Cache:
             self._db.execute("PRAGMA journal_mode=WAL")
             # One of 0.1.0 has the table and stays as it is, without a version.
             has_table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchall()
-            self._db.executescript(_TABLE if has_table else _NEW)
+            self._db.executescript(_TABLES if has_table else _NEW)
         except (sqlite3.Error, OSError) as error:
             raise RunError(f"cannot open the cache {path}: {error}") from error
         except NewerFormatError:
@@ -73,15 +84,17 @@ class Cache:
 
     def get(self, asked: Mapping[str, Any]) -> Completion | None:
         """The answer to this very request."""
-        row = self._execute("SELECT answer FROM completions WHERE key = ?", [_key(asked)])
-        return completion_from_fields(orjson.loads(row[0][0]), from_cache=True) if row else None
+        row = self._execute(_in_both("answer", "key = ?1"), [_key(asked)])
+        return completion_from_fields(from_json(row[0][0]), from_cache=True) if row else None
 
     def put(self, request: Request, asked: Mapping[str, Any], completion: Completion) -> None:
         """Keep an answer; one that is there already stays."""
+        table = "completions" if completion.body is None else "answers"
         self._execute(
-            "INSERT OR IGNORE INTO completions VALUES (?, ?, ?, ?, ?, ?)",
+            f"INSERT OR IGNORE INTO {table} SELECT ?1, ?2, ?3, ?4, ?5, ?6 "
+            f"WHERE NOT EXISTS ({_in_both('1', 'key = ?1')})",
             [
-                _key(asked), canonical(asked), orjson.dumps(completion_fields(completion)), self._run_id,
+                _key(asked), canonical(asked), to_json(completion_fields(alone(completion))), self._run_id,
                 request.sample.agent, request.sample.datapoint,
             ],
         )  # fmt: skip
@@ -94,16 +107,15 @@ class Cache:
     def others(self, request: Request) -> Iterable[dict[str, Any]]:
         """What other runs asked that could be meant: first those of this agent and datapoint, then of the agent."""
         sample = request.sample
-        sql = "SELECT asked FROM completions WHERE run_id <> ? AND agent = ?"
-        near = self._execute(sql + " AND datapoint = ? LIMIT 1000", [self._run_id, sample.agent, sample.datapoint])
-        rows = near or self._execute(sql + " LIMIT 1000", [self._run_id, sample.agent])
+        theirs = "run_id <> ?1 AND agent = ?2"
+        near = _in_both("asked", theirs + " AND datapoint = ?3") + " LIMIT 1000"
+        rows = self._execute(near, [self._run_id, sample.agent, sample.datapoint])
+        rows = rows or self._execute(_in_both("asked", theirs) + " LIMIT 1000", [self._run_id, sample.agent])
         return [orjson.loads(row[0]) for row in rows]
 
     def has_other(self, asked: Mapping[str, Any]) -> bool:
         """Whether another run put this very request's answer here."""
-        return bool(
-            self._execute("SELECT 1 FROM completions WHERE key = ? AND run_id <> ?", [_key(asked), self._run_id])
-        )
+        return bool(self._execute(_in_both("1", "key = ?1 AND run_id <> ?2"), [_key(asked), self._run_id]))
 
     def _execute(self, sql: str, values: list[Any]) -> list[Any]:
         try:

@@ -13,10 +13,11 @@ from runner.errors import (
     ProviderRefusal,
     SeveralRefusedError,
 )
-from runner.models.base import Complete, Completion, Request, SampleKey, Usage
+from runner.models.answers import alone, split, without_body
+from runner.models.base import Complete, Completion, Request, SampleKey
 from runner.models.events import NO_EVENTS, CallEvents
 from runner.models.journal_index import JournalIndex
-from runner.models.records import Asked, CallRecord, EndedRecord, messages_hash
+from runner.models.records import Asked, CallRecord, EndedRecord, PartRecord, messages_hash
 from runner.models.tally import Tally
 from runner.storage.journal import Journal
 
@@ -87,7 +88,7 @@ class JournaledCompleter:
         record = self._recorded.get(request.sample)
         if record is None:
             return None
-        if record.asked != asked:
+        if not record.asked.is_of(asked):
             raise JournalError(
                 f"the journal's answer for {request.sample} is to another request than this run makes; was a file "
                 "in the run folder edited? Play the spec anew with --again"
@@ -122,7 +123,7 @@ class JournaledCompleter:
         """One call for all these samples, or for the first alone where that is refused or would cost too much."""
         many = replace(request, n=len(wanted), siblings=tuple(wanted[1:]))
         try:
-            completion = await self._complete(many)
+            completion = await self._answer(many)
         except SeveralRefusedError as error:
             self._sharing -= {request.group}
             await self._events.failed(request, 1, error, 0.0)
@@ -132,7 +133,13 @@ class JournaledCompleter:
         parts = list(zip(wanted, split(completion), strict=False))
         if len(parts) < len(wanted) and "error" not in completion.other:
             self._events.gave_fewer(request)
-        records = (self._record(many, asked, sample, part) for sample, part in parts)
+        first, _ = parts[0]
+        records = (
+            PartRecord(sample, first.repeat, number)
+            if number and part.body is not None
+            else self._record(many, asked, sample, part)
+            for number, (sample, part) in enumerate(parts)
+        )
         # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
         await self._journal.append(*(record.to_json() for record in records))
         for sample, part in parts:
@@ -144,22 +151,17 @@ class JournaledCompleter:
 
     async def _ask_one(self, request: Request, asked: Asked) -> Completion:
         """One call for this sample."""
-        completion = await self._complete(request)
+        completion = await self._answer(request)
         await self._journal.append(self._record(request, asked, request.sample, completion).to_json())
         self._events.recorded(request, completion)
         return completion
+
+    async def _answer(self, request: Request) -> Completion:
+        """The answer to one call, as this journal takes it: each goes on in the format that it was begun in."""
+        completion = alone(await self._complete(request))
+        return completion if self._journal.is_bound else without_body(completion)
 
     def _record(self, request: Request, asked: Asked, sample: SampleKey, completion: Completion) -> CallRecord:
         """A sample's answer as its record, charged with the call's worst case where the server did not count."""
         uncounted = completion.usage.estimated and not completion.from_cache
         return CallRecord(sample, asked, completion, self._worst_case(request) if uncounted else None)
-
-
-def split(completion: Completion) -> list[Completion]:
-    """A completion of many choices as one for each; the first carries the usage of the whole call, and is the call."""
-    first, *rest = completion.choices
-    nothing = Usage(estimated=completion.usage.estimated)
-    return [
-        replace(completion, choices=(first,)),
-        *(replace(completion, choices=(choice,), usage=nothing, from_cache=True) for choice in rest),
-    ]

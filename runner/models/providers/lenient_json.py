@@ -22,11 +22,39 @@ def read_json(content: bytes, redactor: Redactor) -> tuple[Any, str, tuple[str, 
     data, problem = parsed(content)
     if not problem:
         return data, "", ()
+    found, altered = mended(content, redactor)
+    return (None, problem, ()) if found is None else (orjson.loads(found), "", altered)
+
+
+def mended(content: bytes, redactor: Redactor) -> tuple[bytes | None, tuple[str, ...]]:
+    """JSON to the letter out of an answer that is not, or None; and what was changed in it."""
     whole = repaired(content)
     if whole is None:
-        return None, problem, ()
+        return None, ()
     cleaned = redactor.redact(whole)  # what could not be read could not be searched
-    return orjson.loads(cleaned), "", (BYTES_ALTERED,) if cleaned == whole else (BYTES_ALTERED, SECRET_ALTERED)
+    return cleaned, (BYTES_ALTERED,) if cleaned == whole else (BYTES_ALTERED, SECRET_ALTERED)
+
+
+def written(data: Any) -> bytes:
+    """JSON of data of any depth that can be read."""
+    try:
+        return orjson.dumps(data)
+    except TypeError:
+        parts: list[bytes] = []
+        todo: list[Any] = [data]
+        while todo:
+            item = todo.pop()
+            if isinstance(item, bytes):  # of ours: there are none in JSON
+                parts.append(item)
+            elif isinstance(item, dict):
+                pairs = [part for key, value in item.items() for part in (b",", orjson.dumps(key) + b":", value)]
+                todo.extend((b"}", *reversed(pairs[1:]), b"{"))
+            elif isinstance(item, list):
+                values = [part for value in item for part in (b",", value)]
+                todo.extend((b"]", *reversed(values[1:]), b"["))
+            else:
+                parts.append(orjson.dumps(item))
+        return b"".join(parts)
 
 
 def parsed(content: bytes) -> tuple[Any, str]:

@@ -25,6 +25,7 @@ from runner.hashing import tagged_hash
 from runner.models.base import Completion, Request
 from runner.models.policy import TransientPolicy
 from runner.models.providers.batch_results import BatchResults, Row
+from runner.models.providers.lenient_json import written
 from runner.models.providers.openai import (
     CLIENT_ERRORS,
     close_client,
@@ -340,14 +341,7 @@ class BatchModel:
             if cut is not None:
                 return cut
             raise classified(row.status, row.error or body, {}, self._settings, self._group)
-        try:
-            content = orjson.dumps(body)
-        except TypeError:
-            if not isinstance(body, dict):
-                raise
-            # Lists in lists in lists. What makes an answer is kept without the rest, which a journal could not take.
-            content = orjson.dumps({name: body[name] for name in ("choices", "model", "usage") if name in body})
-        return read_completion(content, {}, request, self._settings, latency_ms=0.0, altered=row.altered)
+        return read_completion(written(body), {}, request, self._settings, latency_ms=0.0, altered=row.altered)
 
     def _fail(self, waiting: Iterable[_Waiting], error: BaseException) -> None:
         for one in waiting:

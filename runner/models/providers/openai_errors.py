@@ -19,6 +19,7 @@ from runner.errors import (
     RefusedError,
     TransientError,
 )
+from runner.models.answers import as_text
 from runner.models.base import Choice, Completion, Request, Usage, estimated_prompt_tokens
 from runner.models.providers import error_words as words
 from runner.models.settings import ModelSettings
@@ -232,29 +233,6 @@ def cut_at_limit(
     usage = Usage(estimated_prompt_tokens(request.messages), most, estimated=True)
     kept = {"error": {"message": escape_controls(redacted(told.message))[:500], "status": status}}
     return Completion((Choice(None, "length"),), settings.name, usage, latency_ms, other=kept)
-
-
-def written(text: object, finish_reason: object) -> str | None:
-    """The text of an answer: None also for the blank one of which the limit was reached before a word of it came."""
-    if not isinstance(text, str) or (finish_reason == "length" and not text.strip()):
-        return None
-    return text
-
-
-def refusal_in(message: Mapping[str, Any]) -> str | None:
-    """What a message says for a refusal, be it where a proxy puts it."""
-    for refusal in (message.get("refusal"), _part(message, "provider_specific_fields").get("refusal")):
-        if isinstance(refusal, str) and refusal:
-            return refusal
-    return None
-
-
-def as_text(value: object) -> str:
-    """Anything that a server may send, for messages."""
-    try:
-        return str(value)
-    except (RecursionError, ValueError):  # lists in lists in lists, a number of thousands of digits
-        return f"a {type(value).__name__} that cannot be shown"
 
 
 def _malformed_advice(told: _Told, group: str) -> str:

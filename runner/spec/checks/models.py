@@ -32,6 +32,8 @@ def model_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterator[P
             yield _of_group(layered, name)("missing key: model (the name the server knows)")
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
             yield _of_group(layered, name, "max_tokens")("set max_tokens or max_completion_tokens, not both")
+        if settings.get("top_logprobs") is not None and not settings.get("logprobs"):
+            yield _of_group(layered, name, "top_logprobs")("top_logprobs needs logprobs: true")
         yield from _sharing_problems(layered, name, settings)
         yield from _server_problems(layered, name, settings)
         if not saved:

@@ -1,0 +1,163 @@
+"""A server's answer, as it is kept: on arrival, from a journal and from a cache read by the same functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from runner.models.base import Body, Choice, Completion, Usage
+
+MAX_COUNT: Final = 1 << 40
+MAX_REASON: Final = 200
+MAX_OTHER_BYTES: Final = 64 << 10
+MAX_DEPTH: Final = 222
+"""So deep may JSON be nested and be written again, in a record or in whatever else a reader puts it into."""
+_WRITTEN_DEPTH: Final = 254
+"""So deep the library writes."""
+
+_LINE_ENDS = re.compile(rb"[\r\n][ \t\r\n]*")
+"""Between the parts of JSON alone: in its texts they are escaped."""
+
+
+def body_of(content: bytes, data: Any) -> Body:
+    """An answer that was read, in one line."""
+    json = content.strip()
+    if b"\n" in json or b"\r" in json:
+        json = _LINE_ENDS.sub(b"", json)
+    return Body(json, is_deep(json, data), has_model=model_of(data) is not None)
+
+
+def is_deep(content: bytes, data: Any) -> bool:
+    """Whether JSON is nested deeper than `MAX_DEPTH`; most has fewer brackets than that."""
+    if content.count(b"[") + content.count(b"{") <= MAX_DEPTH:
+        return False
+    for _ in range(_WRITTEN_DEPTH - MAX_DEPTH):
+        data = [data]
+    try:
+        orjson.dumps(data)
+    except (TypeError, RecursionError):
+        return True
+    return False
+
+
+def choices_of(data: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """The answers in it that are any."""
+    return tuple(_choice(item) for item in counted(data))
+
+
+def counted(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Its choices that hold a message, as they came."""
+    raw = data.get("choices")
+    found = [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []
+    return [item for item in found if isinstance(item.get("message"), dict)]
+
+
+def _choice(item: Mapping[str, Any]) -> Choice:
+    message, reason = item["message"], item.get("finish_reason")
+    # By its present name in vLLM and at routers, and by that of DeepSeek and vLLM before 0.10.
+    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    return Choice(
+        written(message.get("content"), reason),
+        reason if reason is None else as_text(reason)[:MAX_REASON],
+        refusal_in(message),
+        reasoning if isinstance(reasoning, str) else None,
+    )
+
+
+def written(text: object, finish_reason: object) -> str | None:
+    """The text of an answer: None also for the blank one of which the limit was reached before a word of it came."""
+    if not isinstance(text, str) or (finish_reason == "length" and not text.strip()):
+        return None
+    return text
+
+
+def refusal_in(message: Mapping[str, Any]) -> str | None:
+    """What a message says for a refusal, be it where a proxy puts it."""
+    more = message.get("provider_specific_fields")
+    for refusal in (message.get("refusal"), more.get("refusal") if isinstance(more, dict) else None):
+        if isinstance(refusal, str) and refusal:
+            return refusal
+    return None
+
+
+def as_text(value: object) -> str:
+    """Anything that a server may send, for messages."""
+    try:
+        return str(value)
+    except (RecursionError, ValueError):  # lists in lists in lists, a number of thousands of digits
+        return f"a {type(value).__name__} that cannot be shown"
+
+
+def model_of(data: Mapping[str, Any]) -> str | None:
+    """The model that it says gave it."""
+    model = data.get("model")
+    return model if isinstance(model, str) and model else None
+
+
+def usage_of(data: Mapping[str, Any]) -> Usage | None:
+    """The tokens that the server counted; None where it did not count those of the prompt."""
+    raw = data.get("usage")
+    if not isinstance(raw, dict):
+        return None
+    prompt, answer = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
+    if prompt is None:
+        return None
+    details = raw.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return Usage(prompt, answer or 0, min(cached or 0, prompt), estimated=answer is None)
+
+
+def _count(value: object) -> int | None:
+    """A number of tokens; None for whatever else a server sends."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT else None
+
+
+def without_body(completion: Completion) -> Completion:
+    """A completion as journals before format 2 take it: of the answer's other fields those that are not too many."""
+    if completion.body is None:
+        return completion
+    data = {} if completion.body.is_deep else orjson.loads(completion.body.json)
+    other = {name: value for name, value in data.items() if name not in ("choices", "model", "usage", "object")}
+    other = other if len(orjson.dumps(other)) <= MAX_OTHER_BYTES else {}
+    choices = tuple(replace(choice, reasoning=None) for choice in completion.choices)
+    return replace(completion, choices=choices, other=other, body=None)
+
+
+def split(completion: Completion) -> list[Completion]:
+    """A completion of many choices as one for each; the first carries the usage of the whole call, and is the call."""
+    first, *rest = completion.choices
+    if not rest:
+        return [completion]
+    nothing, body = Usage(estimated=completion.usage.estimated), completion.body
+    bodies = [
+        None if body is None else replace(body, choice=index, is_shared=index > 0)
+        for index in range(len(completion.choices))
+    ]
+    return [
+        replace(completion, choices=(first,), body=bodies[0]),
+        *(
+            replace(completion, choices=(choice,), usage=nothing, from_cache=True, body=part)
+            for choice, part in zip(rest, bodies[1:], strict=True)
+        ),
+    ]
+
+
+def alone(completion: Completion) -> Completion:
+    """A completion whose body holds no other sample's choice: what stands by itself is whole, and holds no more.
+
+    A body that is too deep to be written again keeps them.
+    """
+    body = completion.body
+    if body is None or body.choice is None:
+        return completion
+    data = orjson.loads(body.json)
+    data["choices"] = [counted(data)[body.choice]]
+    with suppress(TypeError, RecursionError):
+        json = orjson.dumps(data)
+        return replace(completion, body=replace(body, json=json, is_deep=is_deep(json, data), choice=None))
+    return completion
