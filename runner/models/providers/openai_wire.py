@@ -13,7 +13,7 @@ from runner.models.base import Choice, Completion, Request, Usage, estimated_pro
 from runner.models.providers.lenient_json import SECRET_ALTERED, mended, parsed
 from runner.models.providers.openai_errors import classified, status_in, where
 from runner.models.settings import ModelSettings
-from runner.redaction import Redactor, current_redactor
+from runner.redaction import Redactor, current_redactor, has_escapes
 from runner.text import escape_controls
 
 
@@ -34,21 +34,20 @@ def read_completion(
     """
     group = request.group
     here = where(settings, group)
-    redactor = current_redactor()
     data, problem = parsed(content)
     if problem:
-        whole, changed = mended(content, redactor)
+        whole, changed = mended(content, current_redactor())
         if whole is not None:
             content, (data, problem) = whole, parsed(whole)
             altered = tuple(dict.fromkeys((*changed, *altered)))
     if problem:
-        start = escape_controls(redactor.start(content, 60))
+        start = escape_controls(current_redactor().start(content, 60))
         raise TransientError(f"{here} sent no JSON ({problem}): {start!r}")
     if not isinstance(data, dict):
         raise TransientError(f"{here} sent JSON that is no completion")
     if data.get("error"):
         raise classified(status_in(data["error"]), data["error"], headers, settings, group)
-    cleaned = _searched(content, data, redactor) if redactor.may_be_escaped(content) else content
+    cleaned = _searched(content, data, current_redactor()) if has_escapes(content) else content
     if cleaned is not content:
         content, data = cleaned, orjson.loads(cleaned)
         altered = tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
