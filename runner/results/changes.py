@@ -27,14 +27,21 @@ def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
     """
     if manifest.spec_sha256 == spec_hash(plan):
         return True
-    try:
-        saved = Plan(load_saved(folder.spec))
-    except SpecError:
+    theirs = _as_read_now(folder)
+    if theirs is None:
         return False
-    ours, theirs = resolved_spec(plan), resolved_spec(saved)
+    ours = resolved_spec(plan)
     _by_content(ours, plan.spec.replayed)
     _by_content(theirs, manifest.replayed_sha256 or {})
     return ours == theirs
+
+
+def _as_read_now(folder: RunFolder) -> dict[str, Any] | None:
+    """A saved spec with the defaults and the names of this version; None where it cannot be read."""
+    try:
+        return resolved_spec(Plan(load_saved(folder.spec)))
+    except SpecError:
+        return None
 
 
 def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequence[str] = ()) -> list[str]:
@@ -50,13 +57,15 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
     if not all(isinstance(settings, dict) for settings in saved["models"].values()):
         return ["spec.yaml is damaged"]
     rename_keys(saved, RENAMED_KEYS)
-    ours, theirs = resolved_spec(plan), saved
+    ours, theirs = resolved_spec(plan), _as_read_now(folder) or saved
     if ours["kind"] != theirs.get("kind"):
         return ["kind"]
     ours["dataset"].update(dataset_selection(plan))
     theirs["dataset"].update(manifest.dataset_selection)
     _by_content(ours, plan.spec.replayed)
     _by_content(theirs, manifest.replayed_sha256 or {})
+    for either in (ours, theirs):
+        _said_once(either)
     ours, theirs = dict(_leaves(ours)), dict(_leaves(theirs))
     return sorted(
         key
@@ -69,6 +78,16 @@ def _by_content(saved: dict[str, Any], replayed: Mapping[str, str]) -> None:
     """Put the hash of what a model group replays in the place of its path."""
     for group, settings in saved["models"].items():
         settings["run"] = replayed.get(group)
+
+
+def _said_once(saved: dict[str, Any]) -> None:
+    """Take `from_scratch` from the trainers that only repeat what is said for all."""
+    training = saved.get("training")
+    if not isinstance(training, dict) or not isinstance(training.get("trainers"), dict):
+        return
+    for trainer in training["trainers"].values():
+        if isinstance(trainer, dict) and trainer.get("from_scratch") == training.get("from_scratch"):
+            trainer.pop("from_scratch", None)
 
 
 def _is_below(key: str, name: str) -> bool:
