@@ -27,21 +27,14 @@ def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
     """
     if manifest.spec_sha256 == spec_hash(plan):
         return True
-    theirs = _as_read_now(folder)
-    if theirs is None:
+    try:
+        saved = Plan(load_saved(folder.spec))
+    except SpecError:
         return False
-    ours = resolved_spec(plan)
+    ours, theirs = resolved_spec(plan), resolved_spec(saved)
     _by_content(ours, plan.spec.replayed)
     _by_content(theirs, manifest.replayed_sha256 or {})
     return ours == theirs
-
-
-def _as_read_now(folder: RunFolder) -> dict[str, Any] | None:
-    """A saved spec with the defaults and the names of this version; None where it cannot be read."""
-    try:
-        return resolved_spec(Plan(load_saved(folder.spec)))
-    except SpecError:
-        return None
 
 
 def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequence[str] = ()) -> list[str]:
@@ -57,7 +50,7 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
     if not all(isinstance(settings, dict) for settings in saved["models"].values()):
         return ["spec.yaml is damaged"]
     rename_keys(saved, RENAMED_KEYS)
-    ours, theirs = resolved_spec(plan), _as_read_now(folder) or saved
+    ours, theirs = resolved_spec(plan), saved
     if ours["kind"] != theirs.get("kind"):
         return ["kind"]
     ours["dataset"].update(dataset_selection(plan))
