@@ -272,7 +272,7 @@ def at_llama(claims: Claims, here: Path, proxy: Proxy, protocol: str, games: int
     grammars = {"prover": "root ::= words\n" + WORDS, "verifier": verifier}
     models = {name: {**hot, "extra_body": {"grammar": grammar}} for name, grammar in grammars.items()}
     return played(
-        claims, here / protocol, proxy, models, rounds={"min_message_rounds": 5, "max_message_rounds": 14}, games=games
+        claims, here / protocol, proxy, models, rounds={"min_message_rounds": 5, "max_message_rounds": 24}, games=games
     )
 
 
