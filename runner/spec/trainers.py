@@ -111,6 +111,11 @@ class TrainerSettings:
         maximum=2,
         example=0.1,
     )
+    from_scratch: bool | None = option(
+        "Whether each job of this group starts from the base model; null: as `training.from_scratch`.",
+        default=None,
+        example=True,
+    )
     suffix: str | None = option(
         "`openai`: part of the new model's name; null: the run's name.",
         default=None,
@@ -172,7 +177,10 @@ class TrainingSettings:
     on_all_previous_rollouts: bool = option(
         "Train on the rollouts of all iterations so far; false: of the last alone.", default=False
     )
-    from_scratch: bool = option("Each job starts from the base model; false: from the last one trained.", default=False)
+    from_scratch: bool = option(
+        "Each job starts from the base model; false: from the last one trained. A trainer may say otherwise.",
+        default=False,
+    )
     min_examples: int = option(
         "A group with fewer examples is not trained in that iteration, which is said; OpenAI asks for 10.",
         default=10,
@@ -182,3 +190,8 @@ class TrainingSettings:
         "For each model group that is trained: by what.",
         example={"strong": {"backend": "command", "command": ["python", "train.py", "{dataset}", "{model_file}"]}},
     )
+
+    def starts_from_scratch(self, group: str) -> bool:
+        """Whether each job of a model group starts from the base model."""
+        chosen = self.trainers[group].from_scratch
+        return self.from_scratch if chosen is None else chosen

@@ -19,7 +19,8 @@ from runner.spec.load import Spec
 from runner.spec.trainers import MAX_ITERATIONS, TrainerSettings, TrainingSettings
 from runner.training.backends.base import Method
 
-MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in HYPERPARAMETERS)
+_DECIDING = (*HYPERPARAMETERS, "from_scratch")
+MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in _DECIDING)
 MUTABLE_TRAINING_KEYS = ("iterations", *(f"trainers.*.{name}" for name in MUTABLE_TRAINER_KEYS))
 """Keys of `training` that may change when a run goes on: how long, and by whom it is trained."""
 
@@ -93,11 +94,14 @@ class TrainingPlan:
         )
 
     def _hyperparameters(self) -> dict[str, dict[str, float]]:
-        """Those that are set, by model group."""
-        chosen = {
+        """Those that are set, by model group; `from_scratch` where it is another than all groups'."""
+        chosen: dict[str, dict[str, float]] = {
             group: {name: value for name in HYPERPARAMETERS if (value := getattr(trainer, name)) is not None}
             for group, trainer in self.training.trainers.items()
         }
+        for group, values in chosen.items():
+            if (own := self.training.starts_from_scratch(group)) != self.training.from_scratch:
+                values["from_scratch"] = own
         return {group: values for group, values in chosen.items() if values}
 
     @property
@@ -122,7 +126,8 @@ class TrainingPlan:
 
     def base_model(self, group: str, models: Models) -> str:
         """The model that a group's next job starts from; `models` are those of the iteration."""
-        return (self.spec.experiment.models if self.training.from_scratch else models)[group].name
+        from_scratch = self.training.starts_from_scratch(group)
+        return (self.spec.experiment.models if from_scratch else models)[group].name
 
     def tests_before(self, iteration: int) -> bool:
         """Whether the models are measured with which an iteration plays; the one after the last trains no more."""

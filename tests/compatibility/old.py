@@ -179,6 +179,7 @@ def holds(new: Any, old: Any) -> bool:
 
 
 ADDED = (
+    *["      from_scratch: false\n"] * 2,  # of each trainer
     "  breaker:\n    failures: 16\n    probes: 7\n",
     "  limits:\n    bytes: 268435456\n    rows: 1000000\n",
     "    columns: 1000\n    seconds: 60.0\n    memory: 2147483648\n",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from runner.cli.result import as_json
 from runner.results.folder import RunFolder
@@ -245,6 +246,18 @@ def test_from_scratch_each_job_starts_from_the_base_model(tmp_path: Path) -> Non
     for settings in state.values():
         (step,) = settings["lineage"]
         assert (step["from_model"], step["iteration"]) == ("dummy", 1)
+
+
+def test_a_trainer_says_for_its_group_whether_jobs_start_from_the_base_model(tmp_path: Path) -> None:
+    changes = {"from_scratch": True, "trainers": {"v": {"from_scratch": False}}}
+    folder = trained(training_spec(tmp_path, training=changes), tmp_path / "results").folder
+    state = json.loads((folder.path / "state.json").read_text("utf-8"))
+    assert {group: [step["iteration"] for step in made["lineage"]] for group, made in state.items()} == {
+        "p": [1],
+        "v": [0, 1],
+    }
+    resolved = yaml.safe_load(folder.spec.read_text("utf-8"))["training"]["trainers"]
+    assert {group: trainer["from_scratch"] for group, trainer in resolved.items()} == {"p": True, "v": False}
 
 
 def test_no_datapoint_is_skipped_and_none_comes_twice_in_an_iteration(tmp_path: Path) -> None:

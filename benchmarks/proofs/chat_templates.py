@@ -1,0 +1,162 @@
+"""Every chat template that TRL ships, on every protocol, agent and round.
+
+    pip install torch trl; python benchmarks/proofs/chat_templates.py
+
+A template takes a chat where it refuses nothing, and every text and every sender is in what it makes of it. One that
+knows no system messages has to take the same chats with `system_role: user`. A template for images gets each content as
+a list of parts, as servers give it to those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shared import Claims, folder
+
+from runner.cli.render import _filled
+from runner.prompts.chat import ChatMessage
+from runner.rollouts.plan import Plan
+from runner.spec.load import load_spec
+
+PROTOCOLS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "nip": ({}, {"verifier_first": False}),
+    "adp": ({},),
+    "debate": ({}, {"sequential": True}, {"verifier_first": False}),
+    "merlin_arthur": ({},),
+    "mnip": ({}, {"sequential": True, "prover0_first": False}),
+    "solo_verifier": ({},),
+}
+"""Each protocol with the parameters that change who speaks when."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What an agent's model gets in one round, and what it was made of."""
+
+    where: str
+    chat: Sequence[ChatMessage]
+    named: Sequence[ChatMessage]
+    """The same in OpenAI's format."""
+
+    @property
+    def pieces(self) -> list[str]:
+        """Each text of the game, with its sender where it has one."""
+        texts = [(message.get("name"), message["content"].strip()) for message in self.named]
+        return [f"{name}: {text}" if name else text for name, text in texts]
+
+
+def main() -> int:
+    claims = Claims()
+    templates = {path.stem: path.read_text("utf-8") for path in sorted(shipped().glob("*.jinja"))}
+    with folder() as here:
+        cases = {role: list(all_cases(here, role)) for role in ("system", "user")}
+    alternate = [not_alternating(case.chat) for chats in cases.values() for case in chats]
+    claims(not any(alternate), f"{len(alternate)} chats, of every protocol, agent and round: roles alternate in each")
+    claims(len(templates) >= 30, f"TRL ships {len(templates)} templates")
+    kept: dict[str, list[str]] = {}
+    for name, template in templates.items():
+        kept.setdefault(taken(claims, name, template, cases), []).append(name)
+    sample = [replace(case, chat=case.named) for case in cases["system"][::9]]
+    wrong = [name for name, text in templates.items() if any(problem_of(text, case, parts=False) for case in sample)]
+    claims(len(wrong) > len(templates) / 2, f"of chats in OpenAI's format {len(wrong)} templates refuse or lose some")
+    for how, names in kept.items():
+        print(f"      {len(names)} {how}: {', '.join(names)}")
+    return claims.end()
+
+
+def shipped() -> Path:
+    trl = importlib.util.find_spec("trl")
+    assert trl is not None
+    assert trl.submodule_search_locations
+    return Path(trl.submodule_search_locations[0]) / "chat_templates"
+
+
+def all_cases(here: Path, role: str) -> Iterator[Case]:
+    for protocol, variants in PROTOCOLS.items():
+        for parameters in variants:
+            formats = (("alternating", role), ("openai", "system"))
+            ours, plain = (plan_of(here, protocol, parameters, *chosen) for chosen in formats)
+            yield from cases_of(ours, plain, f"{protocol} {json.dumps(parameters)}")
+
+
+def plan_of(here: Path, protocol: str, parameters: Mapping[str, Any], chat_format: str, role: str) -> Plan:
+    model = {"base_url": "http://127.0.0.1:9/v1", "model": "tiny", "chat_format": chat_format, "system_role": role}
+    agents = load_spec(f"specs/{protocol}.yaml").experiment.agents
+    spec = {
+        "extends": f"specs/{protocol}.yaml",
+        "dataset": {"limit": 2},
+        "protocol": dict(parameters),
+        "models": {"m": {"provider": "openai", **model}},
+        "agents": {name: {"model": "m"} for name in agents},
+    }
+    path = here / "spec.yaml"
+    path.write_text(json.dumps(spec), "utf-8")
+    return Plan(load_spec(path, ["~models.offline"]))
+
+
+def cases_of(ours: Plan, plain: Plan, where: str) -> Iterator[Case]:
+    protocol, agents, named = ours.spec.protocol, ours.agents(), plain.agents()
+    for job in ours.jobs():
+        spoken = [i for i in range(protocol.max_message_rounds) if protocol.speakers(i, job.seed)]
+        rounds = asyncio.run(_filled(ours.spec, agents, job, spoken[-1]))
+        for round_ in spoken:
+            observation = job.observation(round_, rounds[:round_])
+            for name in protocol.speakers(round_, job.seed):
+                chats = (each[name].prompt(observation) for each in (agents, named))
+                yield Case(f"{where}, {name} in round {round_}", *chats)
+
+
+def not_alternating(chat: Sequence[ChatMessage]) -> str | None:
+    roles = [message["role"] for message in chat]
+    turns = roles[1:] if roles[0] == "system" else roles
+    wanted = ["user", "assistant"] * len(turns)
+    return None if turns and turns == wanted[: len(turns)] and turns[-1] == "user" else f"roles are {roles}"
+
+
+def taken(claims: Claims, name: str, template: str, cases: Mapping[str, Sequence[Case]]) -> str:
+    """Says whether a template takes every chat, and how."""
+    why = ""
+    for role, chats in cases.items():
+        for parts in (False, True):
+            wrong = [
+                f"{case.where}: {problem}" for case in chats if (problem := problem_of(template, case, parts=parts))
+            ]
+            if not wrong:
+                how = ("as they are" if role == "system" else "with system_role: user") + (" in parts" if parts else "")
+                claims(True, f"{name}: takes {len(chats)} chats {how}")
+                return how
+            why = why or f"{len(wrong)} of {len(chats)}, as {wrong[0]}"
+    claims(False, f"{name}: takes not {why}")
+    return "refused"
+
+
+def problem_of(template: str, case: Case, *, parts: bool) -> str | None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    chat: list[dict[str, Any]] = [dict(message) for message in case.chat]
+    if parts:
+        chat = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in chat]
+    try:
+        texts, _ = render_jinja_template(
+            [chat],
+            chat_template=template,
+            add_generation_prompt=True,
+            bos_token="<s>",
+            eos_token="</s>",
+            pad_token="<p>",
+        )
+    except Exception as error:  # noqa: BLE001 - whatever a template raises, it has not taken the chat
+        return f"{type(error).__name__}: {error}"
+    lost = [piece for piece in case.pieces if piece not in texts[0]]
+    return f"lost {lost[0][:80]!r}" if lost else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
