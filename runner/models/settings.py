@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from runner.documents.fields import option
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
+from runner.prompts.chat_format import ChatFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,7 @@ class ModelSettings:
     system_role: Literal["system", "developer"] = option(
         "The role of system messages; OpenAI's reasoning models want `developer`.", default="system"
     )
+    chat_format: ChatFormat | None = option("The form of its chats; null: openai.", default=None)
     send_name: bool = option("Send each message's `name`; some servers refuse it.", default=True)
     temperature: float | None = option("Sampling temperature.", default=None, example=1.0, minimum=0)
     top_p: float | None = option("Nucleus sampling.", default=None, example=0.95, minimum=0, maximum=1)
