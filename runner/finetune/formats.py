@@ -31,8 +31,8 @@ class Format:
     """Whether a prompt may come again in one file, as RL's do. In another split of the dataset none may."""
     single_turns: bool = False
     """Whether a line holds one turn to learn, its last message, and not a chat with several."""
-    named_columns: Mapping[str, str] | None = None
-    """`columns` where senders may stand in `name`: the others' is null then."""
+    unnamed_columns: Mapping[str, str] | None = None
+    """`columns` where no sender stands in `name`, so that no message has a null for one."""
 
     @property
     def validation_suffix(self) -> str:
@@ -42,7 +42,7 @@ class Format:
     def for_settings(self, settings: ModelSettings) -> Format:
         """This format for the chats of a model group."""
         named = settings.send_name and settings.chat_format in (None, "openai")
-        return replace(self, columns=self.named_columns) if named and self.named_columns else self
+        return self if named or self.unnamed_columns is None else replace(self, columns=self.unnamed_columns)
 
     def examples(self, found: Iterable[Learnt]) -> Iterator[Learnt]:
         """What was found in a game, line by line; a chat of which nothing may be learnt is left to `problem`."""
@@ -136,7 +136,7 @@ def _trl_dpo(example: Preference) -> dict[str, Any]:
 
 VERL_COLUMNS = {
     "data_source": "VARCHAR",
-    "prompt": "STRUCT(role VARCHAR, content VARCHAR)[]",
+    "prompt": "STRUCT(role VARCHAR, name VARCHAR, content VARCHAR)[]",
     "ability": "VARCHAR",
     "reward_model": "STRUCT(style VARCHAR, ground_truth BIGINT)",
     "reward": "DOUBLE",
@@ -144,7 +144,7 @@ VERL_COLUMNS = {
     "round BIGINT, reward DOUBLE, response VARCHAR, datapoint_id VARCHAR)",
 }
 
-VERL_NAMED_COLUMNS = {**VERL_COLUMNS, "prompt": "STRUCT(role VARCHAR, name VARCHAR, content VARCHAR)[]"}
+VERL_UNNAMED_COLUMNS = {**VERL_COLUMNS, "prompt": "STRUCT(role VARCHAR, content VARCHAR)[]"}
 
 
 def _verl_rl_problem(example: RlTurn) -> str | None:
@@ -186,7 +186,7 @@ _ALL = (
     Format("trl", "dpo", ".dpo.trl.jsonl", _trl_dpo, _trl_dpo_problem),
     Format(
         "verl", "rl", ".rl.parquet", _verl_rl, _verl_rl_problem,
-        columns=VERL_COLUMNS, repeats=True, named_columns=VERL_NAMED_COLUMNS,
+        columns=VERL_COLUMNS, repeats=True, unnamed_columns=VERL_UNNAMED_COLUMNS,
     ),
 )  # fmt: skip
 
