@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from runner.errors import UsageError
@@ -11,6 +12,7 @@ from runner.models.layers.budget import Budget
 from runner.models.tally import Tally
 from runner.results.results import Results
 from runner.runs.accounting import Watch
+from runner.runs.as_begun import as_begun, as_replayed
 from runner.runs.run import RunOptions, RunResult, run_games
 from runner.runs.spending import spending
 from runner.runs.wiring import ReplayOf
@@ -42,12 +44,32 @@ def run(
         UsageError: what was asked is for the other kind of run; or a spec from elsewhere wants a key.
         NipRunError: see `runner.runs.run.run_games` and `runner.training.run.train`.
     """
-    plan, folder = plan_of(spec), Results(Path(results))
+    folder = Results(Path(results))
+    plan, begun = plan_as_begun(plan_of(spec), folder, run_id=run_id, again=again, replay=replay)
     name = name_of(plan, folder, run_id=run_id, again=again, replay=replay is not None)
     options = RunOptions(
         replay=replay, budget=budget, watch=watch, manual_models=set_model or {}, allowed_keys=parse_allowed(allow_keys)
     )
-    return run_plan(plan, folder, name, options)
+    result = run_plan(plan, folder, name, options)
+    return result if begun is None else replace(result, notes=(begun, *result.notes))
+
+
+def plan_as_begun(
+    plan: AnyPlan,
+    results: Results,
+    *,
+    run_id: str | None = None,
+    again: bool = False,
+    replay: ReplayOf | None = None,
+    others: Collection[str] = (),
+) -> tuple[AnyPlan, str | None]:
+    """A plan in the chat formats of its run, or of the run that it replays; and a note where the spec has others.
+
+    `others` are the ids of the other runs of one command.
+    """
+    if replay is not None:
+        return as_replayed(plan, replay.run, plan_of), None
+    return as_begun(plan, results, plan_of, run_id=run_id, again=again, others=others)
 
 
 def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> RunResult:

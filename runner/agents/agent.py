@@ -106,15 +106,11 @@ class Agent:
         )
 
     def prompt(self, observation: Observation) -> list[ChatMessage]:
-        """The chat messages that its model gets at this observation."""
-        return self.formatted(self._chat(observation, observation.round))
+        """The chat messages that its model gets at this observation, in its group's chat format."""
+        return self._chat(observation, observation.round, asks=True)
 
-    def formatted(self, chat: list[ChatMessage]) -> list[ChatMessage]:
-        """A chat as the protocol makes it, in the format of its model group."""
-        return in_format(chat, self.chat_format, instructions=self.model_settings.system_role)
-
-    def _chat(self, observation: Observation, system_round: int) -> list[ChatMessage]:
-        """The chat at an observation, with the system message of a round."""
+    def _chat(self, observation: Observation, system_round: int, *, asks: bool = False) -> list[ChatMessage]:
+        """The chat at an observation, with the system message of a round; `asks`: an answer is to follow."""
         prompts = self.settings.prompts
         columns, stance = observation.columns, observation.prover_stance
         last_round = None
@@ -122,7 +118,7 @@ class Agent:
             last_round = prompts.render(
                 self.agent_name + LAST_ROUND, self._variables(columns, stance, observation.round)
             )
-        return chat_messages(
+        chat = chat_messages(
             self.protocol_handler,
             self.agent_name,
             observation.rounds,
@@ -131,6 +127,8 @@ class Agent:
             last_round=last_round,
             seed=observation.seed,
         )
+        settings = self.model_settings
+        return in_format(chat, settings.chat_format, instructions=settings.system_role, asks=asks)
 
     def _wanted(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
@@ -234,7 +232,7 @@ class Agent:
         )
 
     def final_prompt(self, observation: Observation) -> list[ChatMessage]:
-        """The whole chat of a finished game, as the protocol makes it.
+        """The whole chat of a finished game in its group's chat format, in one piece as the original trains on it.
 
         The system message is that of the agent's first turn: an example of many turns has one, and it must
         not count down questions that the first turn still had.

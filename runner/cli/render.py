@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runner.agents.agent import Agent
+from runner.api import plan_as_begun
 from runner.cli.output import note, print_json, say
 from runner.cli.specs import note_renamed, split_words
 from runner.errors import UsageError
@@ -17,10 +18,12 @@ from runner.models.base import Completion, Request, ResponseHint
 from runner.models.providers.dummy import DummyModel
 from runner.models.providers.openai_body import request_body
 from runner.protocols.game import Reply, Round, play
+from runner.results.results import Results
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.spec.load import Spec, load_specs
 from runner.text import comma_join, did_you_mean, in_one_line
+from runner.training.plan import plan_of
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -36,7 +39,7 @@ def execute(args: argparse.Namespace) -> int:
             or f"; there are {comma_join(spec.protocol.agent_names)}"
         )
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
-    plan = Plan(spec)
+    plan = _as_begun(spec, args)
     job = _job(plan, args.datapoint)
     round_ = _round(spec, agent_name, args.round, job)
     agents = plan.agents()
@@ -47,6 +50,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json(body)
         return ExitCode.DONE
+    say(f"chat_format: {json.dumps(agent.model_settings.chat_format)}")
     if round_ and not args.quiet:
         note(f"rounds 0 to {round_ - 1} are filled with answers of the dummy provider")
     for name, value in body.items():
@@ -56,6 +60,14 @@ def execute(args: argparse.Namespace) -> int:
         sender = f" ({in_one_line(message['name'])})" if "name" in message else ""
         say(f"\n--- {message['role']}{sender} ---\n{message['content']}")
     return ExitCode.DONE
+
+
+def _as_begun(spec: Spec, args: argparse.Namespace) -> Plan:
+    """The games in the chat formats that the spec's run began in, which is what is sent."""
+    plan, begun = plan_as_begun(plan_of(spec), Results(args.results))
+    if begun is not None and not args.quiet:
+        note(f"note: {begun}")
+    return plan.games
 
 
 def _job(plan: Plan, datapoint: str | None) -> Job:

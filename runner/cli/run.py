@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from runner.api import keys_sent, name_of, run_plan, spent
 from runner.cli.output import note, print_json
 from runner.cli.progress import watching
 from runner.cli.result import as_json, show_result
-from runner.cli.specs import Point, load_points, split_words
+from runner.cli.specs import Point, as_begun, load_points, split_words
 from runner.errors import (
     BudgetExhausted,
     FolderGoneError,
@@ -67,10 +67,11 @@ class _Runs:
     """The runs of one command, each named once."""
 
     def __init__(self, args: argparse.Namespace, points: Sequence[Point]) -> None:
-        self.args, self.points = args, points
-        self.results = Results(args.results)
+        self.args, self.results = args, Results(args.results)
         run = self.results.find(args.replay).path if args.replay else None
         self._replay = None if run is None else ReplayOf(run, args.until_round)
+        self._begun: dict[Point, tuple[str, ...]] = {}
+        self.points = self._as_begun(points)
         self._names: dict[Point, str] = {}
         self._budgets: dict[str, Budget] = {}
         self._locked: set[str] = set()
@@ -95,10 +96,24 @@ class _Runs:
                 except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
                     _add_next_step(error, self.args)
                     raise
-                done.append(result)
+                done.append(self._with_note(point, result))
                 if not self.args.json:
                     show_result(result, self.results, point.path, quiet=self.args.quiet)
         return _ended(self.args, done, waiting_points)
+
+    def _as_begun(self, points: Sequence[Point]) -> list[Point]:
+        """The points in the chat formats of their runs; what there is to say of that is said before any is played."""
+        args, found = self.args, []
+        for given in points:
+            point, begun = as_begun(
+                given, points, args.results, run_id=args.run_id, again=args.again, replay=self._replay
+            )
+            found.append(point)
+            self._begun[point] = begun
+            if not args.quiet:
+                for line in begun:
+                    note(f"note: {line}")
+        return found
 
     def _run(self, point: Point) -> RunResult:
         name = self._name(point)
@@ -112,6 +127,11 @@ class _Runs:
                 allowed_keys=self._allowed,
             )
             return run_plan(point.plan, self.results, name, options)
+
+    def _with_note(self, point: Point, result: RunResult) -> RunResult:
+        """A result with what people were told before it was played, for machines."""
+        begun = self._begun[point] if self.args.json else ()
+        return replace(result, notes=(*begun, *result.notes)) if begun else result
 
     def _show_keys(self) -> None:
         """Tell which variables go where, before any does; and ask, where a spec came from elsewhere."""

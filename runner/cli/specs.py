@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runner.api import plan_as_begun
 from runner.builtin import is_file
 from runner.cli.output import note
 from runner.cli.registry import COMMANDS
 from runner.errors import Problem, SpecError, UsageError
+from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
+from runner.runs.wiring import ReplayOf
 from runner.spec.load import Spec, load_specs
 from runner.training.plan import AnyPlan, plan_of
 
@@ -55,6 +58,22 @@ def load_points(words: Sequence[str], *, quiet: bool) -> list[Point]:
         raise SpecError(problems)
     note_renamed([point.spec for point in loaded], quiet=quiet)
     return loaded
+
+
+def as_begun(
+    point: Point,
+    points: Sequence[Point],
+    results: Path,
+    *,
+    run_id: str | None = None,
+    again: bool = False,
+    replay: ReplayOf | None = None,
+) -> tuple[Point, tuple[str, ...]]:
+    """A point of a command's in the chat formats that its run began in, and what there is to say of that."""
+    own = point.plan.run_id
+    others = {other.plan.run_id for other in points} - {own}
+    plan, begun = plan_as_begun(point.plan, Results(results), run_id=run_id, again=again, replay=replay, others=others)
+    return replace(point, plan=plan), () if begun is None else (begun,)
 
 
 def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:

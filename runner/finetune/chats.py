@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from runner.prompts.chat import ChatMessage
 
+WAY_OUT = "--chat-format alternating (in a spec, fine_tune.chat_format: alternating)"
+"""How files are written for chat templates that take no other roles."""
+
 ROLES = ("system", "developer", "user", "assistant")
 
 _MARKED = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
@@ -58,5 +61,5 @@ def turn_problem(prompt: Sequence[ChatMessage]) -> str | None:
     if not prompt:
         return "no prompt"
     if prompt[-1]["role"] == "assistant":
-        return "the prompt ends with the assistant's own message"
+        return f"the prompt ends with the assistant's own message; {WAY_OUT} puts one of the user's after it"
     return None if prompt[0]["role"] != "assistant" else "the chat begins with the assistant"

@@ -10,7 +10,7 @@ from runner.errors import InvalidResponseError
 from runner.finetune.examples import RlTurn, Source, Supervised
 from runner.models.providers.openai_body import as_sent
 from runner.prompts.chat import ChatMessage
-from runner.prompts.chat_format import ChatFormat
+from runner.prompts.chat_format import ChatFormat, in_format
 from runner.protocols.game import Round
 from runner.rollouts.rollout import Rollout
 
@@ -66,11 +66,12 @@ def _answered(agent: Agent, rollout: Rollout, round_: int, answer: str) -> list[
 def _after_last_turn(agent: Agent, rollout: Rollout) -> list[ChatMessage]:
     """What the agent could see after its last turn, with no instructions: it was not asked again."""
     end = min(len(rollout.rounds), agent.max_message_rounds - 1)
-    chat = agent.final_prompt(rollout.job.observation(end, rollout.rounds))
-    after = [m for m in chat[_last_own(chat) + 1 :] if m["role"] != "system"]
-    # With an answer before it: by itself, a format might take its first message for the beginning of a chat.
-    shown = agent.formatted([*chat[: _last_own(chat) + 1], *after])
-    return list(as_sent(agent.model_settings, shown[_last_own(shown) + 1 :]))
+    settings = agent.model_settings
+    chat = agent.in_chat_format("openai").final_prompt(rollout.job.observation(end, rollout.rounds))
+    seen = [m for index, m in enumerate(chat) if index <= _last_own(chat) or m["role"] != "system"]
+    # With all before it: by itself, a format would take its first message for the beginning of a chat.
+    shown = in_format(seen, settings.chat_format, instructions=settings.system_role)
+    return list(as_sent(settings, shown[_last_own(shown) + 1 :]))
 
 
 def _last_own(chat: Sequence[ChatMessage]) -> int:

@@ -85,10 +85,18 @@ class ModelSettings:
         example="MY_SERVER_KEY",
         pattern="^[A-Za-z_][A-Za-z0-9_]*$",
     )
-    system_role: Literal["system", "developer"] = option(
-        "The role of system messages; OpenAI's reasoning models want `developer`.", default="system"
+    chat_format: ChatFormat | None = option(
+        "The form of its chats. `openai`: senders in `name`, system messages wherever they stand. `alternating`: what "
+        "open models' chat templates take: senders in the text, turns of one role in a row as one message, the first "
+        "turn the user's. null: `openai` at OpenAI's own address, `alternating` at any other `base_url`.",
+        default=None,
+        example="alternating",
     )
-    chat_format: ChatFormat | None = option("The form of its chats; null: openai.", default=None)
+    system_role: Literal["system", "developer", "user"] = option(
+        "The role of system messages; OpenAI's reasoning models want `developer`. `user`: for models that know no "
+        "system messages; an `alternating` chat has its instructions in its first turn.",
+        default="system",
+    )
     send_name: bool = option("Send each message's `name`; some servers refuse it.", default=True)
     temperature: float | None = option("Sampling temperature.", default=None, example=1.0, minimum=0)
     top_p: float | None = option("Nucleus sampling.", default=None, example=0.95, minimum=0, maximum=1)

@@ -50,6 +50,8 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
     if not all(isinstance(settings, dict) for settings in saved["models"].values()):
         return ["spec.yaml is damaged"]
     rename_keys(saved, RENAMED_KEYS)
+    for settings in saved["models"].values():
+        settings.setdefault("chat_format", "openai")  # 0.1.0 knew no other
     ours, theirs = resolved_spec(plan), saved
     if ours["kind"] != theirs.get("kind"):
         return ["kind"]

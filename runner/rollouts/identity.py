@@ -47,10 +47,13 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
 def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, Any]:
     """What of a model group a game depends on; not where it is served, nor its key, price or patience.
 
-    Of a run that it replays, the hash of its journal (`replayed`) and not its folder, which may be moved.
+    Of a run that it replays, the hash of its journal (`replayed`) and not its folder, which may be moved. A chat format
+    is left out where it is that of 0.1.0, which knew no other: what was played by it is the same game.
     """
-    names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run")]
+    names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run", "chat_format")]
     content = {name: to_plain(getattr(settings, name)) for name in names}
+    if settings.chat_format == "alternating":
+        content["chat_format"] = settings.chat_format
     return {**content, "run": replayed} if settings.traits.needs_run else content
 
 

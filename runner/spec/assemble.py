@@ -21,6 +21,7 @@ from runner.prompts.templates import PromptSet, load_prompts
 from runner.protocols.load import load_protocol, unplayable
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters
+from runner.spec import chat_formats
 from runner.spec.checks.agents import agent_problems, group_problems
 from runner.spec.checks.columns import column_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder
@@ -53,6 +54,8 @@ class Spec:
     """What the sweep sets here: dotted keys and their values."""
     renamed: tuple[RenamedKey, ...] = ()
     """Keys that it has by their old names."""
+    by_address: frozenset[str] = frozenset()
+    """The model groups whose chat format follows from their address, since nobody said it."""
     fetched: Path | None = None
     """The folder that it was fetched into, where it came from elsewhere."""
 
@@ -143,13 +146,18 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
     wrong = None if cache is None else builtin.unusable(cache)
     if wrong is not None:
         problems.append(Problem(layered.place(("cache",)), "cache", f"no cache can be at {str(cache)!r}: {wrong}"))
-    if problems:
-        raise SpecError(problems)
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
+    asked_in, mixed = chat_formats.replayed_formats(experiment, replays)
+    problems.extend(chat_formats.mixed_problems(experiment.models, mixed, where))
+    if problems:
+        raise SpecError(problems)
     replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
+    models, said = experiment.models, layered.data["models"]
     return replace(
         spec,
+        experiment=replace(experiment, models=chat_formats.resolved(models, said, asked_in)),
+        by_address=chat_formats.by_default(models, said),
         test=test,
         cache=cache,
         replays=replays,

@@ -153,16 +153,16 @@ ADDED = (
     "  limits:\n    bytes: 268435456\n    rows: 1000000\n",
     "    columns: 1000\n    seconds: 60.0\n    memory: 2147483648\n",
     "max_sweep_points: 1000\n",
+    "    chat_format: openai\n",
 )
-"""What a saved spec has more than one of 0.1.0: keys that came since, at their defaults."""
+"""What a saved spec has more than one of 0.1.0: keys that came since, as 0.1.0 would have had them."""
 
 
 def without_new_keys(spec: Path) -> str:
-    """A saved spec without the keys that 0.1.0 does not know, each once or not at all."""
+    """A saved spec without the keys that 0.1.0 does not know."""
     text = spec.read_text("utf-8")
     for block in ADDED:
-        before, _, after = text.partition(block)
-        text = before + after
+        text = text.replace(block, "")
     return text
 
 

@@ -94,8 +94,9 @@ def test_a_replay_by_0_1_0_can_be_replayed(folder: Path) -> None:
 
 
 def test_the_old_cache_answers_every_request_again(folder: Path) -> None:
-    """The key of an entry has the server's address, so the spec is played as it is, where no server may be."""
-    (result,) = called("run", "specs/served.yaml", "--json", "--results", "again", cwd=folder).json
+    """The key of an entry has the server's address, so the spec is played where no server may be; and the chats."""
+    words = ("models.m.chat_format=openai", "--results", "again")
+    (result,) = called("run", "specs/served.yaml", "--json", *words, cwd=folder).json
     new, old = folder / result["folder"], run_folder(folder, "served")
     assert result["cost_usd"] == 0
     records = [record for record in journal(new) if record["kind"] != "begun"]
@@ -107,7 +108,7 @@ def test_the_old_cache_answers_every_request_again(folder: Path) -> None:
 def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> None:
     with serving() as server:
         where = f"models.m.base_url={server.base_url}"
-        words = ("models.m.temperature=0.5", "models.m.share_prompts=false", where)
+        words = ("models.m.temperature=0.5", "models.m.chat_format=openai", "models.m.share_prompts=false", where)
         (result,) = called("run", "specs/served.yaml", "--json", *words, cwd=folder).json
         assert server.requests > 0
     explained = called("explain-misses", result["run_id"], "--json", cwd=folder).json["explained"]

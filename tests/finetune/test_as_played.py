@@ -150,7 +150,7 @@ def test_answers_are_preferred_after_the_chat_that_was_sent(tmp_path: Path, prot
 
 
 def test_what_the_wire_changes_is_learnt_as_the_server_got_it(tmp_path: Path) -> None:
-    model = {"send_name": False, "system_role": "developer"}
+    model = {"chat_format": "openai", "send_name": False, "system_role": "developer"}
     with serving(record=10_000) as server:
         path = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, fine_tune={"formats": FORMATS})
         run = played(path, tmp_path / "results").folder.path

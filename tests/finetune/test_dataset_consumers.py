@@ -56,9 +56,11 @@ def tokenizer_of(template: str) -> Any:
     import transformers
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
 
     fast: Any = transformers.PreTrainedTokenizerFast  # its types are there or not with the extra
     words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = WhitespaceSplit()
     return fast(tokenizer_object=words, unk_token="[UNK]", chat_template=template)
 
 

@@ -104,7 +104,8 @@ def test_roles_alternate_where_a_debate_is_written_so(tmp_path: Path) -> None:
 
 def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: Path) -> None:
     with serving(faults={"bad_decision": 0.1, "length": 0.1}) as server:
-        path = spec_file(tmp_path, server.base_url, fine_tune={"formats": ["verl"]})
+        named = {"m": {"chat_format": "openai"}}
+        path = spec_file(tmp_path, server.base_url, models=named, fine_tune={"formats": ["verl"]})
         folder = played(path, tmp_path / "results").folder
     reconstructor = Reconstructor(folder, saved_plan(folder))
     asked = {}

@@ -66,7 +66,8 @@ def test_only_the_agents_that_the_spec_names_have_files(tmp_path: Path) -> None:
 
 def test_the_openai_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None:
     with serving() as server:
-        run = played(spec_file(tmp_path, server.base_url), tmp_path / "results").folder.path
+        path = spec_file(tmp_path, server.base_url, models={"m": {"chat_format": "openai"}})
+        run = played(path, tmp_path / "results").folder.path
     said = {row["raw_message"] for row in table(run, "completions") if row["agent"] == "verifier"}
     examples = json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
     assert len(examples) > 12  # its instructions count the questions that are left

@@ -1,0 +1,126 @@
+"""In which chat format each model group of a spec is asked, where the spec does not say it.
+
+What is decided here stands in the resolved spec: a later change of the address does not change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from runner import builtin
+from runner.documents.layers import load_layers
+from runner.errors import PlaceOf, Problem
+from runner.models.keys import OPENAI
+from runner.models.settings import ModelSettings
+from runner.prompts.chat_format import ChatFormat
+from runner.spec.experiment import RENAMED_KEYS, Experiment
+
+_KEYS_OF_0_1_0 = frozenset(
+    {
+        "provider", "model", "base_model", "lineage", "base_url", "api_key_env", "system_role", "send_name",
+        "temperature", "top_p", "max_completion_tokens", "max_tokens", "n", "seed", "stop", "reasoning_effort",
+        "extra_body", "requests_per_minute", "tokens_per_minute", "share_prompts", "batch", "batch_wait", "batch_poll",
+        "timeout", "run", "price",
+    }
+)  # fmt: skip
+"""A model group that says all of these and no chat format was resolved by 0.1.0, which knew `openai` alone."""
+
+
+@dataclass(frozen=True)
+class AskedIn:
+    """How a model group of a run was asked, as far as its chats depend on it."""
+
+    chat_format: ChatFormat = "openai"
+    in_first_turn: bool = False
+    """Whether its instructions are a part of the user's first turn."""
+
+
+def default_chat_format(settings: ModelSettings) -> ChatFormat:
+    """What a group is asked in where nobody says it: by whether it is at OpenAI's own address."""
+    if not settings.traits.remote or settings.base_url is None:
+        return "openai"
+    host = urlsplit(settings.base_url).hostname or ""
+    return "openai" if host == OPENAI or host.endswith("." + OPENAI) else "alternating"  # us. and eu. are OpenAI's too
+
+
+def by_default(models: Mapping[str, ModelSettings], said: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+    """The groups over a network whose format follows from their address; `said` is what the spec says of each."""
+    return frozenset(
+        group
+        for group, settings in models.items()
+        if settings.traits.remote and settings.chat_format is None and not said[group].keys() >= _KEYS_OF_0_1_0
+    )
+
+
+def resolved(
+    models: Mapping[str, ModelSettings], said: Mapping[str, Mapping[str, Any]], replayed: Mapping[str, AskedIn]
+) -> dict[str, ModelSettings]:
+    """The groups with the format of each; `replayed` is how those were asked whose answers a group gives again."""
+    by_address = by_default(models, said)
+    found = {}
+    for group, settings in models.items():
+        asked = AskedIn()
+        if group in by_address:
+            asked = AskedIn(default_chat_format(settings))
+        elif settings.traits.needs_run and group in replayed:
+            asked = replayed[group]
+        found[group] = settings if settings.chat_format is not None else _asked_in(settings, asked, said[group])
+    return found
+
+
+def _asked_in(settings: ModelSettings, asked: AskedIn, said: Mapping[str, Any]) -> ModelSettings:
+    settings = replace(settings, chat_format=asked.chat_format)
+    if asked.in_first_turn and "system_role" not in said:
+        settings = replace(settings, system_role="user")
+    return settings
+
+
+def replayed_formats(
+    experiment: Experiment, runs: Mapping[str, Path]
+) -> tuple[dict[str, AskedIn], dict[str, tuple[str, ...]]]:
+    """How the agents of each group were asked in the run that it replays; and the groups whose agents differ in it."""
+    found: dict[str, AskedIn] = {}
+    mixed: dict[str, tuple[str, ...]] = {}
+    for group, run in runs.items():
+        of_run = formats_of_run(run)
+        agents = [name for name, agent in experiment.agents.items() if agent.model == group and name in of_run]
+        ways = {of_run[name] for name in agents}
+        if len(ways) == 1:
+            found[group] = ways.pop()
+        elif ways:
+            mixed[group] = tuple(agents)
+    return found, mixed
+
+
+def mixed_problems(
+    models: Mapping[str, ModelSettings], mixed: Mapping[str, tuple[str, ...]], where: PlaceOf
+) -> Iterator[Problem]:
+    """Groups that would have to ask in two formats at once."""
+    for group, agents in mixed.items():
+        if models[group].chat_format is None:
+            key = f"models.{group}"
+            message = f"the run that it replays asked {', '.join(agents)} in different chat formats; give each a group"
+            yield Problem(where(key), key, message)
+
+
+def formats_of_run(run: Path) -> dict[str, AskedIn]:
+    """How each agent of a run was asked, by the spec that was saved with it; nothing where that cannot be read."""
+    path = run / "spec.yaml"
+    if not builtin.is_file(path):
+        return {}
+    data = load_layers(path, str(path), (), builtin.find, RENAMED_KEYS).data
+    agents, models = data.get("agents"), data.get("models")
+    if not isinstance(agents, dict) or not isinstance(models, dict):
+        return {}
+    found = {}
+    for name, agent in agents.items():
+        group = models.get(agent.get("model")) if isinstance(agent, dict) else None
+        if isinstance(group, dict):
+            alternates = group.get("chat_format") == "alternating"
+            # In an `openai` chat the role is put in on the way to the wire, and no record has it.
+            found[name] = AskedIn("alternating", group.get("system_role") == "user") if alternates else AskedIn()
+    return found
