@@ -14,6 +14,7 @@ import pytest
 
 from runner.finetune.formats import FORMATS as FORMATS_OF
 from runner.finetune.from_rollouts import supervised
+from runner.prompts.chat_format import ChatFormat
 from runner.protocols.game import Message
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from tests.support.files import json_lines, parquet_rows
@@ -213,10 +214,11 @@ def test_what_comes_after_the_last_turn_is_kept_where_it_is_asked_for(tmp_path: 
     long = next(rollout for rollout in reconstructor.rollouts() if len(rollout.rounds) == 3)
     reconstructor.close()
     rounds = [*long.rounds[:2], replace(long.rounds[2], messages=[Message("main", "verifier", "Thanks.")])]
-    for chat_format, last in (
+    ways: list[tuple[ChatFormat, dict[str, str]]] = [
         ("openai", {"role": "user", "name": "Verifier", "content": "Thanks."}),
         ("alternating", {"role": "user", "content": "Verifier: Thanks."}),
-    ):
+    ]
+    for chat_format, last in ways:
         prover = agents["prover"].in_chat_format(chat_format)
         (cut,) = supervised(prover, replace(long, rounds=rounds))
         (whole,) = supervised(prover, replace(long, rounds=rounds), ensure_last_message_is_assistant=False)
