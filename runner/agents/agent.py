@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from runner.documents.fields import changed
 from runner.errors import (
@@ -19,7 +20,7 @@ from runner.errors import (
 from runner.models.base import Choice, Complete, Request, ResponseHint, SampleKey
 from runner.models.policy import Retry
 from runner.prompts.chat import ChatMessage, chat_messages
-from runner.prompts.chat_format import in_format
+from runner.prompts.chat_format import ChatFormat, in_format
 from runner.prompts.supervised import supervised_example
 from runner.prompts.templates import LAST_ROUND, PromptSet, prompt_variables
 from runner.protocols.game import Reply, Round
@@ -86,6 +87,11 @@ class Agent:
     def base_model_name(self) -> str:
         """The model that it was fine-tuned from, or itself."""
         return self.model_settings.base_model or self.model_settings.name
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """The form of the chats that its model gets."""
+        return self.model_settings.chat_format or "openai"
 
     @property
     def max_message_rounds(self) -> int:
@@ -200,6 +206,25 @@ class Agent:
 
     # Fine-tuning
 
+    def in_chat_format(self, chat_format: ChatFormat) -> Self:
+        """This agent, with a model group of this format."""
+        other = copy.copy(self)
+        other.model_settings = replace(self.model_settings, chat_format=chat_format)
+        return other
+
+    def true_verdict(self, label: int | None) -> str:
+        """The text of the right decision.
+
+        Raises:
+            ValueError: this is not a verifier, or there is no label.
+        """
+        if not self.is_verifier:
+            raise ValueError(f"{self.agent_name} is a prover and has no guess to replace")
+        if label is None:
+            raise ValueError("there is no label to replace the guess with")
+        format_ = self.hyper_params.decision_format
+        return format_.accept if label else format_.reject
+
     def fine_tune_example(
         self,
         observation: Observation,
@@ -208,19 +233,12 @@ class Agent:
         ensure_last_message_is_assistant: bool = True,
         replace_verifier_guess_with_true_label: bool = False,
     ) -> list[ChatMessage] | None:
-        """One finished game as a supervised example; None where the agent said nothing.
+        """One finished game as the original trains on it: the whole chat in one; None where the agent said nothing.
 
         Raises:
             ValueError: the label is to replace the guess, and this is not a verifier, or there is no label.
         """
-        verdict = None
-        if replace_verifier_guess_with_true_label:
-            if not self.is_verifier:
-                raise ValueError(f"{self.agent_name} is a prover and has no guess to replace")
-            if label is None:
-                raise ValueError("there is no label to replace the guess with")
-            format_ = self.hyper_params.decision_format
-            verdict = format_.accept if label else format_.reject
+        verdict = self.true_verdict(label) if replace_verifier_guess_with_true_label else None
         return supervised_example(
             self.final_prompt(observation),
             self.agent_name,
@@ -229,7 +247,7 @@ class Agent:
         )
 
     def final_prompt(self, observation: Observation) -> list[ChatMessage]:
-        """The whole chat of a finished game in its group's chat format, as it is trained on.
+        """The whole chat of a finished game in its group's chat format, in one piece as the original trains on it.
 
         The system message is that of the agent's first turn: an example of many turns has one, and it must
         not count down questions that the first turn still had.

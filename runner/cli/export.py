@@ -39,6 +39,7 @@ def execute(args: argparse.Namespace) -> int:
         plan.spec.experiment.fine_tune or FineTune(),
         agents=tuple(args.agent) if args.agent else None,
         formats=(args.format,),
+        chat_format=args.chat_format,
         only_correct=args.only_correct,
         replace_verifier_guess_with_true_label=args.true_labels,
     )

@@ -139,6 +139,9 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method", choices=("sft", "dpo", "rl"), help="for which method; default: sft, and rl for verl, its only one"
     )
+    parser.add_argument(
+        "--chat-format", choices=("openai", "alternating"), help="of the chats; default: that in which they were played"
+    )
     parser.add_argument("--out", type=folder, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT")
     parser.add_argument("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
     parser.add_argument("--only-correct", action="store_true", help="only rollouts with a right verdict")

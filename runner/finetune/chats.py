@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from runner.prompts.chat import ChatMessage
-from runner.prompts.chat_format import alternating
+
+WAY_OUT = "--chat-format alternating (in a spec, fine_tune.chat_format: alternating)"
+"""How files are written for chat templates that take no other roles."""
 
 ROLES = ("system", "developer", "user", "assistant")
 
@@ -54,11 +56,10 @@ def chat_problem(messages: Sequence[ChatMessage], tokens: Iterable[str] = ()) ->
     return None
 
 
-def alternation_problem(prompt: Sequence[ChatMessage]) -> str | None:
-    """Why an answer cannot follow a prompt; what `alternating` gives can go wrong at its ends only."""
-    chat = alternating(prompt)
-    if not chat:
+def turn_problem(prompt: Sequence[ChatMessage]) -> str | None:
+    """Why an open model's answer cannot follow a prompt: its chat template puts turns after each other's."""
+    if not prompt:
         return "no prompt"
-    if chat[-1]["role"] == "assistant":
-        return "the prompt ends with the assistant's own message"
-    return None if chat[0]["role"] != "assistant" else "the chat begins with the assistant"
+    if prompt[-1]["role"] == "assistant":
+        return f"the prompt ends with the assistant's own message; {WAY_OUT} puts one of the user's after it"
+    return None if prompt[0]["role"] != "assistant" else "the chat begins with the assistant"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,32 @@ from runner.prompts.chat import ChatMessage
 
 @dataclass(frozen=True)
 class Supervised:
-    """A chat to learn the assistant's messages of, but for those whose indices are in `unlearnable`."""
+    """A chat to learn the assistant's messages of, but for those whose indices are in `unlearnable`.
+
+    `rounds` are those of the turns to learn, by their indices.
+    """
 
     messages: Sequence[ChatMessage]
     unlearnable: frozenset[int] = frozenset()
+    rounds: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def learnt(self) -> list[int]:
+        """The indices of the messages to learn."""
+        own = (index for index, message in enumerate(self.messages) if message["role"] == "assistant")
+        return [index for index in own if index not in self.unlearnable]
+
+    @property
+    def round(self) -> int:
+        """That of its last turn."""
+        return max(self.rounds.values(), default=0)
+
+    def single_turns(self) -> Iterator[Supervised]:
+        """Each turn to learn by itself, as the last message of a chat."""
+        own = {index for index, message in enumerate(self.messages) if message["role"] == "assistant"}
+        for end in self.learnt:
+            rounds = {end: self.rounds[end]} if end in self.rounds else {}
+            yield Supervised(self.messages[: end + 1], frozenset(own - {end}), rounds)
 
 
 @dataclass(frozen=True)
@@ -49,15 +71,18 @@ class RlTurn:
     index: int = 0
 
 
-Example = Supervised | Preference | RlTurn
+Learnt = Supervised | RlTurn
+"""What one agent's part of a game gives."""
+
+Example = Learnt | Preference
 
 
 @dataclass(frozen=True)
 class Source:
     """Where an example comes from.
 
-    `round` is that of the turn, of a whole chat its last; `other` is what only some have: of a preference the other
-    side's `rejected_rollout_id` and `rejected_reward`.
+    `round` is that of the turn, of a chat of several the last of them; `other` is what only some have: of a preference
+    the other side's `rejected_rollout_id` and `rejected_reward`.
     """
 
     run_id: str

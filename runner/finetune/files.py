@@ -14,9 +14,9 @@ from runner.agents.agent import Agent
 from runner.errors import RunError, UsageError
 from runner.finetune.dedup import DedupIndex, ScopedDedup
 from runner.finetune.example_file import ExampleFile, line_of, remove_dataset
-from runner.finetune.examples import Example, RlTurn, Source
+from runner.finetune.examples import Example, Learnt, RlTurn, Source
 from runner.finetune.formats import FORMATS, Format
-from runner.finetune.from_rollouts import rl_turns, source_of, supervised
+from runner.finetune.from_rollouts import how_written, in_chat_format, rl_turns, source_of, supervised
 from runner.finetune.preferences import preferences
 from runner.hashing import derived_seed
 from runner.protocols.tree_shape import TreeShape
@@ -108,14 +108,18 @@ class DatasetFiles:
     ) -> None:
         self._folder = folder
         self._groups = {name: agent.model_group for name, agent in agents.items()}
+        self._owners = {
+            owner: agent for name, agent in agents.items() for owner in (_agent_file(name), self._groups[name])
+        }
         self._min_examples, self._share = min_examples, validation_share
         self._files: dict[tuple[str, str], _Splits] = {}
         self._digests = DedupIndex(folder / ".seen")
         try:
             make_folder(folder / AGENTS)
             for format_ in formats:
-                for owner in (*map(_agent_file, self._groups), *dict.fromkeys(self._groups.values())):
-                    self._files[format_.suffix, owner] = self._opened(format_, owner)
+                for owner, agent in self._owners.items():
+                    own_format = format_.for_settings(agent.model_settings)
+                    self._files[format_.suffix, owner] = self._opened(own_format, owner)
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError):
@@ -156,7 +160,11 @@ class DatasetFiles:
     def close(self) -> list[dict[str, Any]]:
         """Put the files with enough examples in their place, and report all of them."""
         self._digests.close()
-        return [self._closed(file) for _, splits in sorted(self._files.items()) for file in splits]
+        return [
+            {**self._closed(file), **how_written(self._owners[owner])}
+            for (_, owner), splits in sorted(self._files.items())
+            for file in splits
+        ]
 
     def _closed(self, file: ExampleFile) -> dict[str, Any]:
         row = file.close()
@@ -194,6 +202,7 @@ class FineTuneFiles:
     ) -> None:
         self._settings, self._run_id, self._trees = settings, run_id, trees
         self._agents = chosen_agents(agents, settings.agents)
+        self._agents = {name: in_chat_format(agent, settings.chat_format) for name, agent in self._agents.items()}
         self._formats = [format_of(name, trees=trees is not None) for name in settings.formats]
         self._files = DatasetFiles(
             folder,
@@ -223,25 +232,24 @@ class FineTuneFiles:
                 if not found.get(format_.method):
                     why = reason or "the agent said nothing"
                     self._files.leave_out(name, format_, why, rollout.job.datapoint.id)
-                for example, source in found.get(format_.method, ()):
+                for example in format_.examples(found.get(format_.method, ())):
+                    source = source_of(agent, rollout, self._run_id, example.round)
                     self._files.add(name, format_, example, source)
 
-    def _examples(self, agent: Agent, rollout: Rollout) -> dict[str, list[tuple[Example, Source]]]:
+    def _examples(self, agent: Agent, rollout: Rollout) -> dict[str, Sequence[Learnt]]:
         """What one agent's part of a game gives each method that some format asks for."""
-        settings, run_id = self._settings, self._run_id
+        settings = self._settings
         methods = {format_.method for format_ in self._formats}
-        found: dict[str, list[tuple[Example, Source]]] = {}
+        found: dict[str, Sequence[Learnt]] = {}
         if "rl" in methods:
-            turns = rl_turns(agent, rollout, run_id)
-            found["rl"] = [(turn, source_of(agent, rollout, run_id, turn.round)) for turn in turns]
+            found["rl"] = list(rl_turns(agent, rollout, self._run_id))
         if "sft" in methods:
-            chat = supervised(
+            found["sft"] = supervised(
                 agent,
                 rollout,
                 ensure_last_message_is_assistant=settings.ensure_last_message_is_assistant,
                 replace_verifier_guess_with_true_label=settings.replace_verifier_guess_with_true_label,
             )
-            found["sft"] = [] if chat is None else [(chat, source_of(agent, rollout, run_id))]
         return found
 
     def _unusable(self, rollout: Rollout) -> str | None:

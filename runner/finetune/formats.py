@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.finetune.chats import TEMPLATE_TOKENS, alternation_problem, chat_problem, is_utf8, text_problem
-from runner.finetune.examples import Preference, RlTurn, Supervised
-from runner.prompts.chat import ChatMessage
-from runner.prompts.chat_format import alternating
+from runner.finetune.chats import TEMPLATE_TOKENS, chat_problem, is_utf8, text_problem, turn_problem
+from runner.finetune.examples import Learnt, Preference, RlTurn, Supervised
+from runner.models.settings import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -30,28 +29,40 @@ class Format:
     """The columns of a Parquet file; None: JSON lines."""
     repeats: bool = False
     """Whether a prompt may come again in one file, as RL's do. In another split of the dataset none may."""
+    single_turns: bool = False
+    """Whether a line holds one turn to learn, its last message, and not a chat with several."""
+    unnamed_columns: Mapping[str, str] | None = None
+    """`columns` where no sender stands in `name`, so that no message has a null for one."""
 
     @property
     def validation_suffix(self) -> str:
         stem, _, kind = self.suffix.rpartition(".")
         return f"{stem}.validation.{kind}"
 
+    def for_settings(self, settings: ModelSettings) -> Format:
+        """This format for the chats of a model group."""
+        named = settings.send_name and settings.chat_format in (None, "openai")
+        return self if named or self.unnamed_columns is None else replace(self, columns=self.unnamed_columns)
+
+    def examples(self, found: Iterable[Learnt]) -> Iterator[Learnt]:
+        """What was found in a game, line by line; a chat of which nothing may be learnt is left to `problem`."""
+        for example in found:
+            if self.single_turns and isinstance(example, Supervised) and example.learnt:
+                yield from example.single_turns()
+            else:
+                yield example
+
 
 def _assistant(content: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": content}]
 
 
-def _learnable(messages: Sequence[ChatMessage], unlearnable: frozenset[int]) -> bool:
-    return any(m["role"] == "assistant" and i not in unlearnable for i, m in enumerate(messages))
-
-
-def _supervised_problem(messages: Sequence[ChatMessage], example: Supervised, tokens: Sequence[str]) -> str | None:
-    """`messages` are those of the example that are written."""
+def _supervised_problem(example: Supervised, tokens: Sequence[str]) -> str | None:
     if not any(message["role"] == "assistant" for message in example.messages):
         return "no assistant message"
-    if not _learnable(messages, example.unlearnable):
+    if not example.learnt:
         return "no turn that may be learnt"
-    return chat_problem(messages, tokens)
+    return chat_problem(example.messages, tokens)
 
 
 def _preference_problem(example: Preference, tokens: Sequence[str]) -> str | None:
@@ -72,7 +83,7 @@ OPENAI_MAX_BYTES = 512 * 10**6
 
 
 def _openai_sft_problem(example: Supervised) -> str | None:
-    return _supervised_problem(example.messages, example, ())
+    return _supervised_problem(example, ())
 
 
 def _openai_sft(example: Supervised) -> dict[str, Any]:
@@ -99,34 +110,23 @@ def _openai_dpo(example: Preference) -> dict[str, Any]:
 # TRL
 
 
-def _cut(example: Supervised) -> Sequence[ChatMessage]:
-    """The chat before its first turn that must not be learnt, up to the turn before: TRL knows no weights."""
-    if not example.unlearnable:
-        return example.messages
-    before = example.messages[: min(example.unlearnable)]
-    end = next((i for i in range(len(before), 0, -1) if before[i - 1]["role"] == "assistant"), 0)
-    return before[:end]
-
-
 def _trl_sft_problem(example: Supervised) -> str | None:
-    messages = _cut(example)
-    problem = _supervised_problem(messages, example, TEMPLATE_TOKENS)
-    if problem is None and messages[0]["role"] == "assistant":
-        return "the chat begins with the assistant"
-    return problem
+    return _supervised_problem(example, TEMPLATE_TOKENS) or turn_problem(example.messages[:-1])
 
 
 def _trl_sft(example: Supervised) -> dict[str, Any]:
-    return {"messages": alternating(_cut(example))}
+    """A prompt and its completion, of which alone TRL learns: a whole chat it would learn with all that others said."""
+    *prompt, answer = example.messages
+    return {"prompt": [dict(m) for m in prompt], "completion": [dict(answer)]}
 
 
 def _trl_dpo_problem(example: Preference) -> str | None:
-    return _preference_problem(example, TEMPLATE_TOKENS) or alternation_problem(example.prompt)
+    return _preference_problem(example, TEMPLATE_TOKENS) or turn_problem(example.prompt)
 
 
 def _trl_dpo(example: Preference) -> dict[str, Any]:
     return {
-        "prompt": alternating(example.prompt),
+        "prompt": [dict(m) for m in example.prompt],
         "chosen": _assistant(example.preferred),
         "rejected": _assistant(example.non_preferred),
     }
@@ -136,13 +136,15 @@ def _trl_dpo(example: Preference) -> dict[str, Any]:
 
 VERL_COLUMNS = {
     "data_source": "VARCHAR",
-    "prompt": "STRUCT(role VARCHAR, content VARCHAR)[]",
+    "prompt": "STRUCT(role VARCHAR, name VARCHAR, content VARCHAR)[]",
     "ability": "VARCHAR",
     "reward_model": "STRUCT(style VARCHAR, ground_truth BIGINT)",
     "reward": "DOUBLE",
     "extra_info": "STRUCT(split VARCHAR, index BIGINT, run_id VARCHAR, rollout_id VARCHAR, agent VARCHAR, "
     "round BIGINT, reward DOUBLE, response VARCHAR, datapoint_id VARCHAR)",
 }
+
+VERL_UNNAMED_COLUMNS = {**VERL_COLUMNS, "prompt": "STRUCT(role VARCHAR, content VARCHAR)[]"}
 
 
 def _verl_rl_problem(example: RlTurn) -> str | None:
@@ -153,13 +155,13 @@ def _verl_rl_problem(example: RlTurn) -> str | None:
         return "no ground truth"
     if not is_utf8(example.response):
         return "not UTF-8"
-    return chat_problem(example.prompt, TEMPLATE_TOKENS) or alternation_problem(example.prompt)
+    return chat_problem(example.prompt, TEMPLATE_TOKENS) or turn_problem(example.prompt)
 
 
 def _verl_rl(example: RlTurn) -> dict[str, Any]:
     return {
         "data_source": example.data_source,
-        "prompt": alternating(example.prompt),
+        "prompt": [dict(m) for m in example.prompt],
         "ability": example.ability,
         "reward_model": {"style": "rule", "ground_truth": example.ground_truth},
         "reward": example.reward,
@@ -180,10 +182,13 @@ def _verl_rl(example: RlTurn) -> dict[str, Any]:
 _ALL = (
     Format("openai", "sft", ".sft.jsonl", _openai_sft, _openai_sft_problem, OPENAI_MAX_BYTES),
     Format("openai", "dpo", ".dpo.jsonl", _openai_dpo, _openai_dpo_problem, OPENAI_MAX_BYTES),
-    Format("trl", "sft", ".sft.trl.jsonl", _trl_sft, _trl_sft_problem),
+    Format("trl", "sft", ".sft.trl.jsonl", _trl_sft, _trl_sft_problem, single_turns=True),
     Format("trl", "dpo", ".dpo.trl.jsonl", _trl_dpo, _trl_dpo_problem),
-    Format("verl", "rl", ".rl.parquet", _verl_rl, _verl_rl_problem, columns=VERL_COLUMNS, repeats=True),
-)
+    Format(
+        "verl", "rl", ".rl.parquet", _verl_rl, _verl_rl_problem,
+        columns=VERL_COLUMNS, repeats=True, unnamed_columns=VERL_UNNAMED_COLUMNS,
+    ),
+)  # fmt: skip
 
 FORMATS: Mapping[tuple[str, str], Format] = {(format_.name, format_.method): format_ for format_ in _ALL}
 """By the consumer's name and the method."""

@@ -1,15 +1,35 @@
-"""A finished game into what one of its agents is trained on."""
+"""A finished game into what one of its agents is trained on: the chats that its model was asked with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from runner.agents.agent import Agent
+from runner.agents.agent import Agent, Observation
 from runner.errors import InvalidResponseError
 from runner.finetune.examples import RlTurn, Source, Supervised
+from runner.models.providers.openai_body import as_sent
+from runner.prompts.chat import ChatMessage
+from runner.prompts.chat_format import ChatFormat, in_format
 from runner.prompts.supervised import check_replacement
 from runner.protocols.game import Round
 from runner.rollouts.rollout import Rollout
+
+
+def asked_with(agent: Agent, observation: Observation) -> list[ChatMessage]:
+    """The chat that the agent's model is asked with at an observation, as its server gets it."""
+    return list(as_sent(agent.model_settings, agent.prompt(observation)))
+
+
+def in_chat_format(agent: Agent, chat_format: ChatFormat | None) -> Agent:
+    """The agent whose chats are written: in this format where there is one, and else as it played."""
+    return agent if chat_format is None else agent.in_chat_format(chat_format)
+
+
+def how_written(agent: Agent) -> dict[str, Any]:
+    """The format that an agent's chats are written in, and whether it is the one they were played in."""
+    played = agent.hyper_params.models[agent.model_group].chat_format or "openai"
+    return {"chat_format": agent.chat_format, "as_played": agent.chat_format == played}
 
 
 def supervised(
@@ -18,8 +38,12 @@ def supervised(
     *,
     ensure_last_message_is_assistant: bool = True,
     replace_verifier_guess_with_true_label: bool = False,
-) -> Supervised | None:
-    """The agent's whole chat; None where it said nothing. A prover has no guess, so nothing of it is replaced.
+) -> list[Supervised]:
+    """The agent's chats, the earliest first; none where it said nothing. A prover has no guess to be replaced.
+
+    In each, a turn is learnt after exactly the chat that its model was asked with, and each turn is learnt once: in
+    one example where the chats continue each other, in several where an earlier part of them changes, as instructions
+    that count down do. A turn that is not whole or cannot be parsed is learnt in none, unless the label replaces it.
 
     Raises:
         ValueError: a guess is to be replaced, and the last message is not ensured to be the agent's.
@@ -28,20 +52,57 @@ def supervised(
         ensure_last_message_is_assistant=ensure_last_message_is_assistant,
         replaces=replace_verifier_guess_with_true_label,
     )
-    point = rollout.job.datapoint
-    replaces = replace_verifier_guess_with_true_label and agent.is_verifier
-    messages = agent.fine_tune_example(
-        rollout.job.observation(min(len(rollout.rounds), agent.max_message_rounds - 1), rollout.rounds),
-        point.label,
-        ensure_last_message_is_assistant=ensure_last_message_is_assistant,
-        replace_verifier_guess_with_true_label=replaces,
-    )
-    if messages is None:
-        return None
-    own = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     turns = _turns(agent, rollout.rounds)
-    unlearnable = {index for index, round_ in zip(own, turns, strict=True) if not trainable(agent, rollout, round_)}
-    return Supervised(messages, frozenset(unlearnable - {own[-1]} if replaces else unlearnable))
+    if not turns:
+        return []
+    said = {round_: rollout.rounds[round_].raw[agent.agent_name] for round_ in turns}
+    learnable = [round_ for round_ in turns if trainable(agent, rollout, round_)]
+    if replace_verifier_guess_with_true_label and agent.is_verifier:
+        said[turns[-1]] = agent.true_verdict(rollout.job.datapoint.label)
+        learnable = [*(round_ for round_ in learnable if round_ != turns[-1]), turns[-1]]
+    chats = {round_: _answered(agent, rollout, round_, said[round_]) for round_ in turns}
+    if not ensure_last_message_is_assistant:
+        chats[turns[-1]] += _after_last_turn(agent, rollout)
+    return _examples(chats, learnable)
+
+
+def _answered(agent: Agent, rollout: Rollout, round_: int, answer: str) -> list[ChatMessage]:
+    asked = asked_with(agent, rollout.job.observation(round_, rollout.rounds[:round_]))
+    return [*asked, {"role": "assistant", "content": answer}]
+
+
+def _after_last_turn(agent: Agent, rollout: Rollout) -> list[ChatMessage]:
+    """What the agent could see after its last turn, with no instructions: it was not asked again."""
+    end = min(len(rollout.rounds), agent.max_message_rounds - 1)
+    settings = agent.model_settings
+    chat = agent.in_chat_format("openai").final_prompt(rollout.job.observation(end, rollout.rounds))
+    seen = [m for index, m in enumerate(chat) if index <= _last_own(chat) or m["role"] != "system"]
+    # With all before it: by itself, a format would take its first message for the beginning of a chat.
+    shown = in_format(seen, settings.chat_format, instructions=settings.system_role)
+    return list(as_sent(settings, shown[_last_own(shown) + 1 :]))
+
+
+def _last_own(chat: Sequence[ChatMessage]) -> int:
+    return max(index for index, message in enumerate(chat) if message["role"] == "assistant")
+
+
+def _examples(chats: Mapping[int, Sequence[ChatMessage]], learnable: Sequence[int]) -> list[Supervised]:
+    """From the last turn back: what it continues is learnt with it, and what it does not is learnt by itself."""
+    found: list[Supervised] = []
+    left = list(learnable)
+    while left or not found:
+        last = left[-1] if left else max(chats)  # nothing may be learnt: the format says so
+        chat = chats[last]
+        learnt = [round_ for round_ in left if round_ == last or _continues(chat, chats[round_])]
+        left = [round_ for round_ in left if round_ not in learnt]
+        rounds = {_last_own(chats[round_]): round_ for round_ in learnt or [last]}
+        own = {index for index, message in enumerate(chat) if message["role"] == "assistant"}
+        found.append(Supervised(chat, frozenset(own - rounds.keys() if learnt else own), rounds))
+    return found[::-1]
+
+
+def _continues(chat: Sequence[ChatMessage], earlier: Sequence[ChatMessage]) -> bool:
+    return len(earlier) < len(chat) and chat[: len(earlier)] == earlier
 
 
 def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
@@ -49,7 +110,7 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     name, job, experiment = agent.agent_name, rollout.job, agent.hyper_params
     for round_ in _turns(agent, rollout.rounds):
         yield RlTurn(
-            prompt=agent.prompt(job.observation(round_, rollout.rounds[:round_])),
+            prompt=asked_with(agent, job.observation(round_, rollout.rounds[:round_])),
             response=rollout.rounds[round_].raw[name],
             reward=rollout.rewards[name],
             ground_truth=job.datapoint.label,
@@ -63,13 +124,10 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
         )
 
 
-def source_of(agent: Agent, rollout: Rollout, run_id: str, round_: int | None = None) -> Source:
-    """Where an example of this agent comes from; without a round, its last turn."""
-    turns = _turns(agent, rollout.rounds)
-    last = turns[-1] if turns else 0
+def source_of(agent: Agent, rollout: Rollout, run_id: str, round_: int) -> Source:
+    """Where an example comes from whose last turn is this agent's in a round."""
     name, job = agent.agent_name, rollout.job
-    at = last if round_ is None else round_
-    return Source(run_id, job.rollout_id, name, at, rollout.rewards[name], job.datapoint.id)
+    return Source(run_id, job.rollout_id, name, round_, rollout.rewards[name], job.datapoint.id)
 
 
 def trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:

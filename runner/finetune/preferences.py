@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from runner.agents.agent import Agent
 from runner.finetune.examples import Preference, Source
-from runner.finetune.from_rollouts import trainable
+from runner.finetune.from_rollouts import asked_with, trainable
 from runner.hashing import derived_seed
 from runner.rollouts.trees import Contrast, Node, contrasts
 
@@ -54,5 +54,5 @@ def _pair(contrast: Contrast, yes: Node, no: Node, agent: Agent, run_id: str) ->
         {"rejected_rollout_id": no.leaves[0].job.rollout_id, "rejected_reward": no.expected_reward(name)},
     )
     asked = branch.job.observation(len(node.path), node.rounds)
-    prompt = agent.prompt(asked)
+    prompt = asked_with(agent, asked)
     return Preference(prompt, yes.rounds[-1].raw[name], no.rounds[-1].raw[name]), source

@@ -11,6 +11,7 @@ from runner.documents.fields import for_editors, option, schema
 from runner.models.layers.budget import BudgetSettings
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
+from runner.prompts.chat_format import ChatFormat
 from runner.protocols.parse import DecisionFormat
 from runner.protocols.table import Parameters
 from runner.spec.trainers import TrainingSettings
@@ -65,6 +66,11 @@ class FineTune:
         example=["openai", "trl"],
         minItems=1,
         items={"type": "string", "enum": ["openai", "trl", "verl"]},
+    )
+    chat_format: ChatFormat | None = option(
+        "Write the chats in this format, see `models`; null: as they were played.",
+        default=None,
+        example="alternating",
     )
     ensure_last_message_is_assistant: bool = option("Cut each example after the agent's last turn.", default=True)
     replace_verifier_guess_with_true_label: bool = option(

@@ -12,9 +12,10 @@ from runner.agents.agent import Agent
 from runner.finetune.example_file import ExampleFile
 from runner.finetune.examples import Example, Source
 from runner.finetune.formats import FORMATS, Format
-from runner.finetune.from_rollouts import source_of, supervised
+from runner.finetune.from_rollouts import how_written, in_chat_format, source_of, supervised
 from runner.finetune.preferences import preferences
 from runner.hashing import derived_seed
+from runner.prompts.chat_format import ChatFormat
 from runner.results.folder import RunFolder
 from runner.rollouts.job import Job
 from runner.rollouts.trees import build_tree
@@ -40,7 +41,7 @@ def build_datasets(
         for run in runs:
             reconstructor = Reconstructor(run, saved_plan(run))
             stack.callback(reconstructor.close)
-            games.append(_Games(run.run_id, reconstructor))
+            games.append(_Games(run.run_id, reconstructor, plan.chat_format))
         builder = _Builder(plan, iteration, games)
         return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in formats}
 
@@ -51,10 +52,13 @@ class _Games:
 
     run_id: str
     reconstructor: Reconstructor
+    chat_format: ChatFormat | None
+    """Of the datasets; None: as the games were played."""
 
     @cached_property
     def agents(self) -> Mapping[str, Agent]:
-        return self.reconstructor.plan.agents()
+        agents = self.reconstructor.plan.agents()
+        return {name: in_chat_format(agent, self.chat_format) for name, agent in agents.items()}
 
 
 @dataclass(frozen=True)
@@ -83,14 +87,15 @@ class _Builder:
         file = ExampleFile(folder / (group + format_.suffix), format_, repeats=repeats)
         try:
             for agent in agents:
-                found = self._pairs(agent) if self.plan.method == "dpo" else self._chats(agent, notes)
+                found = self._pairs(agent) if self.plan.method == "dpo" else self._chats(agent, format_, notes)
                 for example, source in found:
                     file.add(example, source)
             report = file.close()
         except BaseException:
             file.discard()
             raise
-        return DatasetReport.parse({**report, "agents": agents, "notes": notes})
+        written = how_written(self.games[-1].agents[agents[0]])
+        return DatasetReport.parse({**report, **written, "agents": agents, "notes": notes})
 
     def _pairs(self, agent: str) -> Iterator[tuple[Example, Source]]:
         for run in self.games:
@@ -103,7 +108,7 @@ class _Builder:
                     for _, pair, source in preferences(root, agents, plan.spec.experiment.seed, run.run_id):
                         yield pair, source
 
-    def _chats(self, agent: str, notes: list[str]) -> Iterator[tuple[Example, Source]]:
+    def _chats(self, agent: str, format_: Format, notes: list[str]) -> Iterator[tuple[Example, Source]]:
         """The agent's selected rollouts, then those in which the label replaces its guess."""
         candidates = [candidate for run in self.games for candidate in _candidates(run, agent)]
         training = self.plan.training
@@ -115,7 +120,7 @@ class _Builder:
             notes.append(f"{agent}: {chosen.why_none}; none is trained on as it was played")
         for indices, replaces in ((chosen.as_played, False), (chosen.guess_replaced, True)):
             for index in indices:
-                yield from _example(candidates[index], agent, replaces=replaces)
+                yield from _examples(candidates[index], agent, format_, replaces=replaces)
 
 
 def _candidates(run: _Games, agent: str) -> Iterator[_Candidate]:
@@ -124,11 +129,13 @@ def _candidates(run: _Games, agent: str) -> Iterator[_Candidate]:
             yield _Candidate(run, rollout.job, rollout.rewards[agent])
 
 
-def _example(candidate: _Candidate, agent: str, *, replaces: bool) -> Iterator[tuple[Example, Source]]:
+def _examples(
+    candidate: _Candidate, agent: str, format_: Format, *, replaces: bool
+) -> Iterator[tuple[Example, Source]]:
     run = candidate.games
     player = run.agents[agent]
     for rollout in run.reconstructor.of_job(candidate.job):
-        chat = supervised(player, rollout, replace_verifier_guess_with_true_label=replaces)
-        if chat is not None:
-            source = source_of(player, rollout, run.run_id)
-            yield chat, replace(source, other={"guess_replaced": True} if replaces else {})
+        chats = supervised(player, rollout, replace_verifier_guess_with_true_label=replaces)
+        for example in format_.examples(chats):
+            source = source_of(player, rollout, run.run_id, example.round)
+            yield example, replace(source, other={"guess_replaced": True} if replaces else {})

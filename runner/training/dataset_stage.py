@@ -61,7 +61,8 @@ class DatasetStage:
         return reports
 
     def _check_same(self, iteration: int, before: DatasetReport, now: DatasetReport) -> None:
-        if before.format == now.format and before.sha256 != now.sha256:
+        comparable = before.format == now.format and before.chat_format == now.chat_format
+        if comparable and before.sha256 != now.sha256:
             path = iteration_folder(self.folder, iteration) / before.file
             raise RunError(
                 f"{path} cannot be built again as it was; were the games of iteration {iteration} edited? Restore "
@@ -94,5 +95,7 @@ class DatasetStage:
             return True
         if _differs(path, report):
             log.warning("iteration %d: %s was edited; it is built again from the games", iteration, path)
+            return False
+        if self.plan.chat_format is not None and report.chat_format not in (None, self.plan.chat_format):
             return False
         return (not report.written or path.is_file()) and report.format == format_

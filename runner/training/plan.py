@@ -12,6 +12,7 @@ from runner.documents.fields import to_plain
 from runner.errors import UsageError
 from runner.hashing import derived_seed, tagged_hash
 from runner.models.settings import ModelSettings
+from runner.prompts.chat_format import ChatFormat
 from runner.rollouts.plan import Plan
 from runner.spec.backends import HYPERPARAMETERS
 from runner.spec.experiment import LONGEST_RUN_ID
@@ -75,6 +76,12 @@ class TrainingPlan:
     @property
     def method(self) -> Method:
         return "dpo" if self.training.method == "malt" else "sft"
+
+    @property
+    def chat_format(self) -> ChatFormat | None:
+        """Of the datasets; None: as the games were played."""
+        fine_tune = self.spec.experiment.fine_tune
+        return None if fine_tune is None else fine_tune.chat_format
 
     @cached_property
     def identity(self) -> str:

@@ -60,6 +60,9 @@ class DatasetReport:
     trace: str | None
     agents: Sequence[str]
     notes: Sequence[str]
+    chat_format: str | None = None
+    """The format of its chats; None: 0.1.0 wrote it, which built chats of its own."""
+    as_played: bool = False
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:
@@ -69,6 +72,8 @@ class DatasetReport:
     def to_plain(self) -> dict[str, Any]:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["for"] = plain.pop("group")
+        if self.chat_format is None:
+            del plain["chat_format"], plain["as_played"]
         return plain
 
 

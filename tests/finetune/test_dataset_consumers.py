@@ -34,6 +34,14 @@ STRICT = """\
 """
 """A chat template as strict as Gemma's and Mistral's."""
 
+LENIENT = """\
+{%- for message in messages -%}
+  {{- '[' + message['role'] + '] ' + message['content'] + ' [end]' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '[assistant] ' -}}{%- endif -%}
+"""
+"""A chat template that takes any roles, as Qwen 2.5's and Llama 3's."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -43,16 +51,22 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def tokenizer(_offline: None) -> Any:
+def tokenizer_of(template: str) -> Any:
     pytest.importorskip("transformers")
     import transformers
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
 
     fast: Any = transformers.PreTrainedTokenizerFast  # its types are there or not with the extra
     words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    return fast(tokenizer_object=words, unk_token="[UNK]", chat_template=STRICT)
+    words.pre_tokenizer = WhitespaceSplit()
+    return fast(tokenizer_object=words, unk_token="[UNK]", chat_template=template)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(_offline: None) -> Any:
+    return tokenizer_of(STRICT)
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +78,22 @@ def trl(_offline: None) -> Any:
     return data_utils
 
 
+def finished(root: Path, protocol: str, chat_format: str | None) -> RunFolder:
+    settings = {"formats": ["openai", "trl", "verl"], "validation_share": 0.3, "chat_format": chat_format}
+    changes = DEBATE if protocol == "debate" else {}
+    return played(spec_file(root, **{**changes, "fine_tune": settings}), root / "results").folder
+
+
 @pytest.fixture(scope="module", params=["nip", "debate"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A finished run with files in all formats that games give."""
-    root = tmp_path_factory.mktemp(request.param)
-    settings = {"fine_tune": {"formats": ["openai", "trl", "verl"], "validation_share": 0.3}}
-    changes = {**DEBATE, **settings} if request.param == "debate" else settings
-    return played(spec_file(root, **changes), root / "results").folder
+    """A finished run with files in all formats that games give, written for templates that want roles to alternate."""
+    return finished(tmp_path_factory.mktemp(request.param), request.param, "alternating")
+
+
+@pytest.fixture(scope="module")
+def as_played(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A finished debate with files of its chats as they were: senders in `name`, roles in any order."""
+    return finished(tmp_path_factory.mktemp("as_played"), "debate", None)
 
 
 def loaded(kind: str, path: Path, cache: Path) -> Any:
@@ -82,7 +105,8 @@ def loaded(kind: str, path: Path, cache: Path) -> Any:
 def learnt(root: Path, consumer: str, method: str, **changes: Any) -> list[Path]:
     """What a training run wrote for a consumer: a file for each model group and iteration."""
     trainer = {"backend": "dummy", "format": consumer}
-    changes = merged(changes, {"training": {"trainers": {"p": trainer, "v": trainer}, "test": {"scheme": "none"}}})
+    training = {"trainers": {"p": trainer, "v": trainer}, "test": {"scheme": "none"}}
+    changes = merged(changes, {"training": training, "fine_tune": {"chat_format": "alternating", "min_examples": 1}})
     run = trained(training_spec(root, **changes), root / "results").folder
     files = sorted((run.path / "iterations").rglob(f"[pv]{FORMATS[consumer, method].suffix}"))
     assert len(files) == 4
@@ -113,9 +137,9 @@ def selected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 )
 def test_datasets_loads_supervised_files(tmp_path: Path, folder: RunFolder, name: str) -> None:
     data = loaded("json", folder.fine_tune / name, tmp_path)
-    assert data.column_names == ["messages"]
+    assert data.column_names == (["prompt", "completion"] if ".trl." in name else ["messages"])
     assert len(data) == len((folder.fine_tune / name).read_bytes().splitlines()) > 0
-    assert all(example["messages"][0]["content"] for example in data)
+    assert all(example[data.column_names[0]][0]["content"] for example in data)
 
 
 @pytest.mark.parametrize("consumer", ["openai", "trl"])
@@ -135,7 +159,7 @@ def test_datasets_loads_what_expert_iteration_selected_with_every_repeat(
 ) -> None:
     for path in selected[consumer]:
         data, lines = loaded("json", path, tmp_path), path.read_bytes().splitlines()
-        assert data.column_names == ["messages"]
+        assert data.column_names == (["prompt", "completion"] if consumer == "trl" else ["messages"])
         assert len(data) == len(lines) > len(set(lines)) > 0
         traces = [json.loads(line) for line in trace_of(path).read_bytes().splitlines()]
         assert any(trace["other"].get("guess_replaced") for trace in traces) == path.name.startswith("v")
@@ -159,20 +183,41 @@ def test_trl_takes_supervised_files_where_roles_must_alternate(
     for name in ("m.sft.trl.jsonl", "m.sft.trl.validation.jsonl"):
         data = loaded("json", folder.fine_tune / name, tmp_path)
         for example in data:
-            assert trl.is_conversational(example)
-            text = trl.maybe_apply_chat_template(example, tokenizer)["text"]
-            assert all(message["content"] in text for message in example["messages"])
+            assert learns_the_completion_alone(trl, example, tokenizer)
+
+
+def learns_the_completion_alone(trl: Any, example: dict[str, Any], tokenizer: Any) -> bool:
+    """Whether TRL puts every message of the prompt before what it learns, and the answer alone into that."""
+    assert trl.is_conversational(example)
+    text = trl.maybe_apply_chat_template(example, tokenizer)
+    (answer,) = example["completion"]
+    before = all(message["content"] in text["prompt"] for message in example["prompt"])
+    return before and text["prompt"].endswith("[assistant] ") and text["completion"] == f"{answer['content']} [end]"
 
 
 def test_that_template_refuses_the_chat_of_a_debate_as_it_was_played(
-    tmp_path: Path, folder: RunFolder, tokenizer: Any, trl: Any
+    tmp_path: Path, as_played: RunFolder, tokenizer: Any, trl: Any
 ) -> None:
     from jinja2 import TemplateError
 
-    data = loaded("json", folder.fine_tune / "m.sft.jsonl", tmp_path)
+    data = loaded("json", as_played.fine_tune / "m.sft.jsonl", tmp_path)
     with pytest.raises(TemplateError, match="roles must alternate"):
         for example in data:
             trl.apply_chat_template(example, tokenizer)
+
+
+def test_trl_tokenizes_a_debate_as_it_was_played_where_a_template_takes_its_roles(
+    tmp_path: Path, as_played: RunFolder, trl: Any
+) -> None:
+    """In the way of its trainers, which take a prompt that ends with instructions; `apply_chat_template` does not."""
+    lenient = tokenizer_of(LENIENT)
+    data = loaded("json", as_played.fine_tune / "m.sft.trl.jsonl", tmp_path)
+    assert {example["prompt"][-1]["role"] for example in data} == {"system", "user"}
+    assert all("name" not in m or m["name"] for example in data for m in example["prompt"] if m["role"] == "user")
+    for example in data:
+        prompt = trl._tokenize(lenient, example["prompt"], add_generation_prompt=True)["input_ids"]
+        whole = trl._tokenize(lenient, example["prompt"] + example["completion"])["input_ids"]
+        assert trl.common_prefix_length(prompt, whole) == len(prompt) < len(whole)
 
 
 def test_trl_takes_what_expert_iteration_selected(
@@ -180,9 +225,7 @@ def test_trl_takes_what_expert_iteration_selected(
 ) -> None:
     for path in selected["trl"]:
         for example in loaded("json", path, tmp_path):
-            assert trl.is_conversational(example)
-            text = trl.maybe_apply_chat_template(example, tokenizer)["text"]
-            assert all(message["content"] in text for message in example["messages"])
+            assert learns_the_completion_alone(trl, example, tokenizer)
 
 
 def test_trl_takes_the_preferences_of_malt(

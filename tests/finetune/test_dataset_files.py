@@ -13,7 +13,6 @@ import pytest
 from runner.finetune.examples import Preference, Source
 from runner.finetune.files import DatasetFiles, in_validation
 from runner.finetune.formats import FORMATS
-from runner.prompts.chat_format import alternating
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.load import load_spec
@@ -28,6 +27,7 @@ DEBATE: dict[str, Any] = {
     "prompts": "prompts/code_validation/debate",
     "agents": {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
 }
+VERDICTS = [{"role": "assistant", "content": f"Decision: {verdict}"} for verdict in ("accept", "reject")]
 UNDECIDED = "I have checked it.\n\nDecision: undecided"
 
 
@@ -45,10 +45,11 @@ def test_an_answer_that_could_not_be_parsed_is_not_learnt(tmp_path: Path) -> Non
     agents = run / "fine_tune" / "agents"
     own = [turn for example in json_lines(agents / "verifier.sft.jsonl") for turn in turns(example)]
     assert {turn["content"] == UNDECIDED for turn in own} == {True, False}
-    assert all(turn.get("weight") == (0 if turn["content"] == UNDECIDED else None) for turn in own)
-    cut = [turn for example in json_lines(agents / "verifier.sft.trl.jsonl") for turn in turns(example)]
-    assert cut
-    assert all(set(turn) == {"role", "content"} and turn["content"] != UNDECIDED for turn in cut)
+    assert all(turn.get("weight") == 0 for turn in own if turn["content"] == UNDECIDED)
+    learnt = [turn for line in json_lines(agents / "verifier.sft.trl.jsonl") for turn in line["completion"]]
+    assert learnt
+    assert all(set(turn) == {"role", "content"} and turn["content"] != UNDECIDED for turn in learnt)
+    assert Counter(turn["content"] for turn in own if "weight" not in turn) == Counter(t["content"] for t in learnt)
     # A prover may say what it likes: no verdict is read from it.
     provers = [turn for example in json_lines(agents / "prover.sft.jsonl") for turn in turns(example)]
     assert not any("weight" in turn for turn in provers)
@@ -60,8 +61,8 @@ def test_an_answer_cut_at_the_token_limit_is_not_learnt(tmp_path: Path) -> None:
     cut = {c["raw_message"] for c in table(run, "completions") if c["finish_reason"] == "length"}
     for agent in ("verifier", "prover"):
         found = [turn for e in json_lines(run / "fine_tune" / "agents" / f"{agent}.sft.jsonl") for turn in turns(e)]
-        assert any("weight" in turn for turn in found)
-        assert all((turn.get("weight") == 0) == (turn["content"] in cut) for turn in found)
+        assert any(turn["content"] in cut for turn in found)
+        assert all(turn.get("weight") == 0 for turn in found if turn["content"] in cut)
 
 
 def test_a_label_in_the_place_of_a_bad_answer_may_be_learnt(tmp_path: Path) -> None:
@@ -75,19 +76,22 @@ def test_a_label_in_the_place_of_a_bad_answer_may_be_learnt(tmp_path: Path) -> N
     assert examples
     for example in examples:
         *before, last = turns(example)
-        assert "weight" not in last
+        assert last in VERDICTS
         assert all(turn["weight"] == 0 for turn in before)
 
 
 # Debates
 
 
-def test_roles_alternate_in_a_debate_for_trl(tmp_path: Path) -> None:
-    run = played(spec_file(tmp_path, **DEBATE), tmp_path / "results").folder.path
+def test_roles_alternate_where_a_debate_is_written_so(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, fine_tune={"chat_format": "alternating"}, **DEBATE)
+    run = played(path, tmp_path / "results").folder.path
+    report = json.loads((run / "fine_tune" / "report.json").read_text())
+    assert {(row["chat_format"], row["as_played"]) for row in report} == {("alternating", False)}
     both = 0
     for path in (run / "fine_tune").rglob("*.sft.trl.jsonl"):
-        for example in json_lines(path):
-            chat = example["messages"]
+        for example in (line for line in json_lines(path) if "prompt" in line):
+            chat = [*example["prompt"], *example["completion"]]
             roles = [message["role"] for message in chat]
             assert roles[0] == "user" or roles[:2] == ["system", "user"]
             assert all(one != two for one, two in pairwise(roles))
@@ -100,13 +104,16 @@ def test_roles_alternate_in_a_debate_for_trl(tmp_path: Path) -> None:
 
 def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: Path) -> None:
     with serving(faults={"bad_decision": 0.1, "length": 0.1}) as server:
-        path = spec_file(tmp_path, server.base_url, fine_tune={"formats": ["verl"]})
+        named = {"m": {"chat_format": "openai"}}
+        path = spec_file(tmp_path, server.base_url, models=named, fine_tune={"formats": ["verl"]})
         folder = played(path, tmp_path / "results").folder
     reconstructor = Reconstructor(folder, saved_plan(folder))
     asked = {}
     for request in reconstructor.requests():
         sample = request.sample
-        asked[sample.datapoint, sample.agent, sample.round] = [dict(m) for m in alternating(request.messages)]
+        # Parquet has one type for all messages: who has no name has a null.
+        chat = [{**message, "name": message.get("name")} for message in request.messages]
+        asked[sample.datapoint, sample.agent, sample.round] = chat
     rollouts = {rollout.job.rollout_id: rollout for rollout in reconstructor.rollouts()}
     reconstructor.close()
     for agent in ("verifier", "prover"):

@@ -15,6 +15,7 @@ from runner.finetune.dedup import DedupIndex, ScopedDedup
 from runner.finetune.example_file import ExampleFile, trace_of
 from runner.finetune.examples import Example, Preference, RlTurn, Source, Supervised
 from runner.finetune.formats import FORMATS, Format
+from runner.models.settings import ModelSettings
 from runner.prompts.chat_format import alternating
 from tests.support.files import json_lines, parquet_rows
 
@@ -116,21 +117,29 @@ def test_openai_keeps_the_names() -> None:
     assert FORMATS["openai", "sft"].line(Supervised(CHAT)) == {"messages": CHAT}
 
 
-def test_trl_cuts_before_what_must_not_be_learnt() -> None:
+def test_trl_learns_each_turn_after_its_own_prompt() -> None:
     format_ = FORMATS["trl", "sft"]
-    example = Supervised(LONGER, frozenset({4}))
-    assert format_.problem(example) is None
-    assert format_.line(example) == format_.line(Supervised(CHAT))
+    found = list(format_.examples([Supervised(LONGER, rounds={2: 0, 4: 2})]))
+    assert [format_.problem(example) for example in found] == [None, None]
+    assert [(format_.line(example), example.round) for example in found] == [
+        ({"prompt": PROMPT, "completion": [CHAT[2]]}, 0),
+        ({"prompt": LONGER[:4], "completion": [LONGER[4]]}, 2),
+    ]
 
 
-def test_trl_leaves_out_a_chat_whose_first_turn_must_not_be_learnt() -> None:
-    assert FORMATS["trl", "sft"].problem(Supervised(LONGER, frozenset({2}))) == "no turn that may be learnt"
+def test_what_must_not_be_learnt_is_a_prompt_for_trl_and_never_a_completion() -> None:
+    format_ = FORMATS["trl", "sft"]
+    (last,) = format_.examples([Supervised(LONGER, frozenset({2}))])
+    assert format_.line(last) == {"prompt": LONGER[:4], "completion": [LONGER[4]]}
+    (nothing,) = format_.examples([Supervised(LONGER, frozenset({2, 4}))])
+    assert format_.problem(nothing) == "no turn that may be learnt"
 
 
-def test_what_is_cut_off_may_be_anything() -> None:
-    example = Supervised([*CHAT, said("user", ""), said("assistant", "</s>")], frozenset({4}))
-    assert FORMATS["trl", "sft"].problem(example) is None
-    assert FORMATS["openai", "sft"].problem(example) == "empty content"
+def test_what_comes_after_a_turn_that_trl_learns_may_be_anything() -> None:
+    chat = Supervised([*CHAT, said("user", ""), said("assistant", "</s>")], frozenset({4}))
+    (first,) = FORMATS["trl", "sft"].examples([chat])
+    assert FORMATS["trl", "sft"].problem(first) is None
+    assert FORMATS["openai", "sft"].problem(chat) == "empty content"
 
 
 # Alternation
@@ -168,15 +177,17 @@ def test_merging_leaves_the_chat_that_it_was_given_alone() -> None:
     assert json.dumps(LONGER) == before
 
 
-@pytest.mark.parametrize("key", [("trl", "dpo"), ("verl", "rl")], ids=str)
+@pytest.mark.parametrize("key", [("trl", "sft"), ("trl", "dpo"), ("verl", "rl")], ids=str)
 def test_a_prompt_ends_with_somebody_else(key: tuple[str, str]) -> None:
     def problem(prompt: Any) -> str | None:
+        if key[1] == "sft":
+            return FORMATS[key].problem(Supervised([*prompt, CHAT[2]]))
         dpo = key[1] == "dpo"
         return FORMATS[key].problem(Preference(prompt, "a", "b") if dpo else RlTurn(prompt, "a", 1.0, 1, "p1"))
 
     assert problem(PROMPT) is None
     assert problem(CHAT[:1]) is None
-    assert problem(CHAT) == "the prompt ends with the assistant's own message"
+    assert str(problem(CHAT)).startswith("the prompt ends with the assistant's own message; --chat-format alternating")
     assert problem([CHAT[2], *CHAT[1:2]]) == "the chat begins with the assistant"
     assert problem([]) == "no prompt"
 
@@ -200,9 +211,9 @@ def test_openai_preferences_have_one_assistant_message_in_each_output() -> None:
     }
 
 
-def test_trl_preferences_are_conversational_with_names_in_the_text() -> None:
+def test_trl_preferences_are_conversational() -> None:
     assert FORMATS["trl", "dpo"].line(Preference(PROMPT, "good", "bad")) == {
-        "prompt": [CHAT[0], said("user", "Expert: It is right.")],
+        "prompt": PROMPT,
         "chosen": [said("assistant", "good")],
         "rejected": [said("assistant", "bad")],
     }
@@ -235,7 +246,7 @@ def test_a_row_for_verl_has_the_columns_of_verl(tmp_path: Path) -> None:
     (row,) = parquet_rows(tmp_path / "m.rl.parquet")
     assert row == {
         "data_source": "board/v1",
-        "prompt": [CHAT[0], said("user", "Expert: It is right.")],
+        "prompt": [{**CHAT[0], "name": None}, PROMPT[1]],
         "ability": "verifier",
         "reward_model": {"style": "rule", "ground_truth": 1},
         "reward": 0.25,
@@ -244,6 +255,16 @@ def test_a_row_for_verl_has_the_columns_of_verl(tmp_path: Path) -> None:
             "reward": 0.25, "response": "Why?", "datapoint_id": "p1",
         },
     }  # fmt: skip
+
+
+def test_no_message_has_a_null_for_a_name_where_none_stands_in_a_field(tmp_path: Path) -> None:
+    for changes in ({"chat_format": "alternating"}, {"chat_format": "openai", "send_name": False}):
+        format_ = FORMATS["verl", "rl"].for_settings(ModelSettings(**changes))
+        file = ExampleFile(tmp_path / "m.rl.parquet", format_)
+        assert file.add(RlTurn([CHAT[0], said("user", "Expert: It is right.")], "Why?", 1.0, 1, "p1"), SOURCE) is None
+        file.close()
+        (row,) = parquet_rows(tmp_path / "m.rl.parquet")
+        assert row["prompt"] == [CHAT[0], said("user", "Expert: It is right.")]
 
 
 # Files

@@ -70,7 +70,7 @@ def test_the_openai_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> No
         run = played(path, tmp_path / "results").folder.path
     said = {row["raw_message"] for row in table(run, "completions") if row["agent"] == "verifier"}
     examples = json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
-    assert len(examples) == 12
+    assert len(examples) > 12  # its instructions count the questions that are left
     for example in examples:
         assert list(example) == ["messages"]
         messages = example["messages"]
@@ -78,26 +78,43 @@ def test_the_openai_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> No
         assert messages[-1]["role"] == "assistant"
         assert {m["content"] for m in messages if m["role"] == "assistant"} <= said
         assert all(m.get("name") == "Expert" for m in messages if m["role"] == "user")
-        assert all(set(m) <= {"role", "name", "content"} for m in messages)
+        assert all(set(m) <= {"role", "name", "content", "weight"} for m in messages)
+        assert [m.get("weight") for m in messages if m["role"] == "assistant"][-1] is None
 
 
-def test_the_trl_format_has_no_names_and_says_the_sender_in_the_text(tmp_path: Path) -> None:
-    fine_tune = played(spec_file(tmp_path), tmp_path / "results").folder.path / "fine_tune" / "agents"
-    ours, theirs = json_lines(fine_tune / "verifier.sft.jsonl"), json_lines(fine_tune / "verifier.sft.trl.jsonl")
-    assert len(ours) == len(theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        for message, plain in zip(one["messages"], other["messages"], strict=True):
-            assert set(plain) == {"role", "content"}
-            sender = f"{message['name']}: " if "name" in message else ""
-            assert plain["content"] == sender + message["content"]
+def test_an_export_in_another_chat_format_says_the_sender_in_the_text(tmp_path: Path) -> None:
+    run = played(spec_file(tmp_path, fine_tune=None), tmp_path / "results").folder.path
+    written = {}
+    for chat_format in ("openai", "alternating"):
+        done = nip_run_here(
+            "export", "tiny", "--format", "trl", "--chat-format", chat_format, "--agent", "verifier", "--json",
+            cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        rows = {row["file"]: row for row in json.loads(done.stdout)["files"]}
+        assert rows["m.sft.trl.jsonl"]["chat_format"] == chat_format
+        assert rows["m.sft.trl.jsonl"]["as_played"] == (chat_format == "openai")
+        written[chat_format] = json_lines(run / "fine_tune" / "export-trl" / "agents" / "verifier.sft.trl.jsonl")
+    texts = [
+        [message["content"] for line in lines for message in line["prompt"] if message["role"] == "user"]
+        for lines in written.values()
+    ]
+    named = [message for line in written["openai"] for message in line["prompt"] if "name" in message]
+    assert named
+    assert all(f"{message['name']}: {message['content']}" in "\n\n".join(texts[1]) for message in named)
+    assert not any("name" in message for line in written["alternating"] for message in line["prompt"])
 
 
 def test_the_label_replaces_guesses_and_no_message_of_a_prover(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"fine_tune": {"replace_verifier_guess_with_true_label": True, "formats": ["openai"]}}
     run = played(spec_file(tmp_path, **changes), tmp_path / "results").folder.path
-    labels = [row["y"] for row in table(run, "rollouts")]
-    last = [e["messages"][-1]["content"] for e in json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")]
-    assert last == [f"Decision: {'accept' if label else 'reject'}" for label in labels]
+    labels = {row["rollout_id"]: row["y"] for row in table(run, "rollouts")}
+    path = run / "fine_tune" / "agents" / "verifier.sft.jsonl"
+    last = {  # of the examples of one game, that of its last turn is the last
+        trace["rollout_id"]: example["messages"][-1]["content"]
+        for trace, example in zip(json_lines(path.with_name(path.name + ".trace.jsonl")), json_lines(path), strict=True)
+    }
+    assert last == {name: f"Decision: {'accept' if label else 'reject'}" for name, label in labels.items()}
     provers = json_lines(run / "fine_tune" / "agents" / "prover.sft.jsonl")
     assert not any("Decision:" in e["messages"][-1]["content"] for e in provers)
 
@@ -124,10 +141,12 @@ def test_only_right_verdicts_where_the_spec_says_so(tmp_path: Path) -> None:
         spec_file(tmp_path, fine_tune={"only_correct": True, "formats": ["openai"]}), tmp_path / "results"
     ).folder.path
     right = sum(row["correct"] for row in table(run, "rollouts"))
-    row = report(run)["agents/verifier.sft.jsonl"]
+    row = report(run)["agents/prover.sft.jsonl"]
+    silent = row["left_out"].get("the agent said nothing", 0)
     assert 0 < right < 12
-    assert (row["examples"], row["left_out"]) == (right, {"wrong verdict": 12 - right})
-    assert len(json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")) == right
+    assert (row["examples"], row["left_out"]["wrong verdict"]) == (right - silent, 12 - right)
+    trace = json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl.trace.jsonl")
+    assert len({line["rollout_id"] for line in trace}) == right
 
 
 @pytest.mark.parametrize(
@@ -169,18 +188,19 @@ def test_the_same_line_is_written_once(tmp_path: Path) -> None:
         run = played(path, tmp_path / "results", "rollouts.per_datapoint=3").folder.path
     written = (run / "fine_tune" / "agents" / "verifier.sft.jsonl").read_text().splitlines()
     row = report(run)["agents/verifier.sft.jsonl"]
-    assert (len(written), row["examples"], row["left_out"]) == (4, 4, {"duplicate line": 8})
-    assert len(set(written)) == 4
+    assert row["examples"] == len(written) == len(set(written)) >= 4
+    assert row["left_out"] == {"duplicate line": 2 * len(written)}
 
 
 def test_too_few_examples_are_no_file_and_the_run_says_why(tmp_path: Path) -> None:
-    path = spec_file(tmp_path, size=4, fine_tune={"min_examples": 10, "formats": ["openai"]})
+    path = spec_file(tmp_path, size=4, fine_tune={"min_examples": 50, "formats": ["openai"]})
     result = played(path, tmp_path / "results")
     assert not list((result.folder.path / "fine_tune").rglob("*.jsonl*"))
-    row = report(result.folder.path)["agents/verifier.sft.jsonl"]
+    row = report(result.folder.path)["agents/prover.sft.jsonl"]
     assert not row["written"]
-    assert "min_examples (10)" in row["why_not_written"]
-    assert any("fewer than" in note and "agents/verifier.sft.jsonl (4)" in note for note in result.notes)
+    assert "min_examples (50)" in row["why_not_written"]
+    few = f"agents/prover.sft.jsonl ({row['examples']})"
+    assert any("fewer than" in note and few in note for note in result.notes)
 
 
 def test_no_fine_tune_section_means_no_files(tmp_path: Path) -> None:
@@ -217,9 +237,8 @@ def test_an_export_can_be_another_choice_than_that_of_the_run(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     run = only_run(tmp_path / "results")
-    right = sum(row["correct"] for row in table(run, "rollouts"))
-    assert f"{right}" in done.stdout
-    assert "wrong verdict" in done.stdout
+    wrong = sum(not row["correct"] for row in table(run, "rollouts"))
+    assert f"{wrong} wrong verdict" in done.stdout
 
 
 def test_a_new_export_replaces_the_old_one_and_leaves_foreign_files_alone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import json_lines
 from tests.support.runs import derived_files, metric, played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -66,8 +67,10 @@ def test_a_failure_of_transport_is_never_a_verdict(tmp_path: Path) -> None:
         assert metric(result, name)["n"] == 40 - lost
     right = sum(row["correct"] is True for row in rows)
     assert metric(result, "accuracy")["value"] == pytest.approx(right / (40 - lost))
-    lines = (result.folder.path / "fine_tune" / "agents" / "verifier.sft.jsonl").read_text().splitlines()
-    assert len(lines) <= 40 - lost
+    failed = {row["rollout_id"] for row in rows if row["outcome"] == "transport_failed"}
+    trace = json_lines(result.folder.path / "fine_tune" / "agents" / "verifier.sft.jsonl.trace.jsonl")
+    assert trace
+    assert failed.isdisjoint(line["rollout_id"] for line in trace)
 
 
 def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> None:

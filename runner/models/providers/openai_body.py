@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import orjson
 
@@ -17,16 +16,19 @@ def request_body(settings: ModelSettings, messages: Sequence[ChatMessage], n: in
     `n` is the number of answers, where one call is to give those of several samples.
     """
     more = {} if n is None else {"n": n}
-    chat = messages if _is_plain(settings) else [_wire(message, settings) for message in messages]
+    chat = as_sent(settings, messages)
     return orjson.dumps({"model": settings.model, **settings.sampling(), **more, "messages": chat})
 
 
-def _is_plain(settings: ModelSettings) -> bool:
-    return settings.send_name and settings.system_role == "system"
+def as_sent(settings: ModelSettings, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """The messages of a request as the server gets them: with the group's role for instructions, perhaps no names."""
+    if settings.send_name and settings.system_role == "system":
+        return messages
+    return [_wire(message, settings) for message in messages]
 
 
-def _wire(message: ChatMessage, settings: ModelSettings) -> Mapping[str, Any]:
-    wire = {"role": settings.system_role if message["role"] == "system" else message["role"]}
+def _wire(message: ChatMessage, settings: ModelSettings) -> ChatMessage:
+    role = settings.system_role if message["role"] == "system" else message["role"]
     if settings.send_name and "name" in message:
-        wire["name"] = message["name"]
-    return {**wire, "content": message["content"]}
+        return {"role": role, "name": message["name"], "content": message["content"]}
+    return {"role": role, "content": message["content"]}
