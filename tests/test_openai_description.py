@@ -125,7 +125,7 @@ def test_every_request_is_as_the_description_says_whatever_a_spec_sets() -> None
 def test_batches_their_lines_and_the_examples_of_a_run_are_as_the_description_says(
     tmp_path: Path, protocol: str
 ) -> None:
-    model = {"batch": True, "batch_wait": 0.02, "batch_poll": 0.02, "temperature": 0.5}
+    model = {"chat_format": "openai", "batch": True, "batch_wait": 0.02, "batch_poll": 0.02, "temperature": 0.5}
     with providing(record=10_000) as provider:
         spec = spec_file(
             tmp_path, provider.base_url, size=4, models={"m": model}, prompts=f"prompts/code_validation/{protocol}",

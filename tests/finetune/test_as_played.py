@@ -90,7 +90,7 @@ class Asked:
         self.received = {canonical(json.loads(request["body"])["messages"]) for request in bodies}
         self.hashes: dict[tuple[str, str], dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for record in journal_records(run):
-            if record["kind"] == "call":
+            if record["kind"] == "call" and "asked" in record:  # a part of another's answer was asked as that was
                 datapoint, _, round_, agent, _ = record["sample"]
                 self.hashes[datapoint, agent][round_].add(record["asked"][1])
 

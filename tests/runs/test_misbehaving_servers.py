@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from runner.errors import NipRunError, ProviderRefusal, TransientError
+from runner.models.answers import choices_of
 from runner.models.base import Completion, Request
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
@@ -160,11 +161,12 @@ def spec_at(folder: Path, server: Loopback, row: str, **changes: Any) -> Path:
     )
 
 
-def text_of(record: dict[str, Any]) -> str:
+def text_of(record: dict[str, Any]) -> str | None:
     """What an answer says, by its record."""
+    if "choices" in record:  # an answer that came as an error
+        return None
     body = record["answer"] if "answer" in record else json.loads(record["answer_text"])
-    text: str = body["choices"][0]["message"]["content"]
-    return text
+    return choices_of(body)[0].text
 
 
 def without_the_key(data: bytes, name: str) -> None:

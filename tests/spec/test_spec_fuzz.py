@@ -26,4 +26,4 @@ def test_no_spec_is_a_fault_of_the_program(tmp_path: Path, tmp_path_factory: pyt
     one()
     assert reached.examples >= 30
     assert reached.steps["yaml"] > reached.examples // 2, reached.lines()
-    assert reached.steps["planned"] > reached.examples // 20, reached.lines()
+    assert reached.steps["planned"] >= reached.examples // 20, reached.lines()
