@@ -27,6 +27,7 @@ from runner.protocols.game import Reply, Round
 from runner.protocols.parse import Parsed, parse_answer, verdict_span
 from runner.protocols.protocol import Decision, Protocol
 from runner.spec.experiment import AgentSettings, Experiment
+from runner.text import comma_join, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,17 @@ class Agent:
 
     Raises:
         TypeError: `protocol_handler` is no protocol.
-        ValueError: it is a protocol other than the spec's.
+        ValueError: it is a protocol other than the spec's, or the spec has no agent of this name.
     """
 
     def __init__(
         self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
     ) -> None:
+        _check_name(agent_name, hyper_params)
         self.hyper_params = hyper_params
         self.settings = settings
         self.agent_name = agent_name
-        self.protocol_handler = _of_spec(protocol_handler, hyper_params, agent_name)
+        self.protocol_handler = _of_spec(protocol_handler, hyper_params)
         self.agent_params: AgentSettings = hyper_params.agents[agent_name]
         self.model_group = self.agent_params.model
         self.model_settings = hyper_params.models[self.model_group]
@@ -255,7 +257,19 @@ class Agent:
         return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
 
 
-def _of_spec(handler: object, hyper_params: Experiment, agent_name: str) -> Protocol:
+def _check_name(agent_name: str, hyper_params: Experiment) -> None:
+    """Refuse an agent that the spec does not have.
+
+    Raises:
+        ValueError: naming the nearest, or else all that there are.
+    """
+    known = list(hyper_params.agents)
+    if agent_name not in known:
+        hint = did_you_mean(agent_name, known) or f"; the spec's agents are {comma_join(known)}"
+        raise ValueError(f"no agent {agent_name!r}{hint}")
+
+
+def _of_spec(handler: object, hyper_params: Experiment) -> Protocol:
     """The protocol that an agent is given, which must be that of its spec as far as the spec says.
 
     Raises:
@@ -265,7 +279,7 @@ def _of_spec(handler: object, hyper_params: Experiment, agent_name: str) -> Prot
     if not isinstance(handler, Protocol):
         shown = reprlib.repr(handler)
         raise TypeError(f"protocol_handler is {shown}, not a Protocol; give the loaded spec's own, spec.protocol")
-    wrong = list(_not_of_spec(handler, hyper_params, agent_name))
+    wrong = list(_not_of_spec(handler, hyper_params))
     if wrong:
         raise ValueError(
             f"protocol_handler is the protocol {handler.name!r}, which is not the spec's: {'; '.join(wrong)}; give the "
@@ -274,12 +288,12 @@ def _of_spec(handler: object, hyper_params: Experiment, agent_name: str) -> Prot
     return handler
 
 
-def _not_of_spec(handler: Protocol, hyper_params: Experiment, agent_name: str) -> Iterator[str]:
+def _not_of_spec(handler: Protocol, hyper_params: Experiment) -> Iterator[str]:
     said = hyper_params.protocol
     is_other = not said.use.endswith((".yaml", ".yml")) and said.use != handler.name
     if is_other:
         yield f"the spec plays {said.use!r}"
-    for name in dict.fromkeys((agent_name, *hyper_params.agents)):
+    for name in hyper_params.agents:
         if name not in handler.agent_names:
             yield f"it has no agent {name!r}"
     for name in [] if is_other else changed(said):

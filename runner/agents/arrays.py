@@ -137,38 +137,36 @@ def timesteps(
         ValueError: a column has the name of a key of a step.
     """
     length, played = protocol.max_message_rounds, len(rounds)
-    index = np.arange(length)
-    decided = bool(rounds) and rounds[-1].decision != Decision.NONE and played >= protocol.min_message_rounds
-    over = index >= played - 1
     full = arrays_from_rounds(protocol, rounds)
     fixed = {} if datapoint is None else _of_datapoint(datapoint, seed, length)
     agents = _actions(protocol, rounds, full["raw_message_history"])
-    padding = index >= played
-
-    def state(round_: Array, over: Array) -> dict[str, Any]:
-        return {
-            **fixed,
-            **{name: _until(array, round_) for name, array in full.items()},
-            "round": round_,
-            "padding": over,
-            "done": over & decided,
-            "terminated": over & (not decided),
-        }
-
-    def done(over: Array) -> Array:
-        return np.repeat((over & decided)[:, None], len(protocol.agent_names), axis=1)
-
+    index = np.arange(length)
+    decided = bool(rounds) and rounds[-1].decision != Decision.NONE and played >= protocol.min_message_rounds
+    before, after = (_states(full, at, played, decided=decided) for at in (index, index + 1))
+    done = {"done": of_each_agent(protocol, after["done"]), "reward": agents["reward"]}
     return NestedArrayDict(
         {
-            **state(np.minimum(index, played), padding),
-            "agents": {**agents, "done": done(padding)},
-            "next": {
-                **state(np.minimum(index + 1, played), over),
-                "agents": {"done": done(over), "reward": agents["reward"]},
-            },
+            **fixed,
+            **before,
+            "agents": {**agents, "done": of_each_agent(protocol, before["done"])},
+            "next": {**fixed, **after, "agents": done},
         },
         (length,),
     )
+
+
+def _states(full: Mapping[str, Array], at: Array, played: int, *, decided: bool) -> dict[str, Array]:
+    """Where a game of so many rounds stands before each of these rounds: its histories until then, and its end."""
+    round_, over = np.minimum(at, played), at >= played
+    histories = {name: _until(array, round_) for name, array in full.items()}
+    return {
+        **histories, "round": round_, "padding": over, "done": over & decided, "terminated": over & (not decided),
+    }  # fmt: skip
+
+
+def of_each_agent(protocol: Protocol, done: Array) -> Array:
+    """What holds of a game (game) as it holds of each of its agents (game agent)."""
+    return np.repeat(done[:, None], len(protocol.agent_names), axis=1)
 
 
 def _of_datapoint(datapoint: Datapoint, seed: int, length: int) -> dict[str, Array]:

@@ -19,6 +19,7 @@ from runner.agents.arrays import (
     empty_histories,
     is_missing,
     objects,
+    of_each_agent,
     rounds_from_arrays,
     write_round,
 )
@@ -30,7 +31,7 @@ from runner.hashing import derived_seed
 from runner.prompts.chat import ChatMessage
 from runner.protocols.game import Played, Reply, Round, play
 from runner.protocols.protocol import Decision, Protocol
-from runner.text import comma_join
+from runner.text import comma_join, did_you_mean
 
 _LABELS = ("y", "label")
 _IDS = ("datapoint_id", "id")
@@ -39,14 +40,21 @@ _REPLIED = ("message", "raw_message", "decision", "retry_count", "token_limit")
 
 
 class Step(NamedTuple):
-    """What a step of a batch of games comes to."""
+    """What a step of a batch of games comes to. The original calls the second `done`, as the arrays call a decision."""
 
     arrays: NestedArrayDict
     """Of the next turn. `done` says of a game that it was decided, `terminated` that its rounds ran out."""
-    done: Array
-    """(...): whether the game is over, decided or terminated."""
+    over: Array
+    """(...): whether the game has ended, by a decision or with its rounds."""
     rewards: Array
     """(... agent): what the step paid, in the order of `protocol_handler.agent_names`."""
+
+
+class _Played(NamedTuple):
+    """One round of one game; and the game, where the round ended it."""
+
+    round: Round
+    ended: Played | None
 
 
 class Environment:
@@ -87,56 +95,61 @@ class Environment:
             ValueError: there is no datapoint, or no label; columns of several lengths, or with the name of a key of a
                 step.
         """
-        given: Mapping[str, Any] = {}
-        if isinstance(datapoints, (Mapping, NestedArrayDict)):
-            points, given = _points_of(datapoints)
-        else:
-            points = list(datapoints.datapoints if isinstance(datapoints, Dataset) else datapoints)
+        points, given = _points_of(datapoints)
         if not points:
             raise ValueError("there is no datapoint to play")
-        columns = list(points[0].columns)
+        columns, size = list(points[0].columns), len(points)
         check_columns(columns)
-        size, agents = len(points), len(self.protocol_handler.agent_names)
-        seeds = [derived_seed("rollout", self.seed, point.id, repeat) for point in points]
-        numbers = {
-            "seed": seed if seed is not None else given.get("seed", seeds),
-            "prover_stance": prover_stance
-            if prover_stance is not None
-            else given.get("prover_stance", [point.prover_stance for point in points]),
-            "y": [point.label for point in points],
-            "round": 0,
-        }
+        here = {"seed": seed, "prover_stance": prover_stance}
+        given = {**given, **{name: value for name, value in here.items() if value is not None}}
         return NestedArrayDict(
             {
                 **{name: objects([point.columns[name] for point in points]) for name in columns},
-                **{name: np.broadcast_to(np.asarray(value, np.int64), size).copy() for name, value in numbers.items()},
+                **self._numbers(points, given, repeat),
                 "datapoint_id": objects([point.id for point in points]),
                 **empty_histories(self.protocol_handler, (size,)),
                 **{name: np.zeros(size, dtype=bool) for name in _OVER},
-                "agents": {"done": np.zeros((size, agents), dtype=bool)},
+                "agents": {"done": of_each_agent(self.protocol_handler, np.zeros(size, dtype=bool))},
             },
             (size,),
         )
 
+    def _numbers(self, points: Sequence[Datapoint], given: Mapping[str, Any], repeat: int) -> dict[str, Array]:
+        """The seeds, stances and labels of first turns, (game); the run's own where none are given."""
+        numbers = {
+            "seed": [derived_seed("rollout", self.seed, point.id, repeat) for point in points],
+            "prover_stance": [point.prover_stance for point in points],
+            **given,
+            "y": [point.label for point in points],
+            "round": 0,
+        }
+        return {name: np.broadcast_to(np.asarray(n, np.int64), len(points)).copy() for name, n in numbers.items()}
+
     def add_replies(self, arrays: NestedArrayDict, replies: Mapping[str, NestedArrayDict]) -> NestedArrayDict:
-        """Put what each agent's `forward` gave under `agents`, one agent beside the other; needs all of them.
+        """The timestep that `step` takes: a copy of the arrays, with what each agent's `forward` gave under `agents`.
 
         Raises:
-            KeyError: an agent is missing.
+            ValueError: an agent's reply is missing, or there is one of an agent that the protocol does not have.
         """
-        axis = len(arrays.batch_size)
         names = self.protocol_handler.agent_names
+        missing = [name for name in names if name not in replies]
+        wrong = [f"{name!r}{did_you_mean(name, missing or names)}" for name in replies if name not in names]
+        if missing or wrong:
+            said = [f"no reply of {comma_join(missing)}"] * bool(missing) + [f"no agent {word}" for word in wrong]
+            raise ValueError(f"{'; '.join(said)}; give what the forward of each agent gave, by the agent's name")
+        timestep = NestedArrayDict(dict(arrays.items()), arrays.batch_size)
+        axis = len(arrays.batch_size)
         for key in replies[names[0]]:
-            arrays["agents", key] = np.stack([replies[name][key] for name in names], axis=axis)
-        return arrays
+            timestep["agents", key] = np.stack([replies[name][key] for name in names], axis=axis)
+        return timestep
 
     def step(self, arrays: NestedArrayDict) -> Step:
         """Play one round of each game that is not over.
 
         `arrays` are those of the turn, with the agents' actions under `agents`: `raw_message` and `decision`
-        (... agent), `message`, `retry_count` and `token_limit` (... agent channel); see `add_replies`. They become a
-        whole timestep: `agents`/`decision` is the one that counts where the protocol forces one, and 0 where the game
-        was over; `next` has the state after the step.
+        (... agent), `message`, `retry_count` and `token_limit` (... agent channel): see `add_replies`. They are changed,
+        into a whole timestep. `agents`/`decision` is the one that counts where the protocol forces one, and 0
+        where the game was over; `next` has the state after the step.
 
         Raises:
             ValueError: there are no actions, an agent that has to speak says nothing, or a game has no such round.
@@ -148,37 +161,49 @@ class Environment:
             raise ValueError(
                 f"no {comma_join(missing)} under 'agents'; add what each agent's forward gave: add_replies"
             )
-        shape, agents = arrays.batch_size, self.protocol_handler.agent_names
-        flat = arrays.reshape(math.prod(shape))
-        size = math.prod(shape)
-        after = {name: flat[name].copy() for name in (*HISTORIES, "round", *_OVER)}
-        decision = flat["agents", "decision"].copy()
-        rewards = np.zeros((size, len(agents)), dtype=np.float64)
-        for index in range(size):
-            if is_padding(flat, index):
-                decision[index] = 0
-                continue
-            played, ended = self._play_round(flat, index)
-            round_ = int(flat["round"][index])
-            write_round(self.protocol_handler, {name: after[name][index] for name in HISTORIES}, round_, played)
-            after["round"][index] = round_ + 1
-            decision[index, agents.index(self.protocol_handler.verifier_name)] = played.decision
-            rewards[index] = [played.rewards.get(agent, 0.0) for agent in agents]
-            if ended is not None:
-                after["padding"][index] = True
-                after["done"][index], after["terminated"][index] = ended.decided, ended.terminated
-        done = np.repeat(after["done"][:, None], len(agents), axis=1)
-        same = {name: flat[name] for name in flat if name not in ("agents", "next", *after)}
-        following = NestedArrayDict({**same, **after, "agents": {"done": done}}, (size,)).reshape(*shape)
-        rewards = rewards.reshape(*shape, len(agents))
-        arrays["agents", "decision"] = decision.reshape(*shape, len(agents))
+        shape, size = arrays.batch_size, math.prod(arrays.batch_size)
+        flat = arrays.reshape(size)
+        played = [None if is_padding(flat, index) else self._play_round(flat, index) for index in range(size)]
+        following = self._following(flat, played).reshape(*shape)
+        decision, rewards = (
+            array.reshape(*shape, array.shape[-1]) for array in self._decision_and_rewards(flat, played)
+        )
+        arrays["agents", "decision"] = decision
         arrays["agents", "reward"] = rewards
         arrays["next"] = following
         arrays["next", "agents", "reward"] = rewards
         return Step(following, following["padding"], rewards)
 
-    def _play_round(self, flat: NestedArrayDict, index: int) -> tuple[Round, Played | None]:
-        """One round of one game; and the game, where it ended it."""
+    def _following(self, flat: NestedArrayDict, played: Sequence[_Played | None]) -> NestedArrayDict:
+        """The arrays of the next turn (game), after what was played of each game (None: it was over)."""
+        after = {name: flat[name].copy() for name in (*HISTORIES, "round", *_OVER)}
+        for index, one in enumerate(played):
+            if one is None:
+                continue
+            round_, ended = int(flat["round"][index]), one.ended
+            write_round(self.protocol_handler, {name: after[name][index] for name in HISTORIES}, round_, one.round)
+            after["round"][index] = round_ + 1
+            if ended is not None:
+                after["padding"][index] = True
+                after["done"][index], after["terminated"][index] = ended.decided, ended.terminated
+        same = {name: flat[name] for name in flat if name not in ("agents", "next", *after)}
+        done = of_each_agent(self.protocol_handler, after["done"])
+        return NestedArrayDict({**same, **after, "agents": {"done": done}}, flat.batch_size)
+
+    def _decision_and_rewards(self, flat: NestedArrayDict, played: Sequence[_Played | None]) -> tuple[Array, Array]:
+        """What counted and what was paid in this step, each (game agent); 0 where the game was over."""
+        agents = self.protocol_handler.agent_names
+        decision = flat["agents", "decision"].copy()
+        rewards = np.zeros((len(played), len(agents)), dtype=np.float64)
+        for index, one in enumerate(played):
+            if one is None:
+                decision[index] = 0
+                continue
+            decision[index, agents.index(self.protocol_handler.verifier_name)] = one.round.decision
+            rewards[index] = [one.round.rewards.get(agent, 0.0) for agent in agents]
+        return decision, rewards
+
+    def _play_round(self, flat: NestedArrayDict, index: int) -> _Played:
         protocol, round_, seed = self.protocol_handler, int(flat["round"][index]), int(flat["seed"][index])
         check_round(protocol, round_)
         rounds = rounds_from_arrays(protocol, *(flat[name][index][:round_] for name in HISTORIES))
@@ -198,9 +223,8 @@ class Environment:
                 turn = game.send(replies)
             except StopIteration as end:
                 ended = end.value
-        played = (turn if ended is None else ended).rounds[round_]
         game.close()
-        return played, ended
+        return _Played((turn if ended is None else ended).rounds[round_], ended)
 
     def _replies(self, actions: NestedArrayDict, index: int, round_: int, seed: int) -> dict[str, Reply]:
         """What the agents said to one game's turn."""
@@ -241,7 +265,30 @@ class Environment:
         return said
 
 
-def _points_of(given: Mapping[str, Any] | NestedArrayDict) -> tuple[list[Datapoint], Mapping[str, Any]]:
+def width_of(environment: object) -> int | None:
+    """How many messages a prompt of an environment's games has; None without one.
+
+    Raises:
+        TypeError: it is no Environment.
+    """
+    if environment is None:
+        return None
+    if not isinstance(environment, Environment):
+        shown = reprlib.repr(environment)
+        raise TypeError(f"environment is {shown}, not an Environment; give Environment(spec.protocol), or nothing")
+    return environment.max_prompt_messages
+
+
+def _points_of(
+    given: Dataset | Sequence[Datapoint] | Mapping[str, Any] | NestedArrayDict,
+) -> tuple[list[Datapoint], Mapping[str, Any]]:
+    """The datapoints; and the seeds and stances that were given among their columns."""
+    if isinstance(given, Dataset):
+        return list(given.datapoints), {}
+    return _points_of_columns(given) if isinstance(given, (Mapping, NestedArrayDict)) else (list(given), {})
+
+
+def _points_of_columns(given: Mapping[str, Any] | NestedArrayDict) -> tuple[list[Datapoint], Mapping[str, Any]]:
     """Columns by name as datapoints, and the seeds and stances among them."""
     columns = {name: list(values) for name, values in given.items()}
     lengths = {name: len(values) for name, values in columns.items()}

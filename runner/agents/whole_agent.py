@@ -124,26 +124,24 @@ class OpenAiWholeAgent(DirectAgent):
         Out: `message` (... channel), `raw_message` and `decision` (...), `prompt` (... message field) with the
         fields role, name and content, `retry_count` and `token_limit` (... channel), the same in every channel. Where
         the agent does not speak, and where `padding` (...) says that the game is over, the messages are None and the
-        decision is 2. With an `environment` all prompts have as many messages as its games can need.
+        decision is 2. With an `environment` all prompts have as many messages as its games can need, else as many as
+        the longest has.
 
         Raises:
+            TypeError: `environment` is no Environment.
             ValueError: a game has no such round.
             GenerationError, CallError, ProviderRefusal: the first that any game of the batch raised.
         """
+        from runner.agents.environment import width_of
         from runner.agents.observations import actions, turn_of
 
+        width = width_of(environment)
         shape = data.batch_size
         flat = data.reshape(math.prod(shape))
         turns = [turn_of(self.protocol_handler, flat, index) for index in range(flat.batch_size[0])]
         chats = [self.prompt(turn) if turn is not None and self._speaks_at(turn) else [] for turn in turns]
         replies = run_sync(lambda: self._respond_all(turns, chats)) if any(chats) else [None] * len(chats)
-        width = getattr(environment, "max_prompt_messages", None)
         return actions(self.protocol_handler, chats, replies, width).reshape(*shape)
-
-    def _observation(self, flat: NestedArrayDict, index: int) -> Observation:
-        from runner.agents.observations import observation_of
-
-        return observation_of(self.protocol_handler, flat, index)
 
     # Fine-tuning
 

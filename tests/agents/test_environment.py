@@ -43,13 +43,13 @@ def stepped(agents: Mapping[str, OpenAiWholeAgent], environment: Environment, fi
     """Every step of a batch of games, one a round."""
     steps, arrays = [], first
     for _ in range(environment.protocol_handler.max_message_rounds):
-        environment.add_replies(arrays, {name: agent(arrays, environment) for name, agent in agents.items()})
-        following, done, rewards = environment.step(arrays)
-        assert done.tolist() == (following["done"] | following["terminated"]).tolist()
-        assert rewards is arrays["next", "agents", "reward"]
-        steps.append(arrays)
-        arrays = following
-    assert done.all()
+        replies = {name: agent(arrays, environment) for name, agent in agents.items()}
+        timestep = environment.add_replies(arrays, replies)
+        arrays, over, rewards = environment.step(timestep)
+        assert over.tolist() == (arrays["done"] | arrays["terminated"]).tolist()
+        assert rewards is timestep["next", "agents", "reward"]
+        steps.append(timestep)
+    assert over.all()
     return steps
 
 
@@ -187,9 +187,33 @@ def test_who_speaks_out_of_turn_or_not_at_all_is_named() -> None:
         environment.step(arrays)
 
 
+def test_replies_are_added_to_a_copy_and_a_missing_or_misspelt_one_is_named() -> None:
+    protocol = load_protocol("nip")
+    environment = Environment(protocol)
+    arrays, reply = environment.reset({"y": [1]}), NestedArrayDict({"raw_message": ["Why?"]})
+    timestep = environment.add_replies(arrays, dict.fromkeys(protocol.agent_names, reply))
+    assert timestep["agents", "raw_message"].tolist() == [["Why?", "Why?"]]
+    assert ("agents", "raw_message") not in arrays
+    with pytest.raises(ValueError, match=r"^no reply of prover, verifier; give what the forward of each agent"):
+        environment.add_replies(arrays, {})
+    with pytest.raises(ValueError, match=r"^no reply of verifier; no agent 'verifer'; did you mean 'verifier'"):
+        environment.add_replies(arrays, {"prover": reply, "verifer": reply})
+
+
+def test_an_environment_that_is_none_is_refused(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "nip")
+    agent = OpenAiWholeAgent(spec.experiment, AgentRuntime(spec.prompts), "verifier", spec.protocol)
+    environment = Environment(spec.protocol)
+    arrays = environment.reset(spec.dataset)
+    assert agent(arrays)["prompt"].shape[1] == 1
+    assert agent(arrays, environment)["prompt"].shape[1] == environment.max_prompt_messages
+    with pytest.raises(TypeError, match=r"environment is Protocol.*, not an Environment; give"):
+        agent(arrays, spec.protocol)  # type: ignore[arg-type]
+
+
 def test_any_batch_shape_is_stepped() -> None:
     protocol = load_protocol("nip")
     arrays = turn(protocol, verifier="Why?").reshape(1, 1)
     step = Environment(protocol).step(arrays)
-    assert (step.arrays.batch_size, step.done.shape, step.rewards.shape) == ((1, 1), (1, 1), (1, 1, 2))
+    assert (step.arrays.batch_size, step.over.shape, step.rewards.shape) == ((1, 1), (1, 1), (1, 1, 2))
     assert arrays["next", "round"].tolist() == step.arrays["round"].tolist() == [[1]]

@@ -129,7 +129,8 @@ def test_a_step_of_a_game_by_hand_is_one_to_learn_from(tmp_path: Path) -> None:
     protocol = protocol_of(tmp_path, SILENT)
     agents, environment = agents_of(protocol), Environment(protocol)
     arrays = environment.reset([POINT])
-    environment.add_replies(arrays, {name: agent(arrays, environment) for name, agent in agents.items()})
+    replies = {name: agent(arrays, environment) for name, agent in agents.items()}
+    arrays = environment.add_replies(arrays, replies)
     environment.step(arrays)
     said = arrays["agents", "raw_message"][0, 1]
     assert chats(agents["verifier"], arrays) == [["S Is it?", said]]

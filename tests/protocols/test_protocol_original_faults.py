@@ -208,6 +208,18 @@ def test_a_protocol_that_is_not_the_specs_is_named(handler: Any, error: type[Exc
         bare_agent(nip, "verifier", 1, max_message_rounds=6, handler=handler)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("verifer", "^no agent 'verifer'; did you mean 'verifier'\\?$"),
+        ("judge", "^no agent 'judge'; the spec's agents are prover, verifier$"),
+    ],
+)
+def test_an_agent_that_the_spec_does_not_have_is_named_before_its_protocol(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        bare_agent(load_protocol("nip"), name, 1, handler=load_protocol("debate"))
+
+
 def test_rewards_that_differ_in_their_last_bits_are_a_tie() -> None:
     for reward, midpoint in ((0.7 + 0.1, 0.8), (0.3 * 3, 0.9), (0.3 - 0.1 - 0.2, 0.0), (-1.1 - 2.2, -3.3)):
         assert reward < midpoint

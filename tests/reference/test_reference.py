@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from runner.agents.arrays import NestedArrayDict, arrays_from_rounds, timesteps
+from runner.agents.observations import observation_of
 from runner.datasets.load import Datapoint
 from runner.errors import NipRunError
 from runner.hashing import hash_parity
@@ -160,7 +161,7 @@ def test_chats_are_the_originals(case: dict[str, Any]) -> None:
     ).reshape(1)
 
     def chat() -> Any:
-        observation = agent._observation(data, 0)
+        observation = observation_of(agent.protocol_handler, data, 0)
         if not case["ensure_last_message_is_assistant"] and not case["replace_last_message_with_true_label"]:
             return agent.prompt(observation)
         example = agent.fine_tune_example(
