@@ -147,9 +147,9 @@ class Environment:
         """Play one round of each game that is not over.
 
         `arrays` are those of the turn, with the agents' actions under `agents`: `raw_message` and `decision`
-        (... agent), `message`, `retry_count` and `token_limit` (... agent channel): see `add_replies`. They are changed,
-        into a whole timestep. `agents`/`decision` is the one that counts where the protocol forces one, and 0
-        where the game was over; `next` has the state after the step.
+        (... agent), `message`, `retry_count` and `token_limit` (... agent channel); see `add_replies`. They become a
+        whole timestep in place: `agents`/`decision` is the one that counts where the protocol forces one, and 0 where
+        the game was over; `next` has the state after the step.
 
         Raises:
             ValueError: there are no actions, an agent that has to speak says nothing, or a game has no such round.

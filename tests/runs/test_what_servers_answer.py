@@ -28,7 +28,7 @@ def outcomes(run: Path) -> dict[str, str]:
     return {row["datapoint_id"]: row["outcome"] for row in table(run, "rollouts")}
 
 
-@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.full), 8])
 def test_a_datapoint_whose_request_is_malformed_ends_its_game_alone(tmp_path: Path, concurrency: int) -> None:
     with serving(malformed=THIRD) as server:
         path = spec_file(tmp_path, server.base_url, size=8, **{**SOLO, "rollouts": {"concurrency": concurrency}})
@@ -71,8 +71,9 @@ def test_a_server_that_takes_no_request_any_more_stops_the_run(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "paid"), [("blank_length", True), ("null_length", True), ("cut_at_limit", False)]
-)  # fmt: skip
+    ("kind", "paid"),
+    [pytest.param("blank_length", True, marks=pytest.mark.full), ("null_length", True), ("cut_at_limit", False)],
+)
 def test_an_answer_cut_before_its_first_word_is_asked_for_again_and_no_message(
     tmp_path: Path, kind: str, *, paid: bool
 ) -> None:
@@ -109,15 +110,15 @@ def test_a_server_that_ignores_n_is_told_once(tmp_path: Path) -> None:
     assert (only_run(tmp_path / "r") / "run.log").read_text("utf-8").count("ignores `n`") == 1
 
 
-@pytest.mark.parametrize("repeated", [True, False])
+@pytest.mark.parametrize("repeated", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_one_answer_to_each_repeat_or_retry_under_a_fixed_seed_is_told_once(tmp_path: Path, *, repeated: bool) -> None:
     """The server answers by the request's bytes, as one that heeds the seed does."""
     more: dict[str, Any] = (
         {"rollouts": {"per_datapoint": 3}} if repeated else {"retry": {"invalid_response": {"attempts": 2}}}
     )
     with serving(kind=None if repeated else "bad_decision") as server:
-        path = spec_file(tmp_path, server.base_url, size=4, **{**SOLO, "models": {"m": {"seed": 3}}, **more})
+        path = spec_file(tmp_path, server.base_url, size=2, **{**SOLO, "models": {"m": {"seed": 3}}, **more})
         notes = played(path, tmp_path / "r").notes
         assert sum("with models.m.seed fixed (3)" in note for note in notes) == 1
-        other = spec_file(tmp_path, server.base_url, size=4, **{**SOLO, **more})
+        other = spec_file(tmp_path, server.base_url, size=2, **{**SOLO, **more})
         assert not any("seed" in note for note in played(other, tmp_path / "r2").notes)
