@@ -92,8 +92,8 @@ class Environment:
         (one for all, or one each) or as columns.
 
         Raises:
-            ValueError: there is no datapoint, or no label; columns of several lengths, or with the name of a key of a
-                step.
+            ValueError: there is no datapoint, or no label; columns have several lengths or dimensions, or the name of a
+                key of a step; seeds or stances are not one for all or one each, or a stance is neither 0 nor 1.
         """
         points, given = _points_of(datapoints)
         if not points:
@@ -123,7 +123,10 @@ class Environment:
             "y": [point.label for point in points],
             "round": 0,
         }
-        return {name: np.broadcast_to(np.asarray(n, np.int64), len(points)).copy() for name, n in numbers.items()}
+        found = {name: _of_each(name, values, len(points)) for name, values in numbers.items()}
+        if not np.isin(found["prover_stance"], (0, 1)).all():
+            raise ValueError(f"prover_stance is 0 or 1, not {found['prover_stance'].tolist()}")
+        return found
 
     def add_replies(self, arrays: NestedArrayDict, replies: Mapping[str, NestedArrayDict]) -> NestedArrayDict:
         """The timestep that `step` takes: a copy of the arrays, with what each agent's `forward` gave under `agents`.
@@ -265,6 +268,14 @@ class Environment:
         return said
 
 
+def _of_each(name: str, values: Any, size: int) -> Array:
+    """Whole numbers, one for each of so many datapoints; one for all is every one's."""
+    try:
+        return np.broadcast_to(np.asarray(values, np.int64), size).copy()
+    except (ValueError, TypeError):
+        raise ValueError(f"{name} needs one whole number, or one for each of the {size} datapoints") from None
+
+
 def width_of(environment: object) -> int | None:
     """How many messages a prompt of an environment's games has; None without one.
 
@@ -290,6 +301,8 @@ def _points_of(
 
 def _points_of_columns(given: Mapping[str, Any] | NestedArrayDict) -> tuple[list[Datapoint], Mapping[str, Any]]:
     """Columns by name as datapoints, and the seeds and stances among them."""
+    if isinstance(given, NestedArrayDict) and len(given.batch_size) != 1:
+        raise ValueError(f"datapoints have one dimension, (game), and not the batch shape {given.batch_size}")
     columns = {name: list(values) for name, values in given.items()}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:

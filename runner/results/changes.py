@@ -59,8 +59,6 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
     theirs["dataset"].update(manifest.dataset_selection)
     _by_content(ours, plan.spec.replayed)
     _by_content(theirs, manifest.replayed_sha256 or {})
-    for either in (ours, theirs):
-        _said_once(either)
     ours, theirs = dict(_leaves(ours)), dict(_leaves(theirs))
     return sorted(
         key
@@ -73,16 +71,6 @@ def _by_content(saved: dict[str, Any], replayed: Mapping[str, str]) -> None:
     """Put the hash of what a model group replays in the place of its path."""
     for group, settings in saved["models"].items():
         settings["run"] = replayed.get(group)
-
-
-def _said_once(saved: dict[str, Any]) -> None:
-    """Take `from_scratch` from the trainers that only repeat what is said for all."""
-    training = saved.get("training")
-    if not isinstance(training, dict) or not isinstance(training.get("trainers"), dict):
-        return
-    for trainer in training["trainers"].values():
-        if isinstance(trainer, dict) and trainer.get("from_scratch") == training.get("from_scratch"):
-            trainer.pop("from_scratch", None)
 
 
 def _is_below(key: str, name: str) -> bool:

@@ -60,10 +60,6 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
         "shuffle": False,
         "revision": None,
     }
-    training = plan.spec.experiment.training
-    if training is not None:
-        for group, trainer in data["training"]["trainers"].items():
-            trainer["from_scratch"] = training.starts_from_scratch(group)
     return {
         **data,
         "benchmark": plan.benchmark,

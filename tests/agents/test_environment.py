@@ -150,11 +150,18 @@ def test_columns_with_labels_are_datapoints_too() -> None:
         ({"question": ["a", "b"], "y": [1]}, "columns of several lengths: .*'question': 2"),
         ({"round": ["a"], "y": [1]}, "name of a key of a timestep: round; rename"),
         ({"question": [], "y": []}, "no datapoint"),
+        ({"question": ["a"], "y": [1], "prover_stance": [5]}, r"prover_stance is 0 or 1, not \[5\]"),
+        (NestedArrayDict({"question": [["a", "b"]], "y": [[1, 0]]}, (1, 2)), r"one dimension, .*\(1, 2\)"),
     ],
 )
-def test_what_is_no_datapoint_is_refused_by_name(columns: dict[str, Any], said: str) -> None:
+def test_what_is_no_datapoint_is_refused_by_name(columns: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Environment(load_protocol("nip")).reset(columns)
+
+
+def test_seeds_that_are_not_one_for_all_or_one_each_are_refused() -> None:
+    with pytest.raises(ValueError, match="seed needs one whole number, or one for each of the 1 datapoints"):
+        Environment(load_protocol("nip")).reset({"question": ["a"], "y": [1]}, seed=[1, 2])
 
 
 def turn(protocol: Protocol, **raw: str) -> NestedArrayDict:

@@ -227,7 +227,7 @@ def holds(new: Any, old: Any) -> bool:
 
 
 ADDED = (
-    *["      from_scratch: false\n"] * 2,  # of each trainer
+    "      from_scratch: null\n",  # of each trainer
     "  chat_format: null\n",
     "  breaker:\n    failures: 16\n    probes: 7\n",
     "  limits:\n    bytes: 268435456\n    rows: 1000000\n",

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from runner.cli.result import as_json
 from runner.results.folder import RunFolder
@@ -258,8 +257,9 @@ def test_a_trainer_says_for_its_group_whether_jobs_start_from_the_base_model(tmp
         "p": [1],
         "v": [0, 1],
     }
-    resolved = yaml.safe_load(folder.spec.read_text("utf-8"))["training"]["trainers"]
-    assert {group: trainer["from_scratch"] for group, trainer in resolved.items()} == {"p": True, "v": False}
+    saved = load_spec(folder.spec, ["training.from_scratch=false"]).experiment.training
+    assert saved is not None
+    assert {group: saved.starts_from_scratch(group) for group in ("p", "v")} == {"p": False, "v": False}
 
 
 def test_no_datapoint_is_skipped_and_none_comes_twice_in_an_iteration(tmp_path: Path) -> None:
