@@ -34,9 +34,10 @@ The tree; an exception without an exit code has that of the one above it:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 from runner.exit_codes import ExitCode
@@ -176,14 +177,22 @@ class Interrupted(NipRunError):
 class ProviderRefusal(NipRunError):
     """The provider refuses to serve us: key, billing, unknown model, refused parameter.
 
-    `alone` is what the failure is if other requests of the model group are taken; None: none will be.
+    `of_one_call` is what the failure is if other requests of the model group are taken; None: none will be. `changes`
+    are the keys of the spec to change before the same is tried again, each with its new value where one is advised.
     """
 
     exit_code = ExitCode.REFUSED
 
-    def __init__(self, message: str = "", *, alone: CallError | None = None) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        of_one_call: CallError | None = None,
+        changes: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> None:
         super().__init__(message)
-        self.alone = alone
+        self.of_one_call = of_one_call
+        self.changes = changes
 
 
 class CallError(NipRunError):

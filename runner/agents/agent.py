@@ -19,6 +19,7 @@ from runner.errors import (
 )
 from runner.models.base import Choice, Complete, Request, ResponseHint, SampleKey
 from runner.models.policy import Retry
+from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage, chat_messages
 from runner.prompts.chat_format import ChatFormat, in_format
 from runner.prompts.supervised import supervised_example
@@ -183,7 +184,7 @@ class Agent:
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
                 try:
-                    parsed = self.parse(_usable_text(choice, self.model_group), observation.round)
+                    parsed = self.parse(_usable_text(choice, self.model_settings, self.model_group), observation.round)
                 except GenerationError as error:
                     bad += 1
                     if bad >= _allowed(error, retry):
@@ -302,7 +303,7 @@ def _not_of_spec(handler: Protocol, hyper_params: Experiment) -> Iterator[str]:
             yield f"the spec says {name}: {here!r}, and it has {there!r}"
 
 
-def _usable_text(choice: Choice, group: str) -> str:
+def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
     """The text of an answer of a model group.
 
     Raises:
@@ -315,8 +316,7 @@ def _usable_text(choice: Choice, group: str) -> str:
     if choice.finish_reason not in ("stop", "length"):
         raise UnknownFinishReasonError(f"the answer ended with finish_reason {choice.finish_reason!r}")
     if choice.text is None:
-        spent = f"; the token limit went into reasoning: raise models.{group}.max_completion_tokens"
-        why = spent if choice.finish_reason == "length" else ""
+        why = f": {settings.cut_before_a_word(group)}" if choice.finish_reason == "length" else ""
         raise ContentIsNoneError(f"the answer has no content{why}")
     return choice.text
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner.cli.output import note, print_json, print_table, say, shown_point
+from runner.cli.output import print_json, print_table, say, shown_point
 from runner.cli.specs import Point, as_begun, load_points
 from runner.exit_codes import ExitCode
 from runner.results.results import Results
@@ -21,14 +21,12 @@ from runner.training.plan import AnyPlan, TrainingPlan
 
 def execute(args: argparse.Namespace) -> int:
     points = load_points(args.words, quiet=args.quiet)
-    if not args.quiet:
-        for line in dict.fromkeys(line for point in points for line in _fixed_seeds(point)):
-            note(f"note: {line}")
     begun = [as_begun(point, points, Results(args.results)) for point in points]
+    noted = [(point, (*notes, *_fixed_seeds(point))) for point, notes in begun]
     if args.json:
-        print_json([_as_json(point, notes) for point, notes in begun])
+        print_json([_as_json(point, notes) for point, notes in noted])
         return ExitCode.DONE
-    for point, notes in begun:
+    for point, notes in noted:
         spec, games = point.spec, point.plan.all_games()
         datapoints = spec.dataset.datapoints
         say(f"{point.path}: no errors. {_what(point.plan, games[0])}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from runner.models.keys import ALL, check_allowed, parse_allowed
 from runner.models.layers.budget import Budget
 from runner.results.manifest import Status
 from runner.results.results import Results
+from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 from runner.runs.process import allow_open_files
 from runner.runs.run import RunOptions, RunResult
 from runner.runs.wiring import ReplayOf
@@ -199,6 +200,8 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
     if isinstance(error, FolderGoneError) and error.now is not None:
         error.add_note(f"Go on with{_going_on_there(error.now, args)}")
+    elif isinstance(error, ProviderRefusal) and error.changes:
+        error.add_note(f"After that change, go on with: {_changed_command(args, error.changes)}")
     elif not isinstance(error, (RunDirectoryError, LeaderboardError)):
         more = " a larger budget (budget.usd=..., .tokens or .completions)"
         error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
@@ -232,6 +235,23 @@ def _same_command(args: argparse.Namespace, waiting: Sequence[str] = ()) -> str:
     for chosen in [f"{group}=NAME" for group in waiting] or args.set_model:
         words += ["--set-model", chosen]
     return shlex.join(words)
+
+
+def _changed_command(args: argparse.Namespace, changes: Mapping[str, str | None]) -> str:
+    """The command again, its overrides of these keys with the new values: `...` where only the user knows one.
+
+    What decides what a game is makes another run, which needs another name.
+    """
+    words = [_changed_word(word, changes) for word in args.words]
+    is_same_run = all(key.rpartition(".")[2] in MUTABLE_MODEL_KEYS for key in changes)
+    run_id = args.run_id if is_same_run or not args.run_id else "NAME"
+    return _same_command(argparse.Namespace(**{**vars(args), "words": words, "run_id": run_id}))
+
+
+def _changed_word(word: str, changes: Mapping[str, str | None]) -> str:
+    key, equals, _ = word.partition("=")
+    name = key.removeprefix("+")
+    return f"{key}={changes[name] or '...'}" if equals and name in changes else word
 
 
 def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:

@@ -147,7 +147,7 @@ def split(completion: Completion) -> list[Completion]:
     ]
 
 
-def alone(completion: Completion) -> Completion:
+def with_own_choice(completion: Completion) -> Completion:
     """A completion whose body holds no other sample's choice: what stands by itself is whole, and holds no more.
 
     A body that is too deep to be written again keeps them.

@@ -32,8 +32,8 @@ class LostMessages:
     def __init__(self, groups: Iterable[str]) -> None:
         self._left = dict.fromkeys(groups, WATCHED)
 
-    def note(self, request: Request, completion: Completion) -> str | None:
-        """What to say of an answer, once for a group: mostly nothing."""
+    def counted(self, request: Request, completion: Completion) -> int | None:
+        """The prompt tokens that a server counted, where its model cannot have had all messages; once for a group."""
         if request.group not in self._left:
             return None
         usage = completion.usage
@@ -45,22 +45,9 @@ class LostMessages:
         is_lost = size >= MIN_BYTES and counted * MAX_BYTES_PER_TOKEN < size
         if is_lost or not self._left[request.group]:
             del self._left[request.group]
-        return _told(request, counted) if is_lost else None
+        return counted if is_lost else None
 
 
 def _dense_bytes(messages: Sequence[ChatMessage]) -> int:
     """The bytes of all texts without blanks, of a row of one character only the first."""
     return sum(byte_length(_PACKED.sub(r"\1", message["content"])) for message in messages)
-
-
-def _told(request: Request, counted: int) -> str:
-    key = f"models.{request.group}"
-    size = sum(byte_length(message["content"]) for message in request.messages)
-    roles = ", ".join(message["role"] for message in request.messages)
-    sample = request.sample
-    return (
-        f"the server of model group {request.group} counted {counted} prompt tokens in {size:,} bytes of messages "
-        f"({roles}; {sample.agent} in round {sample.round} on {sample.datapoint}): it lost text, most likely because "
-        f"its chat template drops a message. Try {key}.chat_format=alternating, and {key}.system_role=user where the "
-        "model knows no system messages; `nip-run render` shows what is sent"
-    )

@@ -194,6 +194,19 @@ class ModelSettings:
             return trees and self.traits.gives_many and not self.batch and "n" not in self.sampling()
         return self.share_prompts
 
+    @property
+    def limit_key(self) -> str:
+        """The key that limits its answers: the one that is set, or the one to set."""
+        return "max_completion_tokens" if self.max_tokens is None else "max_tokens"
+
+    def cut_before_a_word(self, group: str) -> str:
+        """What to say of an answer that was cut before its first word, and to do."""
+        do = "set" if getattr(self, self.limit_key) is None else "raise"
+        return (
+            "the token limit was reached before the first word of an answer, or went into reasoning; "
+            f"{do} models.{group}.{self.limit_key}"
+        )
+
     def sampling(self) -> dict[str, Any]:
         """The parameters that go on the wire, besides the model and the messages."""
         names = (

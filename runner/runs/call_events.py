@@ -10,7 +10,6 @@ from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.events import CallEvents
 from runner.models.layers.cache import Cache
 from runner.models.layers.lost_calls import InFlight
-from runner.models.lost_messages import LostMessages
 from runner.models.records import FailureRecord
 from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.rollout import Call
@@ -31,7 +30,6 @@ class RunCallEvents(CallEvents):
     in_flight: InFlight
     failed_calls: FailedCalls
     server_notes: ServerNotes
-    lost_messages: LostMessages
     cache: Cache | None
     """Where new answers are kept for other runs."""
     budgeted: bool
@@ -76,8 +74,4 @@ class RunCallEvents(CallEvents):
 
     def answered(self, request: Request, completion: Completion) -> None:
         self.server_notes.answered(request, completion)
-        lost = self.lost_messages.note(request, completion)
-        if lost is not None:
-            self.server_notes.tell(lost)
-            self.accounting.warn(f"prompts of {request.group}", lost)
         self.accounting.answered(request, completion)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from runner.models.base import Completion, Request, SampleKey
+from runner.models.base import Completion, Request, SampleKey, byte_length
+from runner.models.logprobs import has_logprobs
+from runner.models.lost_messages import LostMessages
 from runner.models.records import messages_hash
 from runner.models.settings import ModelSettings
 
@@ -15,10 +18,25 @@ log = logging.getLogger("nip_run.notes")
 MAX_PROMPTS = 4096
 """So many prompts' last answers are kept: retries and repeats of one come close together."""
 
+SAME_SHORT = 5
+"""So many pairs of short answers to one prompt each must agree: a verdict and no more often does by chance."""
+
+LONG = 200
+"""Characters of an answer that no chance gives twice."""
+
 _ALTERED = {
     "secret": "an answer to {group} held a secret, which was removed; its record says so (`altered`)",
     "bytes": "an answer to {group} was no JSON or text to the letter, and was mended; its record says so (`altered`)",
 }
+
+
+@dataclass
+class _Pairs:
+    """Of a group with a fixed seed: how often two answers to one prompt were the same."""
+
+    same: int = 0
+    is_settled: bool = False
+    """Whether two differed, or enough was seen."""
 
 
 class ServerNotes:
@@ -27,19 +45,15 @@ class ServerNotes:
     def __init__(self, groups: Mapping[str, ModelSettings], notes: list[str]) -> None:
         self._groups = groups
         self._notes = notes
+        self._lost = LostMessages(group for group, settings in groups.items() if settings.traits.remote)
         self._last: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
+        self._pairs = {group: _Pairs() for group in groups}
 
     def note(self, line: str) -> None:
         """Say it once, and in the log."""
-        if self.tell(line):
+        if line not in self._notes:
+            self._notes.append(line)
             log.warning("%s", line)
-
-    def tell(self, line: str) -> bool:
-        """Say it once; whether it is new."""
-        if line in self._notes:
-            return False
-        self._notes.append(line)
-        return True
 
     def gave_fewer(self, group: str) -> None:
         """A call for several answers got fewer."""
@@ -51,33 +65,67 @@ class ServerNotes:
     def answered(self, request: Request, completion: Completion) -> None:
         """Look at one answer."""
         group = request.group
+        settings = self._groups[group]
         for kind in completion.altered:
             self.note(_ALTERED.get(kind, "an answer was changed on arrival: {kind}").format(kind=kind, group=group))
         if any(choice.text is None and choice.finish_reason == "length" for choice in completion.choices):
-            self.note(
-                f"the token limit of {group} went into reasoning, and no word of an answer came; raise "
-                f"models.{group}.max_completion_tokens"
-            )
-        sampling = self._groups[group].sampling()
+            self.note(f"{group}: {settings.cut_before_a_word(group)}")
+        sampling = settings.sampling()
         wanted = sampling.get("n")
         if isinstance(wanted, int) and len(completion.choices) < wanted and "error" not in completion.other:
             self.gave_fewer(group)
+        if sampling.get("logprobs") and _lacks_logprobs(completion):
+            self.note(f"the server of {group} gives no log-probabilities, which models.{group}.logprobs asks for")
         if sampling.get("seed") is not None and not completion.from_cache:
             self._compare(request, completion, sampling["seed"])
+        counted = self._lost.counted(request, completion)
+        if counted is not None:
+            self.note(_lost_text(request, settings, counted))
 
     def _compare(self, request: Request, completion: Completion, seed: object) -> None:
-        """Notice the very answer that another sample of the same prompt got before."""
+        """Notice that all other samples of a prompt get the answer that one got before."""
+        group, pairs = request.group, self._pairs[request.group]
         texts = "\0".join(choice.text or "" for choice in completion.choices)
-        if not texts.strip("\0"):
+        if pairs.is_settled or not texts.strip("\0"):
             return
-        prompt = (request.group, messages_hash(request.messages))
+        prompt = (group, messages_hash(request.messages))
         digest = hashlib.blake2b(texts.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         sample, before = self._last.get(prompt, (request.sample, b""))
         if len(self._last) >= MAX_PROMPTS:
             self._last.clear()
         self._last[prompt] = (request.sample, digest)
-        if before == digest and sample != request.sample and sample.datapoint == request.sample.datapoint:
+        if sample == request.sample or sample.datapoint != request.sample.datapoint:
+            return
+        if before != digest:
+            pairs.is_settled = True
+            return
+        pairs.same += 1
+        if len(texts) >= LONG or pairs.same >= SAME_SHORT:
+            pairs.is_settled = True
+            times = "once, and no other" if pairs.same == 1 else f"{pairs.same} times, and never another"
             self.note(
-                f"{request.group} gave one answer twice to the same prompt: with models.{request.group}.seed fixed "
-                f"({seed}) a retry or a repeat gets the answer that was there before; leave the seed out to have others"
+                f"{group} gave to the same prompt the answer that it had given before, {times}: models.{group}.seed is "
+                f"fixed ({seed}), and retries and repeats may all get one answer; leave the seed out to have others"
             )
+
+
+def _lacks_logprobs(completion: Completion) -> bool:
+    """Whether a server's answer has a text, and says nothing of the likelihood of its tokens."""
+    return completion.body is not None and any(c.text for c in completion.choices) and not has_logprobs(completion)
+
+
+def _lost_text(request: Request, settings: ModelSettings, counted: int) -> str:
+    """That a message was lost on the way to the model, with what is not yet done against it."""
+    key, sample = f"models.{request.group}", request.sample
+    size = sum(byte_length(message["content"]) for message in request.messages)
+    roles = ", ".join(message["role"] for message in request.messages)
+    untried = [
+        *([f"{key}.chat_format=alternating"] if settings.chat_format != "alternating" else []),
+        *([f"{key}.system_role=user, if the model knows no system messages"] if settings.system_role != "user" else []),
+    ]
+    advice = f"try {', and '.join(untried)}" if untried else "look at its chat template, or take another model"
+    return (
+        f"the server of model group {request.group} counted {counted} prompt tokens in {size:,} bytes of messages "
+        f"({roles}; {sample.agent} in round {sample.round} on {sample.datapoint}): it lost text, most likely because "
+        f"its chat template drops a message; {advice}. `nip-run render` shows what is sent"
+    )

@@ -140,8 +140,7 @@ class Session:
     def _finish(self, sinks: RecordSinks) -> None:
         accounting = self._accounting
         self.notes.extend(sinks.finish())
-        if accounting.transport_failed:
-            self.notes.append(accounting.transport_note())
+        self.notes.extend(accounting.transport_notes())
         failed = accounting.transport_failed == accounting.progress.rollouts
         counts = accounting.finished(spending(self.plan, self.folder))
         self.manifest = self.manifest.ended(Status.FAILED if failed else Status.DONE, **counts)

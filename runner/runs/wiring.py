@@ -24,7 +24,6 @@ from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.layers.lost_calls import InFlight
-from runner.models.lost_messages import LostMessages
 from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
 from runner.models.records import BatchRecord, FailureRecord, begun, read_records
@@ -104,7 +103,6 @@ class Wiring:
             events = RunCallEvents(
                 self.costs, self.stop, self.accounting, journal, in_flight, failed_calls,
                 ServerNotes(self.costs.groups, self.notes),
-                LostMessages(group for group, settings in self.costs.groups.items() if settings.traits.remote),
                 cache=None if self.replay is not None else cache,
                 budgeted=self.budget is not None,
             )  # fmt: skip

@@ -300,12 +300,17 @@ OTHERS: list[Row] = [
         "is not accepted"),
     # What may be wrong with one request alone
     Row("vLLM, a chat template", 400, bare("Conversation roles must alternate user/assistant/user/assistant/..."),
-        MalformedError, "chat_format"),
+        ProviderRefusal, "set models.small.chat_format to alternating."),
+    Row("vLLM, Gemma 2's template", 400, bare("System role not supported"), ProviderRefusal,
+        "set models.small.chat_format to alternating and models.small.system_role to user."),
+    Row("transformers, Qwen 3.5's template", 500, bare("No user query found in messages.", 500), ProviderRefusal,
+        "set models.small.chat_format to alternating."),
     Row("llama.cpp, a chat template", 500, {"error": {"code": 500, "type": "server_error", "message":
         "\n------------\nWhile executing CallExpression at line 19, column 27 in source:\n...\nError: Jinja Exception: "
-        "Conversation roles must alternate user/assistant/user/assistant/..."}}, MalformedError, "chat_format"),
+        "Conversation roles must alternate user/assistant/user/assistant/..."}}, ProviderRefusal, "chat_format to alt"),
     Row("OpenAI, a message", 400, error(
-        "Invalid value for 'content': expected a string, got null.", param="messages.[1].content"), MalformedError),
+        "Invalid value for 'content': expected a string, got null.", param="messages.[1].content"), MalformedError,
+        "as models.small makes it"),
     Row("LiteLLM", 400, litellm(f"litellm.BadRequestError: OpenAIException - no{RECEIVED}"), MalformedError),
     Row("vLLM, quoting a prompt with our words in it", 400, bare(
         "[{'type': 'string_type', 'loc': ('body', 'messages', 0, 'content'), 'msg': 'Input should be a valid string', "
@@ -342,8 +347,8 @@ def came() -> dict[str, Completion | NipRunError]:
 @pytest.mark.parametrize("name", ROWS)
 def test_what_a_real_server_says_has_its_class(name: str, came: dict[str, Completion | NipRunError]) -> None:
     row, error_ = ROWS[name], came[name]
-    alone = error_.alone if isinstance(error_, ProviderRefusal) else None
-    assert type(alone or error_) is row.expected, error_
+    of_one_call = error_.of_one_call if isinstance(error_, ProviderRefusal) else None
+    assert type(of_one_call or error_) is row.expected, error_
     assert row.told in str(error_)
     assert f"answered {row.status} {row.status}" not in str(error_)
     assert len(str(error_)) < 1000

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.models.base import Completion, Request, SampleKey, Usage
 from runner.models.lost_messages import WATCHED, LostMessages
+from runner.models.settings import ModelSettings
+from runner.prompts.chat_format import ChatFormat
+from runner.runs.server_notes import ServerNotes
 from tests.support.processes import nip_run_here
-from tests.support.runs import only_run, played
+from tests.support.runs import played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
@@ -31,12 +35,30 @@ def test_a_dropped_message_is_noticed_once_and_told_with_what_to_do(tmp_path: Pa
     with serving(drops_system=True) as server:
         spec_file(tmp_path, server.base_url, size=3, models=OPENAI)
         done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
+        again = nip_run_here("spec.yaml", "--again", cwd=tmp_path)
     told = [note for note in json.loads(done.stdout)[0]["notes"] if note.startswith(LOST)]
     assert len(told) == 1
     assert "(system; verifier in round 0 on p" in told[0]
-    assert "Try models.m.chat_format=alternating, and models.m.system_role=user" in told[0]
-    assert LOST in done.stderr
-    assert (only_run(tmp_path / "results") / "run.log").read_text("utf-8").count(LOST) == 1
+    assert "try models.m.chat_format=alternating, and models.m.system_role=user, if" in told[0]
+    assert (done.stderr.count(LOST), again.stderr.count(LOST)) == (0, 1)
+    logs = [path.read_text("utf-8").count(LOST) for path in sorted(tmp_path.rglob("run.log"))]
+    assert logs == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("chat_format", "system_role", "advice"),
+    [
+        ("alternating", "system", "; try models.m.system_role=user, if the model knows no system messages. "),
+        ("openai", "user", "; try models.m.chat_format=alternating. "),
+        ("alternating", "user", "; look at its chat template, or take another model. "),
+    ],
+)
+def test_what_is_in_force_is_not_advised(chat_format: ChatFormat, system_role: Any, advice: str) -> None:
+    notes: list[str] = []
+    settings = ModelSettings(model="x", chat_format=chat_format, system_role=system_role)
+    ServerNotes({"m": settings}, notes).answered(request("many different words " * 60), answer(10))
+    (note,) = notes
+    assert advice in note
 
 
 @pytest.mark.parametrize("chat_format", ["openai", "alternating"])
@@ -62,17 +84,17 @@ def test_what_the_note_says_helps(tmp_path: Path, chat_format: str) -> None:
 )
 def test_dense_texts_raise_no_alarm(text: str, tokens: int) -> None:
     assert len(text.encode()) > 400
-    assert LostMessages(["m"]).note(request(text), answer(tokens)) is None
+    assert LostMessages(["m"]).counted(request(text), answer(tokens)) is None
 
 
 def test_only_what_a_server_counted_is_looked_at_and_only_at_first() -> None:
     long, lost = request("many different words " * 60), answer(10)
-    assert LostMessages(["m"]).note(long, lost) is not None
-    assert LostMessages([]).note(long, lost) is None
+    assert LostMessages(["m"]).counted(long, lost) is not None
+    assert LostMessages([]).counted(long, lost) is None
     for other in (answer(0), answer(10, estimated=True), answer(10, from_cache=True), answer(10, cached=200)):
-        assert LostMessages(["m"]).note(long, other) is None
+        assert LostMessages(["m"]).counted(long, other) is None
     watched = LostMessages(["m"])
-    assert [watched.note(long, answer(300)) for _ in range(WATCHED - 1)] == [None] * (WATCHED - 1)
-    assert watched.note(long, lost) is not None
-    assert watched.note(long, lost) is None
-    assert LostMessages(["m"]).note(request("a short text"), answer(1)) is None
+    assert [watched.counted(long, answer(300)) for _ in range(WATCHED - 1)] == [None] * (WATCHED - 1)
+    assert watched.counted(long, lost) is not None
+    assert watched.counted(long, lost) is None
+    assert LostMessages(["m"]).counted(request("a short text"), answer(1)) is None

@@ -16,18 +16,20 @@ from tests.support.specs import spec_file
 
 
 @pytest.mark.parametrize(
-    ("kind", "advice"),
+    ("kind", "advice", "of_spec"),
     [
-        ("insufficient_quota", "top it up"),
-        ("unauthorized", "key"),
-        ("unknown_model", "models.m.model"),
-        ("unsupported_parameter", "models.m.temperature"),
+        ("insufficient_quota", "top it up", False),
+        ("unauthorized", "key", False),
+        ("unknown_model", "models.m.model", True),
+        ("unsupported_parameter", "models.m.temperature", True),
     ],
 )
-def test_a_provider_that_refuses_ends_the_run_with_4_at_once(tmp_path: Path, kind: str, advice: str) -> None:
+def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
+    tmp_path: Path, kind: str, advice: str, *, of_spec: bool
+) -> None:
     with serving(kind=kind, after=10, latency=0.02) as server:
         spec_file(tmp_path, server.base_url, size=64)
-        process = started("spec.yaml", "rollouts.concurrency=8", "-q", cwd=tmp_path)
+        process = started("spec.yaml", "rollouts.concurrency=8", "+models.m.temperature=1", "-q", cwd=tmp_path)
         until(lambda: server.stats()["kinds"].get(kind, 0) > 0 or process.poll() is not None)
         begun = time.monotonic()
         code, out, err = ended(process)
@@ -35,7 +37,9 @@ def test_a_provider_that_refuses_ends_the_run_with_4_at_once(tmp_path: Path, kin
         stats = server.stats()
     assert (code, out) == (4, ""), err
     assert advice in err
-    assert "Go on with: nip-run run spec.yaml" in err
+    temperature = "..." if kind == "unsupported_parameter" else "1"
+    command = f"nip-run run spec.yaml rollouts.concurrency=8 +models.m.temperature={temperature}"
+    assert err.splitlines()[-1] == f"{'After that change, go' if of_spec else 'Go'} on with: {command}"
     assert "Traceback" not in err
     assert stats["kinds"][kind] <= 8
     run_folder = only_run(tmp_path / "results")

@@ -9,7 +9,10 @@ import pytest
 
 from runner.errors import ProviderRefusal
 from runner.models.answers import choices_of
-from runner.models.base import Choice
+from runner.models.base import Body, Choice, Completion, Request, SampleKey
+from runner.models.providers.openai_errors import classified
+from runner.models.settings import ModelSettings
+from runner.runs.server_notes import ServerNotes
 from tests.support.processes import nip_run_here
 from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.chat_client import serving
@@ -22,6 +25,10 @@ SOLO: dict[str, Any] = {
 }
 THIRD = "returns x + 3."
 """Stands in the prompts of one datapoint."""
+
+
+def asked(repeat: int) -> Request:
+    return Request("m", [{"role": "user", "content": "Is it right?"}], SampleKey("p0", repeat, 0, "verifier", 0))
 
 
 def outcomes(run: Path) -> dict[str, str]:
@@ -41,7 +48,10 @@ def test_a_datapoint_whose_request_is_malformed_ends_its_game_alone(tmp_path: Pa
     assert set(first.values()) <= {"decided", "no_decision"}
     assert outcomes(only_run(tmp_path / "r")) == {**first, "p3": "transport_failed"}
     assert (result.manifest.transport_failed, again.manifest.transport_failed) == (1, 1)
-    assert any("1 of 8 rollouts failed in transport, the first with MalformedError: http" in n for n in again.notes)
+    (note,) = [note for note in again.notes if note.startswith("1 of 8 rollouts failed in transport")]
+    assert "the first with MalformedError: http" in note
+    assert "Invalid value for 'content': it cannot be read (the server takes other requests of models.m" in note
+    assert "same command" not in note
     ended = [record for record in journal_records(only_run(tmp_path / "r")) if record["kind"] == "ended"]
     assert {(record["sample"][0], record["error"]) for record in ended} == {("p3", "MalformedError")}
 
@@ -51,6 +61,46 @@ def test_the_first_datapoint_may_be_the_malformed_one(tmp_path: Path) -> None:
     with serving(malformed="returns x + 0.", latency=0.05) as server:
         path = spec_file(tmp_path, server.base_url, size=4, **{**SOLO, "rollouts": {"concurrency": 2}})
         assert played(path, tmp_path / "r").manifest.transport_failed == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "changed"),
+    [
+        ({"chat_format": "openai"}, {}, {"chat_format": "alternating"}),
+        ({}, {"takes_system": False}, {"system_role": "user"}),
+        (
+            {"chat_format": "openai"},
+            {"takes_system": False},
+            {"chat_format": "alternating", "system_role": "user"},
+        ),
+    ],
+    ids=["first turns pass", "system", "both"],
+)
+def test_a_refusal_by_the_chat_template_stops_the_run_with_advice_that_helps(
+    tmp_path: Path, settings: dict[str, Any], options: dict[str, Any], changed: dict[str, str]
+) -> None:
+    given = [f"+models.m.{key}={value}" for key, value in settings.items()]
+    with serving(alternates=True, **options) as server:
+        spec_file(tmp_path, server.base_url, size=4)
+        refused = nip_run_here("spec.yaml", *given, "--run-id", "mine", cwd=tmp_path)
+        assert refused.returncode == 4, refused.stderr
+        advice = " and ".join(f"models.m.{key} to {value}" for key, value in changed.items())
+        assert f"which all games have: set {advice}." in refused.stderr
+        words = [f"+models.m.{key}={changed[key]}" for key in settings]
+        going_on = " ".join(["nip-run run spec.yaml", *words, "--run-id NAME"])
+        assert refused.stderr.splitlines()[-1] == f"After that change, go on with: {going_on}"
+        words += [f"+models.m.{key}={value}" for key, value in changed.items() if key not in settings]
+        done = nip_run_here("spec.yaml", *words, "--run-id", "other", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "transport_failed" not in outcomes(tmp_path / "results" / "runs" / "other").values()
+
+
+def test_a_template_that_takes_no_chat_of_ours_is_not_blamed_on_a_key_that_is_set() -> None:
+    chosen = ModelSettings(model="x", chat_format="alternating", system_role="user")
+    told = classified(400, {"message": "Conversation roles must alternate user/assistant"}, {}, chosen, "m")
+    assert isinstance(told, ProviderRefusal)
+    assert "change models.m.model, or the template that its server uses" in str(told)
+    assert dict(told.changes) == {"models.m.model": None}
 
 
 def test_a_server_that_takes_no_request_stops_the_run_at_once(tmp_path: Path) -> None:
@@ -77,20 +127,23 @@ def test_a_server_that_takes_no_request_any_more_stops_the_run(tmp_path: Path) -
 def test_an_answer_cut_before_its_first_word_is_asked_for_again_and_no_message(
     tmp_path: Path, kind: str, *, paid: bool
 ) -> None:
+    key = "max_completion_tokens" if paid else "max_tokens"
     with serving(kind=kind) as server:
         changes = {
             **SOLO,
-            "models": {"m": {"max_completion_tokens": 40}},
+            "models": {"m": {key: 40}},
             "retry": {"invalid_response": {"attempts": 2}},
         }
         path = spec_file(tmp_path, server.base_url, size=1, **changes)
         done = nip_run_here(path, "--results", tmp_path / "r", cwd=tmp_path)
         assert server.requests == 2
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the token limit of m went into reasoning") == 1
+    (note,) = [line for line in done.stderr.splitlines() if "the token limit was reached" in line]
+    assert note.endswith(f"or went into reasoning; raise models.m.{key}")
     run = only_run(tmp_path / "r")
     (rollout,) = table(run, "rollouts")
     assert rollout["outcome"] == "invalid_response"
+    assert rollout["error"].endswith(f"raise models.m.{key}")
     answers = [record for record in journal_records(run) if record["kind"] == "call"]
     found = [
         [Choice(*choice) for choice in record.get("choices", ())] or choices_of(record["answer"]) for record in answers
@@ -110,6 +163,37 @@ def test_a_server_that_ignores_n_is_told_once(tmp_path: Path) -> None:
     assert (only_run(tmp_path / "r") / "run.log").read_text("utf-8").count("ignores `n`") == 1
 
 
+def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
+    changes = {**SOLO, "models": {"m": {"logprobs": True}}}
+    with serving() as server:
+        notes = played(spec_file(tmp_path, server.base_url, size=4, **changes), tmp_path / "r").notes
+    assert [note for note in notes if "log-prob" in note] == [
+        "the server of m gives no log-probabilities, which models.m.logprobs asks for"
+    ]
+    said = Completion((Choice("a", "stop"),), "x", body=Body(b'{"logprobs":{"content":[{"token":"a","logprob":-1}]}}'))
+    heard: list[str] = []
+    ServerNotes({"m": ModelSettings(model="x", logprobs=True)}, heard).answered(asked(0), said)
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        (["Decision: accept"] * 5, None),
+        (["Decision: accept"] * 6, "5 times, and never another"),
+        (["Decision: accept", "Decision: accept", "Decision: reject", *["Decision: accept"] * 9], None),
+        (["It is right, for a reason. " * 9] * 2, "once, and no other"),
+    ],
+    ids=["by chance", "often", "one differs", "long"],
+)
+def test_a_fixed_seed_is_told_of_only_what_was_seen(answers: list[str], told: str | None) -> None:
+    heard: list[str] = []
+    notes = ServerNotes({"m": ModelSettings(model="x", seed=3)}, heard)
+    for repeat, text in enumerate(answers):
+        notes.answered(asked(repeat), Completion((Choice(text, "stop"),), "x"))
+    assert [told is not None and told in note for note in heard] == [True] * (told is not None)
+
+
 @pytest.mark.parametrize("repeated", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_one_answer_to_each_repeat_or_retry_under_a_fixed_seed_is_told_once(tmp_path: Path, *, repeated: bool) -> None:
     """The server answers by the request's bytes, as one that heeds the seed does."""
@@ -117,8 +201,8 @@ def test_one_answer_to_each_repeat_or_retry_under_a_fixed_seed_is_told_once(tmp_
         {"rollouts": {"per_datapoint": 3}} if repeated else {"retry": {"invalid_response": {"attempts": 2}}}
     )
     with serving(kind=None if repeated else "bad_decision") as server:
-        path = spec_file(tmp_path, server.base_url, size=2, **{**SOLO, "models": {"m": {"seed": 3}}, **more})
+        path = spec_file(tmp_path, server.base_url, size=6, **{**SOLO, "models": {"m": {"seed": 3}}, **more})
         notes = played(path, tmp_path / "r").notes
-        assert sum("with models.m.seed fixed (3)" in note for note in notes) == 1
-        other = spec_file(tmp_path, server.base_url, size=2, **{**SOLO, **more})
+        assert sum("models.m.seed is fixed (3)" in note for note in notes) == 1
+        other = spec_file(tmp_path, server.base_url, size=6, **{**SOLO, **more})
         assert not any("seed" in note for note in played(other, tmp_path / "r2").notes)

@@ -49,7 +49,7 @@ _ANSWER_OF = re.compile(
 )
 
 CUT = _any(r"could not finish the message because max_tokens or model output limit was reached")
-"""The limit of an answer was reached before a word of it: it went into reasoning."""
+"""The limit of an answer was reached before a word of it: that reasoning took it is likely, and is not said."""
 
 POLICY = _any(
     r"ContentPolicyViolationError", r"ResponsibleAIPolicyViolation", r"content_policy_violation",
@@ -65,8 +65,18 @@ PARAMETER = _any(
 )  # fmt: skip
 """What is wrong is in every request: a parameter, or the model."""
 
-TEMPLATE = _any(r"jinja exception", r"TemplateError", r"roles must alternate", r"chat template")
-"""The chat template of an open model refuses the messages; some servers say so with a 500."""
+TEMPLATE = _any(
+    r"jinja exception", r"TemplateError", r"roles must alternate", r"chat template",
+    r"system role (?:is )?not supported", r"system message must be at the beginning",
+    r"no user query found in messages",
+)  # fmt: skip
+"""The chat template of an open model refuses the form of the messages; some servers say so with a 500.
+
+It is the same form in every game, so that it is the model group that is refused.
+"""
+
+SYSTEM_ROLE = _any(r"system (?:role|message|prompt)s? (?:is |are )?(?:not|un)[ -]?(?:supported|allowed)")
+"""Of a template: that it takes no system message at all."""
 
 _ECHO = re.compile(r"""['"]input['"]\s*:""")
 

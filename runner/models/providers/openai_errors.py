@@ -9,7 +9,8 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from runner.errors import (
     ContextExceededError,
@@ -142,14 +143,17 @@ class _Told:
         by_code = self.status in (400, 413, 422) and "rate_limit_exceeded" in self.codes
         if by_code or (self.status == 413 and self.is_rate):
             return True
-        at_server = self.status >= 500 and not self.says(words.TEMPLATE, (500,))
+        at_server = self.status >= 500 and not self.is_of_template
         return self.status in (408, 409, 425, 429) or at_server or self.status < 300
 
     @property
+    def is_of_template(self) -> bool:
+        """Whether the model's chat template refuses the form of the chat, which all games of its group have."""
+        return self.says(words.TEMPLATE, (400, 422, 500))
+
+    @property
     def is_malformed(self) -> bool:
-        """Whether it is of one request, and may be of that one alone."""
-        if self.says(words.TEMPLATE, (400, 422, 500)):
-            return True
+        """Whether it may be of this one request."""
         return self.status in (400, 422) and self.is_of_messages and not self._is_of_all
 
     @property
@@ -206,9 +210,10 @@ def classified(
         return RefusedError(said, status=status)
     if told.is_transient:
         return TransientError(said, retry_after=retry_after(headers), status=status)
-    if told.is_malformed:
-        return ProviderRefusal(f"{said}\n{_malformed_advice(told, group)}", alone=MalformedError(said, status=status))
-    return ProviderRefusal(f"{said}\n{_advice(status, told, settings, group)}")
+    advice = _advice(status, told, settings, group)
+    one = MalformedError(f"{said} ({_ONE_REFUSED.format(group=group)})", status=status)
+    of_one_call = one if told.is_malformed and not told.is_of_template else None
+    return ProviderRefusal(f"{said}\n{advice.words}", of_one_call=of_one_call, changes=advice.changes)
 
 
 def status_in(error: object) -> int:
@@ -235,28 +240,58 @@ def cut_at_limit(
     return Completion((Choice(None, "length"),), settings.name, usage, latency_ms, other=kept)
 
 
-def _malformed_advice(told: _Told, group: str) -> str:
-    if words.TEMPLATE.search(told.text):
-        return f"The model's chat template refuses these messages; change models.{group}.chat_format, or the model."
-    return f"The server refuses the request as models.{group} makes it."
+_ONE_REFUSED = (
+    "the server takes other requests of models.{group}, and will refuse this one again; change the datapoint, the "
+    "prompt or the server"
+)
 
 
-def _advice(status: int, told: _Told, settings: ModelSettings, group: str) -> str:
+class _Advice(NamedTuple):
+    """What the user can do about a refusal, and the keys of the spec to change for it, some with their new values."""
+
+    words: str
+    changes: Mapping[str, str | None] = MappingProxyType({})
+
+
+def _advice(status: int, told: _Told, settings: ModelSettings, group: str) -> _Advice:
+    key = f"models.{group}"
+    if told.is_of_template:
+        return _template_advice(told, settings, key)
     if status == 401:
         variable = settings.key_variable
-        held = f"The key in ${variable}" if variable else f"No key (models.{group}.api_key_env is null)"
-        return f"{held} is not accepted."
+        held = f"The key in ${variable}" if variable else f"No key ({key}.api_key_env is null)"
+        return _Advice(f"{held} is not accepted.")
     if status == 403:
-        return "The key may not use this model, or not from here."
+        return _Advice("The key may not use this model, or not from here.")
     if status == 404:
-        return f"Check models.{group}.model ({settings.model!r}) and models.{group}.base_url."
+        named = dict.fromkeys((f"{key}.model", f"{key}.base_url"))
+        return _Advice(f"Check {key}.model ({settings.model!r}) and {key}.base_url.", named)
     if words.answer_alone_too_long(told.text):
-        return f"The answer alone may be as long as the model's context; lower the limit of models.{group}."
+        limit = f"{key}.{settings.limit_key}"
+        return _Advice(
+            f"The answer alone may be as long as the model's context; lower the limit, {limit}.", {limit: None}
+        )
     if not told.is_of_messages:
-        return f"Change models.{group}.{escape_controls(redacted(told.param))[:100]} in the spec."
+        param = f"{key}.{escape_controls(redacted(told.param))[:100]}"
+        return _Advice(f"Change {param} in the spec.", {param: None})
     if 300 <= status < 400:
-        return f"The server redirects, and a key is never sent on; correct models.{group}.base_url."
-    return f"The server refuses the request as models.{group} makes it."
+        url = f"{key}.base_url"
+        return _Advice(f"The server redirects, and a key is never sent on; correct {url}.", {url: None})
+    return _Advice(f"The server refuses the request as {key} makes it.", {key: None})
+
+
+def _template_advice(told: _Told, settings: ModelSettings, key: str) -> _Advice:
+    """The keys of a chat's form that are not yet as every template takes them."""
+    wanted = {}
+    takes_no_system = words.SYSTEM_ROLE.search(told.text) is not None
+    if settings.chat_format != "alternating":
+        wanted[f"{key}.chat_format"] = "alternating"
+    if settings.system_role != "user" and (takes_no_system or not wanted):
+        wanted[f"{key}.system_role"] = "user"
+    what = "The model's chat template refuses the form of these chats, which all games have"
+    if not wanted:
+        return _Advice(f"{what}: change {key}.model, or the template that its server uses.", {f"{key}.model": None})
+    return _Advice(f"{what}: set {' and '.join(f'{name} to {value}' for name, value in wanted.items())}.", wanted)
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:

@@ -35,6 +35,10 @@ class Options(Style, frame.Options):
     location: str = "/v1/elsewhere"
     malformed: str | None = None
     """Requests with this text in them are refused as malformed."""
+    alternates: bool = False
+    """Like a strict chat template: after a system message a user's turn and an assistant's must alternate."""
+    takes_system: bool = True
+    """Whether that template takes a system message, too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,6 +111,10 @@ class Server(frame.Server):
         wait = _latency(options, digest) + (options.first_latency if self.requests == 1 else 0.0)
         if options.malformed is not None and options.malformed.encode() in request.body:
             return MALFORMED._replace(wait=wait)
+        if options.alternates or not options.takes_system:
+            refused = _refusal_by_template(options, request.json()["messages"])
+            if refused is not None:
+                return error(400, refused)
         if kind is not None and kind in ENDS:
             end = ENDS[kind]
             made = end if isinstance(end, Answer) else end(options)
@@ -115,6 +123,17 @@ class Server(frame.Server):
             return Answer(body=orjson.dumps(options.reply), wait=wait)
         reply = orjson.dumps(completion(options, request.json(), digest, kind))
         return Answer(body=reply, wait=wait + (options.slow if kind == "slow" else 0.0))
+
+
+def _refusal_by_template(options: Options, messages: list[dict[str, Any]]) -> str | None:
+    """In the words of Llama 2's template and of Gemma 2's."""
+    roles = [message["role"] for message in messages]
+    if not options.takes_system and "system" in roles:
+        return "System role not supported"
+    turns = roles[1:] if roles[0] == "system" else roles
+    if options.alternates and any(role != ("user", "assistant")[at % 2] for at, role in enumerate(turns)):
+        return "Conversation roles must alternate user/assistant/user/assistant/..."
+    return None
 
 
 def _latency(options: Options, digest: str) -> float:
