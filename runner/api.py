@@ -12,7 +12,7 @@ from runner.models.layers.budget import Budget
 from runner.models.tally import Tally
 from runner.results.results import Results
 from runner.runs.accounting import Watch
-from runner.runs.as_begun import as_begun, as_replayed
+from runner.runs.as_begun import WhichRun, as_begun
 from runner.runs.run import RunOptions, RunResult, run_games
 from runner.runs.spending import spending
 from runner.runs.wiring import ReplayOf
@@ -45,31 +45,14 @@ def run(
         NipRunError: see `runner.runs.run.run_games` and `runner.training.run.train`.
     """
     folder = Results(Path(results))
-    plan, begun = plan_as_begun(plan_of(spec), folder, run_id=run_id, again=again, replay=replay)
-    name = name_of(plan, folder, run_id=run_id, again=again, replay=replay is not None)
+    which = WhichRun(run_id, again, replay)
+    plan, begun = as_begun(plan_of(spec), folder, which)
+    name = name_of(plan, folder, which)
     options = RunOptions(
         replay=replay, budget=budget, watch=watch, manual_models=set_model or {}, allowed_keys=parse_allowed(allow_keys)
     )
     result = run_plan(plan, folder, name, options)
     return result if begun is None else replace(result, notes=(begun, *result.notes))
-
-
-def plan_as_begun(
-    plan: AnyPlan,
-    results: Results,
-    *,
-    run_id: str | None = None,
-    again: bool = False,
-    replay: ReplayOf | None = None,
-    others: Collection[str] = (),
-) -> tuple[AnyPlan, str | None]:
-    """A plan in the chat formats of its run, or of the run that it replays; and a note where the spec has others.
-
-    `others` are the ids of the other runs of one command.
-    """
-    if replay is not None:
-        return as_replayed(plan, replay.run, plan_of), None
-    return as_begun(plan, results, plan_of, run_id=run_id, again=again, others=others)
 
 
 def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> RunResult:
@@ -92,21 +75,14 @@ def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ..
     return () if replay is not None and replay.until_round is None else key_uses_of(plan)
 
 
-def name_of(
-    plan: AnyPlan,
-    results: Results,
-    *,
-    run_id: str | None = None,
-    again: bool = False,
-    replay: bool = False,
-    given: Collection[str] = (),
-) -> str:
+def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collection[str] = ()) -> str:
     """The id that a plan's run has, or will have; `given` are names that other runs are to have.
 
     Raises:
         UsageError: a training run cannot have this id.
     """
-    name = run_id or results.name_for(plan.run_id, again=again, replay=replay, given=given)
+    is_replay = which.replay is not None
+    name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, given=given)
     if isinstance(plan, TrainingPlan):
         check_run_id(name)
     return name

@@ -63,6 +63,7 @@ HOMES = {
         "runner.datasets.read",
         "runner.datasets.tasks",
         "runner.finetune.example_file",
+        "runner.finetune.files",
         "runner.hashing",
         "runner.models.answers",
         "runner.models.costs",
@@ -88,7 +89,6 @@ HOMES = {
         "runner.documents.reader",
         "runner.models.prices",
         "runner.results.board_rows",
-        "runner.results.changes",
     },
 }
 """Where each package of others is imported, and nowhere else."""

@@ -20,9 +20,10 @@ from typing import Any
 
 from shared import Claims, folder
 
-from runner.cli.render import _filled
 from runner.prompts.chat import ChatMessage
+from runner.prompts.chat_format import INSTRUCTIONS
 from runner.rollouts.plan import Plan
+from runner.rollouts.undecided import undecided_rounds
 from runner.spec.load import load_spec
 
 PROTOCOLS: Mapping[str, Sequence[Mapping[str, Any]]] = {
@@ -47,9 +48,15 @@ class Case:
 
     @property
     def pieces(self) -> list[str]:
-        """Each text of the game, with its sender where it has one."""
-        texts = [(message.get("name"), message["content"].strip()) for message in self.named]
-        return [f"{name}: {text}" if name else text for name, text in texts]
+        """Each text of the game, with its sender where it has one and does not name it, or as instructions."""
+        return [piece_of(message, is_first=index == 0) for index, message in enumerate(self.named)]
+
+
+def piece_of(message: ChatMessage, *, is_first: bool) -> str:
+    name, text = message.get("name"), message["content"].strip()
+    if message["role"] == "system" and not is_first:
+        return INSTRUCTIONS + text
+    return f"{name}: {text}" if name and not text.startswith(f"{name}:") else text
 
 
 def main() -> int:
@@ -105,7 +112,7 @@ def cases_of(ours: Plan, plain: Plan, where: str) -> Iterator[Case]:
     protocol, agents, named = ours.spec.protocol, ours.agents(), plain.agents()
     for job in ours.jobs():
         spoken = [i for i in range(protocol.max_message_rounds) if protocol.speakers(i, job.seed)]
-        rounds = asyncio.run(_filled(ours.spec, agents, job, spoken[-1]))
+        rounds = asyncio.run(undecided_rounds(protocol, agents, job, spoken[-1]))
         for round_ in spoken:
             observation = job.observation(round_, rounds[:round_])
             for name in protocol.speakers(round_, job.seed):

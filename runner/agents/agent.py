@@ -21,7 +21,7 @@ from runner.models.base import Choice, Complete, Request, ResponseHint, SampleKe
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage, chat_messages
-from runner.prompts.chat_format import ChatFormat, in_format
+from runner.prompts.chat_format import ChatFormat, formatted
 from runner.prompts.supervised import supervised_example
 from runner.prompts.templates import LAST_ROUND, PromptSet, prompt_variables
 from runner.protocols.game import Reply, Round
@@ -92,11 +92,6 @@ class Agent:
         return self.model_settings.base_model or self.model_settings.name
 
     @property
-    def chat_format(self) -> ChatFormat:
-        """The form of the chats that its model gets."""
-        return self.model_settings.chat_format or "openai"
-
-    @property
     def max_message_rounds(self) -> int:
         return self.protocol_handler.max_message_rounds
 
@@ -138,7 +133,7 @@ class Agent:
             seed=observation.seed,
         )
         settings = self.model_settings
-        return in_format(chat, settings.chat_format, instructions=settings.system_role, asks=asks)
+        return formatted(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=asks)
 
     def _wanted(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
@@ -209,8 +204,10 @@ class Agent:
 
     # Fine-tuning
 
-    def in_chat_format(self, chat_format: ChatFormat) -> Self:
-        """This agent, with a model group of this format."""
+    def with_chat_format(self, chat_format: ChatFormat | None) -> Self:
+        """This agent, with a model group of this format; None: of its own."""
+        if chat_format is None:
+            return self
         other = copy.copy(self)
         other.model_settings = replace(self.model_settings, chat_format=chat_format)
         return other

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from runner.cli.output import print_json, print_table, say, shown_point
-from runner.cli.specs import Point, as_begun, load_points
+from runner.cli.specs import Point, load_points, points_as_begun
 from runner.exit_codes import ExitCode
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
@@ -20,20 +20,19 @@ from runner.training.plan import AnyPlan, TrainingPlan
 
 
 def execute(args: argparse.Namespace) -> int:
-    points = load_points(args.words, quiet=args.quiet)
-    begun = [as_begun(point, points, Results(args.results)) for point in points]
-    noted = [(point, (*notes, *_fixed_seeds(point))) for point, notes in begun]
+    points = points_as_begun(load_points(args.words, quiet=args.quiet), Results(args.results))
+    points = [replace(point, notes=(*point.notes, *_fixed_seeds(point))) for point in points]
     if args.json:
-        print_json([_as_json(point, notes) for point, notes in noted])
+        print_json([_as_json(point) for point in points])
         return ExitCode.DONE
-    for point, notes in noted:
+    for point in points:
         spec, games = point.spec, point.plan.all_games()
         datapoints = spec.dataset.datapoints
         say(f"{point.path}: no errors. {_what(point.plan, games[0])}")
         if spec.point:
             say(f"with {shown_point(spec.point)}")
         say(f"on {len(datapoints)} datapoints ({sum(p.label for p in datapoints)} with label 1).")
-        for line in (*_keys(point.plan), *notes):
+        for line in (*_keys(point.plan), *point.notes):
             say(line)
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
         title = "from the shortest games to the longest, without retries; tokens are rough"
@@ -98,7 +97,7 @@ def _row(estimate: CostEstimate) -> tuple[str, ...]:
     return (estimate.group, estimate.model, *low_high, cost)
 
 
-def _as_json(point: Point, notes: Sequence[str]) -> dict[str, Any]:
+def _as_json(point: Point) -> dict[str, Any]:
     plan, spec = point.plan, point.spec
     games = plan.all_games()
     return {
@@ -112,5 +111,5 @@ def _as_json(point: Point, notes: Sequence[str]) -> dict[str, Any]:
         "protocol": spec.protocol.name,
         "keys": [asdict(use) for use in key_uses_of(plan)],
         "models": [asdict(estimate) for estimate in _estimates(games)],
-        "notes": list(notes),
+        "notes": list(point.notes),
     }

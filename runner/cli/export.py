@@ -100,8 +100,12 @@ def _show(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> N
         print_json({"folder": str(target), "files": report})
         return
     rows = [
-        (r["file"], r["examples"], r["why_not_written"] or "written",
+        (r["file"], r["examples"], r["why_not_written"] or "written", _chats(r),
          ", ".join(f"{count} {why}" for why, count in r["left_out"].items()))
         for r in report
     ]  # fmt: skip
-    print_table(("file", "examples", "result", "left out"), rows, title=str(target))
+    print_table(("file", "examples", "result", "chat format", "left out"), rows, title=str(target))
+
+
+def _chats(row: dict[str, Any]) -> str:
+    return f"{row['chat_format']}, {'as' if row['as_played'] else 'not as'} played"

@@ -5,22 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from runner.agents.agent import Agent
-from runner.api import plan_as_begun
 from runner.cli.output import note, print_json, say
 from runner.cli.specs import note_renamed, split_words
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
-from runner.models.base import Completion, Request, ResponseHint
-from runner.models.providers.dummy import DummyModel
 from runner.models.providers.openai_body import request_body
-from runner.protocols.game import Reply, Round, play
 from runner.results.results import Results
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
+from runner.rollouts.undecided import undecided_rounds
+from runner.runs.as_begun import as_begun
 from runner.spec.load import Spec, load_specs
 from runner.text import comma_join, did_you_mean, in_one_line
 from runner.training.plan import plan_of
@@ -39,18 +34,21 @@ def execute(args: argparse.Namespace) -> int:
             or f"; there are {comma_join(spec.protocol.agent_names)}"
         )
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
-    plan = _as_begun(spec, args)
+    run, begun = as_begun(plan_of(spec), Results(args.results))  # what is sent, where that has begun
+    if begun is not None and not args.quiet:
+        note(f"note: {begun}")
+    plan = run.games
     job = _job(plan, args.datapoint)
     round_ = _round(spec, agent_name, args.round, job)
     agents = plan.agents()
-    rounds = asyncio.run(_filled(spec, agents, job, round_))
+    rounds = asyncio.run(undecided_rounds(spec.protocol, agents, job, round_))
     observation = job.observation(round_, rounds)
     agent = agents[agent_name]
     body = json.loads(request_body(agent.model_settings, agent.prompt(observation)))
     if args.json:
         print_json(body)
         return ExitCode.DONE
-    say(f"chat_format: {json.dumps(agent.model_settings.chat_format)}")
+    say(f"chat_format: {json.dumps(agent.model_settings.resolved_chat_format)}")
     if round_ and not args.quiet:
         note(f"rounds 0 to {round_ - 1} are filled with answers of the dummy provider")
     for name, value in body.items():
@@ -60,14 +58,6 @@ def execute(args: argparse.Namespace) -> int:
         sender = f" ({in_one_line(message['name'])})" if "name" in message else ""
         say(f"\n--- {message['role']}{sender} ---\n{message['content']}")
     return ExitCode.DONE
-
-
-def _as_begun(spec: Spec, args: argparse.Namespace) -> Plan:
-    """The games in the chat formats that the spec's run began in, which is what is sent."""
-    plan, begun = plan_as_begun(plan_of(spec), Results(args.results))
-    if begun is not None and not args.quiet:
-        note(f"note: {begun}")
-    return plan.games
 
 
 def _job(plan: Plan, datapoint: str | None) -> Job:
@@ -90,19 +80,3 @@ def _round(spec: Spec, agent: str, asked: int | None, job: Job) -> int:
     if asked not in rounds:
         raise UsageError(f"{agent} speaks in the rounds {comma_join(map(str, rounds))} of this rollout, not in {asked}")
     return asked
-
-
-async def _filled(spec: Spec, agents: Mapping[str, Agent], job: Job, until: int) -> Sequence[Round]:
-    """Rounds up to `until`, with dummy answers that never decide."""
-
-    async def undecided(request: Request) -> Completion:
-        return await DummyModel().complete(replace(request, wanted=ResponseHint(request.wanted.headers)))
-
-    point = job.datapoint
-    game = play(spec.protocol, seed=job.seed, label=point.label, prover_stance=point.prover_stance)
-    turn = next(game)
-    while turn.round < until:
-        observation = job.observation(turn.round, turn.rounds)
-        replies: dict[str, Reply] = {name: await agents[name].respond(observation, undecided) for name in turn.speakers}
-        turn = game.send(replies)
-    return turn.rounds

@@ -15,7 +15,7 @@ from runner.api import keys_sent, name_of, run_plan, spent
 from runner.cli.output import note, print_json
 from runner.cli.progress import watching
 from runner.cli.result import as_json, show_result
-from runner.cli.specs import Point, as_begun, load_points, split_words
+from runner.cli.specs import Point, load_points, points_as_begun, split_words
 from runner.errors import (
     BudgetExhausted,
     FolderGoneError,
@@ -34,6 +34,7 @@ from runner.models.layers.budget import Budget
 from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.rollouts.identity import MUTABLE_MODEL_KEYS
+from runner.runs.as_begun import WhichRun
 from runner.runs.process import allow_open_files
 from runner.runs.run import RunOptions, RunResult
 from runner.runs.wiring import ReplayOf
@@ -70,9 +71,8 @@ class _Runs:
     def __init__(self, args: argparse.Namespace, points: Sequence[Point]) -> None:
         self.args, self.results = args, Results(args.results)
         run = self.results.find(args.replay).path if args.replay else None
-        self._replay = None if run is None else ReplayOf(run, args.until_round)
-        self._begun: dict[Point, tuple[str, ...]] = {}
-        self.points = self._as_begun(points)
+        self._which = WhichRun(args.run_id, args.again, None if run is None else ReplayOf(run, args.until_round))
+        self.points = points_as_begun(points, self.results, self._which)
         self._names: dict[Point, str] = {}
         self._budgets: dict[str, Budget] = {}
         self._locked: set[str] = set()
@@ -82,6 +82,7 @@ class _Runs:
         """Run every point; the exit code."""
         done: list[RunResult] = []
         waiting_points: list[_WaitingPoint] = []
+        self._show_notes()
         self._show_keys()
         with ExitStack() as locks:
             self._share_budgets(locks)
@@ -102,25 +103,11 @@ class _Runs:
                     show_result(result, self.results, point.path, quiet=self.args.quiet)
         return _ended(self.args, done, waiting_points)
 
-    def _as_begun(self, points: Sequence[Point]) -> list[Point]:
-        """The points in the chat formats of their runs; what there is to say of that is said before any is played."""
-        args, found = self.args, []
-        for given in points:
-            point, begun = as_begun(
-                given, points, self.results, run_id=args.run_id, again=args.again, replay=self._replay
-            )
-            found.append(point)
-            self._begun[point] = begun
-            if not args.quiet:
-                for line in begun:
-                    note(f"note: {line}")
-        return found
-
     def _run(self, point: Point) -> RunResult:
         name = self._name(point)
         with watching(point.spec.experiment.name, quiet=self.args.quiet) as watch:
             options = RunOptions(
-                replay=self._replay,
+                replay=self._which.replay,
                 budget=self._budgets.get(point.path),
                 locked=name in self._locked,
                 watch=watch,
@@ -131,26 +118,28 @@ class _Runs:
 
     def _with_note(self, point: Point, result: RunResult) -> RunResult:
         """A result with what people were told before it was played, for machines."""
-        begun = self._begun[point] if self.args.json else ()
-        return replace(result, notes=(*begun, *result.notes)) if begun else result
+        return replace(result, notes=(*point.notes, *result.notes)) if self.args.json else result
+
+    def _show_notes(self) -> None:
+        """Tell what there is to say of the points before any is played."""
+        for line in () if self.args.quiet else [line for point in self.points for line in point.notes]:
+            note(f"note: {line}")
 
     def _show_keys(self) -> None:
         """Tell which variables go where, before any does; and ask, where a spec came from elsewhere."""
-        sent = (use for point in self.points for use in keys_sent(point.plan, self._replay))
+        sent = (use for point in self.points for use in keys_sent(point.plan, self._which.replay))
         uses = dict.fromkeys(use for use in sent if use.variable != ALL)
         for point in self.points:
             if point.spec.fetched is not None:
-                check_allowed(keys_sent(point.plan, self._replay), self._allowed, point.spec.fetched)
+                check_allowed(keys_sent(point.plan, self._which.replay), self._allowed, point.spec.fetched)
         if uses and not self.args.quiet:
             note(f"sends {comma_join(map(str, uses))}")
 
     def _name(self, point: Point) -> str:
         """The id of a point's run. With --again, points that would be one run have each a run of their own."""
         if point not in self._names:
-            args, given = self.args, self._names.values()
-            self._names[point] = name_of(
-                point.plan, self.results, run_id=args.run_id, again=args.again, replay=bool(args.replay), given=given
-            )
+            given = self._names.values()
+            self._names[point] = name_of(point.plan, self.results, self._which, given=given)
         return self._names[point]
 
     def _share_budgets(self, locks: ExitStack) -> None:

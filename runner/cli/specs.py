@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.api import plan_as_begun
 from runner.builtin import is_file
 from runner.cli.output import note
 from runner.cli.registry import COMMANDS
 from runner.errors import Problem, SpecError, UsageError
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
-from runner.runs.wiring import ReplayOf
+from runner.runs.as_begun import ITS_OWN, WhichRun, as_begun
 from runner.spec.load import Spec, load_specs
 from runner.training.plan import AnyPlan, plan_of
 
@@ -24,6 +23,8 @@ class Point:
 
     path: str
     plan: AnyPlan
+    notes: tuple[str, ...] = ()
+    """What there is to say of it before anything is played."""
 
     @property
     def spec(self) -> Spec:
@@ -60,20 +61,14 @@ def load_points(words: Sequence[str], *, quiet: bool) -> list[Point]:
     return loaded
 
 
-def as_begun(
-    point: Point,
-    points: Sequence[Point],
-    results: Results,
-    *,
-    run_id: str | None = None,
-    again: bool = False,
-    replay: ReplayOf | None = None,
-) -> tuple[Point, tuple[str, ...]]:
-    """A point of a command's in the chat formats that its run began in, and what there is to say of that."""
-    own = point.plan.run_id
-    others = {other.plan.run_id for other in points} - {own}
-    plan, begun = plan_as_begun(point.plan, results, run_id=run_id, again=again, replay=replay, others=others)
-    return replace(point, plan=plan), () if begun is None else (begun,)
+def points_as_begun(points: Sequence[Point], results: Results, which: WhichRun = ITS_OWN) -> list[Point]:
+    """The points of a command in the chat formats that their runs began in, with what there is to say of that."""
+    own = {point.plan.run_id for point in points}
+    found = []
+    for point in points:
+        plan, begun = as_begun(point.plan, results, which, others=own - {point.plan.run_id})
+        found.append(replace(point, plan=plan, notes=() if begun is None else (begun,)))
+    return found
 
 
 def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:

@@ -10,19 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from runner.agents.agent import Agent
 from runner.errors import RunError, UsageError
 from runner.finetune.dedup import DedupIndex, ScopedDedup
 from runner.finetune.example_file import ExampleFile, line_of, remove_dataset
 from runner.finetune.examples import Example, Learnt, RlTurn, Source
 from runner.finetune.formats import FORMATS, Format
-from runner.finetune.from_rollouts import how_written, in_chat_format, rl_turns, source_of, supervised
+from runner.finetune.from_rollouts import how_written, rl_turns, source_of, supervised
 from runner.finetune.preferences import preferences
 from runner.hashing import derived_seed
 from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import build_tree
 from runner.spec.experiment import FineTune
+from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folder
 from runner.text import comma_join, did_you_mean
 
@@ -32,6 +35,9 @@ OF_ROLLOUTS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if f.me
 
 AGENTS = "agents"
 """The folder of the agents' own files; those of model groups stand above it."""
+
+REPORT = "report.json"
+"""What each file holds, in which format its chats are, and what was left out of it."""
 
 
 def format_of(name: str, *, trees: bool) -> Format:
@@ -70,7 +76,7 @@ def remove_files(folder: Path) -> None:
             for place in places:
                 for path in place.glob("*" + suffix):
                     remove_dataset(path)
-    (folder / "report.json").unlink(missing_ok=True)
+    (folder / REPORT).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -200,9 +206,9 @@ class FineTuneFiles:
     def __init__(
         self, folder: Path, settings: FineTune, agents: Mapping[str, Agent], run_id: str, trees: Trees | None = None
     ) -> None:
-        self._settings, self._run_id, self._trees = settings, run_id, trees
-        self._agents = chosen_agents(agents, settings.agents)
-        self._agents = {name: in_chat_format(agent, settings.chat_format) for name, agent in self._agents.items()}
+        self._folder, self._settings, self._run_id, self._trees = folder, settings, run_id, trees
+        chosen = chosen_agents(agents, settings.agents)
+        self._agents = {name: agent.with_chat_format(settings.chat_format) for name, agent in chosen.items()}
         self._formats = [format_of(name, trees=trees is not None) for name in settings.formats]
         self._files = DatasetFiles(
             folder,
@@ -260,8 +266,10 @@ class FineTuneFiles:
         return None
 
     def close(self) -> list[dict[str, Any]]:
-        """Put the files with enough examples in their place, and report all of them."""
-        return self._files.close()
+        """Put the files with enough examples in their place, and report all of them: there too, in `REPORT`."""
+        report = self._files.close()
+        atomic_write(self._folder / REPORT, orjson.dumps(report, option=orjson.OPT_INDENT_2))
+        return report
 
     def discard(self) -> None:
         """Leave no half-written file."""

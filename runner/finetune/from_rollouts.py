@@ -10,7 +10,7 @@ from runner.errors import InvalidResponseError
 from runner.finetune.examples import RlTurn, Source, Supervised
 from runner.models.providers.openai_body import as_sent
 from runner.prompts.chat import ChatMessage
-from runner.prompts.chat_format import ChatFormat, in_format
+from runner.prompts.chat_format import formatted
 from runner.prompts.supervised import check_replacement
 from runner.protocols.game import Round
 from runner.rollouts.rollout import Rollout
@@ -21,15 +21,11 @@ def asked_with(agent: Agent, observation: Observation) -> list[ChatMessage]:
     return list(as_sent(agent.model_settings, agent.prompt(observation)))
 
 
-def in_chat_format(agent: Agent, chat_format: ChatFormat | None) -> Agent:
-    """The agent whose chats are written: in this format where there is one, and else as it played."""
-    return agent if chat_format is None else agent.in_chat_format(chat_format)
-
-
 def how_written(agent: Agent) -> dict[str, Any]:
     """The format that an agent's chats are written in, and whether it is the one they were played in."""
-    played = agent.hyper_params.models[agent.model_group].chat_format or "openai"
-    return {"chat_format": agent.chat_format, "as_played": agent.chat_format == played}
+    written = agent.model_settings.resolved_chat_format
+    played = agent.hyper_params.models[agent.model_group].resolved_chat_format
+    return {"chat_format": written, "as_played": written == played}
 
 
 def supervised(
@@ -75,10 +71,10 @@ def _after_last_turn(agent: Agent, rollout: Rollout) -> list[ChatMessage]:
     """What the agent could see after its last turn, with no instructions: it was not asked again."""
     end = min(len(rollout.rounds), agent.max_message_rounds - 1)
     settings = agent.model_settings
-    chat = agent.in_chat_format("openai").final_prompt(rollout.job.observation(end, rollout.rounds))
+    chat = agent.with_chat_format("openai").final_prompt(rollout.job.observation(end, rollout.rounds))
     seen = [m for index, m in enumerate(chat) if index <= _last_own(chat) or m["role"] != "system"]
     # With all before it: by itself, a format would take its first message for the beginning of a chat.
-    shown = in_format(seen, settings.chat_format, instructions=settings.system_role)
+    shown = formatted(seen, settings.resolved_chat_format, instructions=settings.system_role)
     return list(as_sent(settings, shown[_last_own(shown) + 1 :]))
 
 

@@ -167,6 +167,11 @@ class ModelSettings:
         return self.model or self.provider
 
     @property
+    def resolved_chat_format(self) -> ChatFormat:
+        """The form of its chats. A loaded spec says it always; settings that were made otherwise may leave it out."""
+        return self.chat_format or "openai"
+
+    @property
     def key_variable(self) -> str | None:
         """The environment variable of its key, if it sends one; OpenAI's own key is for OpenAI's own server only."""
         if not self.traits.remote:

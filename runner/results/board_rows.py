@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from runner.results.changes import MAX_SPEC
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.storage.atomic import read_json
@@ -20,6 +19,8 @@ PIECE_ROWS = 10_000
 PIECE_BYTES = 8 << 20
 MEMORY = 64 << 20
 """DuckDB keeps what it has read and written of the board until this is full, however little of it is used again."""
+MAX_SPEC = 4 << 20
+"""A resolved spec is longer than what it was made of."""
 COPIES = 8
 """How often DuckDB holds a piece, at most, as it copies it from Parquet to the board."""
 

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.documents.renames import rename_keys
 from runner.errors import SpecError
 from runner.results.folder import RunFolder
 from runner.results.inputs import dataset_selection, resolved_spec, spec_hash
 from runner.results.manifest import Manifest
 from runner.rollouts.plan import Plan
-from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.load import load_saved
-from runner.storage.files import read_bounded
-
-MAX_SPEC = 4 << 20
-"""A resolved spec is longer than what it was made of."""
 
 
 def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
@@ -39,21 +33,12 @@ def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
 
 def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequence[str] = ()) -> list[str]:
     """The keys in which a saved spec is not this one, those that a run may change left out."""
-    import yaml
-
     try:
-        saved = yaml.safe_load(read_bounded(folder.spec, MAX_SPEC))
-    except (OSError, yaml.YAMLError):
-        return ["spec.yaml cannot be read"]
-    if not isinstance(saved, dict) or not all(isinstance(saved.get(name), dict) for name in ("dataset", "models")):
-        return ["spec.yaml is damaged"]
-    if not all(isinstance(settings, dict) for settings in saved["models"].values()):
-        return ["spec.yaml is damaged"]
-    rename_keys(saved, RENAMED_KEYS)
-    for settings in saved["models"].values():
-        settings.setdefault("chat_format", "openai")  # 0.1.0 knew no other
-    ours, theirs = resolved_spec(plan), saved
-    if ours["kind"] != theirs.get("kind"):
+        saved = Plan(load_saved(folder.spec))
+    except SpecError as error:
+        return [f"what was saved cannot be read ({error.problems[0]})"]
+    ours, theirs = resolved_spec(plan), resolved_spec(saved)
+    if ours["kind"] != theirs["kind"]:
         return ["kind"]
     ours["dataset"].update(dataset_selection(plan))
     theirs["dataset"].update(manifest.dataset_selection)

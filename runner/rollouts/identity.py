@@ -57,7 +57,7 @@ def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, An
     names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run", "chat_format")]
     content = {name: to_plain(getattr(settings, name)) for name in names}
     content = {name: value for name, value in content.items() if value is not None or name not in LATER_MODEL_KEYS}
-    if settings.chat_format == "alternating":
+    if settings.resolved_chat_format == "alternating":
         content["chat_format"] = settings.chat_format
     return {**content, "run": replayed} if settings.traits.needs_run else content
 

@@ -7,8 +7,9 @@ edited prompt is another rollout, and a longer run has the shorter one's rollout
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 from runner.agents.agent import AgentRuntime
 from runner.agents.whole_agent import OpenAiWholeAgent
@@ -26,6 +27,10 @@ class Plan:
     """Everything about a run that is known before it starts."""
 
     spec: Spec
+
+    def with_spec(self, spec: Spec) -> Self:
+        """The plan of another spec."""
+        return replace(self, spec=spec)
 
     @cached_property
     def game_hash(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 from runner.errors import Place, Problem
 from runner.rollouts.plan import Plan
@@ -32,6 +32,10 @@ class RunPlan(Protocol):
     @property
     def games(self) -> Plan:
         """The games of the spec's own models on all of its datapoints."""
+        ...
+
+    def with_spec(self, spec: Spec) -> Self:
+        """The plan of another spec of the same kind."""
         ...
 
     def all_games(self) -> Sequence[Plan]:

@@ -5,16 +5,18 @@ What 0.1.0 began is in `openai` format whatever its address; and an address may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice, product
-from pathlib import Path
 from typing import TypeVar, get_args
 
+from runner.errors import UsageError
 from runner.prompts.chat_format import ChatFormat
+from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.rollouts.run_plan import RunPlan
-from runner.spec.chat_formats import AskedIn, formats_of_run
+from runner.runs.wiring import ReplayOf
+from runner.spec.chat_formats import AskedIn, saved_formats
 from runner.spec.load import Spec
 from runner.text import comma_join
 
@@ -24,39 +26,80 @@ MAX_TRIED = 16
 """In so many ways to ask the groups is a run looked for; the first is that of 0.1.0."""
 
 
+@dataclass(frozen=True)
+class WhichRun:
+    """Which run of a spec is meant; where nothing is said, its own."""
+
+    run_id: str | None = None
+    again: bool = False
+    """A new one, where its own is finished."""
+    replay: ReplayOf | None = None
+    """One with the answers of this run."""
+
+
+ITS_OWN = WhichRun()
+
+
 def as_begun(
-    plan: P,
-    results: Results,
-    plan_of: Callable[[Spec], P],
-    *,
-    run_id: str | None = None,
-    again: bool = False,
-    others: Collection[str] = (),
+    plan: P, results: Results, which: WhichRun = ITS_OWN, *, others: Collection[str] = ()
 ) -> tuple[P, str | None]:
-    """The plan whose run has begun, and a note on it where its chat formats are not those of the address.
+    """A plan in the chat formats of its run, or of the run that it replays; and a note where the address has others.
 
     A format that the spec says stays, and so does what is begun anew. `others` are the ids of other plans' runs.
+
+    Raises:
+        UsageError: the spec says another format than the run that it replays was asked in.
     """
+    if which.replay is not None:
+        return _as_replayed(plan, which.replay), None
     spec = plan.spec
-    if again or not spec.by_address or _has_begun(plan, results, run_id):
+    if which.again or not spec.by_address or _has_begun(plan, results, which.run_id):
         return plan, None
     for formats in _ways(spec):
-        other = plan_of(_with_formats(spec, {group: AskedIn(format_) for group, format_ in formats.items()}))
-        if other.run_id not in others and _has_begun(other, results, run_id):
-            return other, _note(run_id or other.run_id, spec, formats)
+        other = plan.with_spec(_with_formats(spec, {group: AskedIn(format_) for group, format_ in formats.items()}))
+        if other.run_id not in others and _has_begun(other, results, which.run_id):
+            return other, _note(which.run_id or other.run_id, spec, formats)
     return plan, None
 
 
-def as_replayed(plan: P, run: Path, plan_of: Callable[[Spec], P]) -> P:
-    """The plan that asks what a run was asked, where its spec leaves the chat format to the address."""
-    spec, played = plan.spec, formats_of_run(run)
+def _as_replayed(plan: P, replay: ReplayOf) -> P:
+    """The plan that asks what a run was asked, where its spec leaves the chat format to the address.
+
+    Raises:
+        UsageError: it asks an agent in another format; before there is a folder for what cannot be replayed.
+    """
+    spec, played = plan.spec, saved_formats(RunFolder(replay.run).spec)
     asked = {}
     for group in sorted(spec.by_address):
         agents = spec.experiment.agents.items()
         ways = {played[name] for name, agent in agents if agent.model == group and name in played}
         if len(ways) == 1:
             asked[group] = ways.pop()
-    return plan_of(_with_formats(spec, asked)) if asked else plan
+    replayed = plan.with_spec(_with_formats(spec, asked)) if asked else plan
+    wrong = list(_asked_otherwise(replayed.spec, replay, played))
+    if wrong:
+        raise UsageError(f"run {replay.run.name} cannot be replayed: {'; '.join(wrong)}")
+    return replayed
+
+
+def _asked_otherwise(spec: Spec, replay: ReplayOf, played: Mapping[str, AskedIn]) -> Iterator[str]:
+    """The agents whose answers are replayed, and that the spec asks in another format than they were asked in."""
+    for name, agent in spec.experiment.agents.items():
+        first = spec.protocol.first_active_round(name)
+        if first is None or name not in played or (replay.until_round is not None and first >= replay.until_round):
+            continue
+        ours = AskedIn.of(spec.experiment.models[agent.model])
+        if ours != played[name]:
+            there, here = (_keys(agent.model, way) for way in (played[name], ours))
+            yield f"it asked {name} with {there}, and this spec says {here}"
+
+
+def _keys(group: str, way: AskedIn) -> str:
+    """What a spec says to have a group asked in this way."""
+    said = f"models.{group}.chat_format={way.chat_format}"
+    if way.chat_format == "openai":
+        return said
+    return f"{said} models.{group}.system_role={'user' if way.in_first_turn else 'system'}"
 
 
 def _ways(spec: Spec) -> Iterator[dict[str, ChatFormat]]:

@@ -81,7 +81,6 @@ class RecordSinks:
             remove_files(self._folder.fine_tune)
             return []
         report = self._files.close()
-        atomic_write(self._folder.fine_tune / "report.json", orjson.dumps(report, option=orjson.OPT_INDENT_2))
         short = [f"{row['file']} ({row['examples']})" for row in report if not row["written"]]
         fewest = self._settings.min_examples
         note = f"fine-tune files of fewer than {fewest} examples were not written: {comma_join(short)}"

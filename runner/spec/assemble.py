@@ -28,7 +28,7 @@ from runner.spec.checks.models import budget_problems, model_problems, replay_fo
 from runner.spec.checks.sound import Sound
 from runner.spec.checks.training import training_problems
 from runner.spec.checks.trees import tree_problems
-from runner.spec.experiment import Experiment, experiment_schema
+from runner.spec.experiment import SAVED_SPEC, Experiment, experiment_schema
 from runner.spec.origin import fetched_folder
 from runner.storage.journal import JOURNAL
 
@@ -148,7 +148,8 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         problems.append(Problem(layered.place(("cache",)), "cache", f"no cache can be at {str(cache)!r}: {wrong}"))
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
-    asked_in, mixed = chat_formats.replayed_formats(experiment, replays)
+    saved_specs = {group: run / SAVED_SPEC for group, run in replays.items()}
+    asked_in, mixed = chat_formats.replayed_formats(experiment, saved_specs)
     problems.extend(chat_formats.mixed_problems(experiment.models, mixed, where))
     if problems:
         raise SpecError(problems)

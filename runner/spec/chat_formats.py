@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from runner import builtin
@@ -37,6 +37,12 @@ class AskedIn:
     chat_format: ChatFormat = "openai"
     in_first_turn: bool = False
     """Whether its instructions are a part of the user's first turn."""
+
+    @classmethod
+    def of(cls, settings: ModelSettings) -> Self:
+        """How a group of a loaded spec is asked."""
+        alternates = settings.resolved_chat_format == "alternating"
+        return cls(settings.resolved_chat_format, alternates and settings.system_role == "user")
 
 
 def default_chat_format(settings: ModelSettings) -> ChatFormat:
@@ -80,13 +86,16 @@ def _asked_in(settings: ModelSettings, asked: AskedIn, said: Mapping[str, Any]) 
 
 
 def replayed_formats(
-    experiment: Experiment, runs: Mapping[str, Path]
+    experiment: Experiment, specs: Mapping[str, Path]
 ) -> tuple[dict[str, AskedIn], dict[str, tuple[str, ...]]]:
-    """How the agents of each group were asked in the run that it replays; and the groups whose agents differ in it."""
+    """How the agents of each group were asked in the run that it replays; and the groups whose agents differ in it.
+
+    `specs` are the files that those runs' specs were saved in.
+    """
     found: dict[str, AskedIn] = {}
     mixed: dict[str, tuple[str, ...]] = {}
-    for group, run in runs.items():
-        of_run = formats_of_run(run)
+    for group, spec in specs.items():
+        of_run = saved_formats(spec)
         agents = [name for name, agent in experiment.agents.items() if agent.model == group and name in of_run]
         ways = {of_run[name] for name in agents}
         if len(ways) == 1:
@@ -107,9 +116,8 @@ def mixed_problems(
             yield Problem(where(key), key, message)
 
 
-def formats_of_run(run: Path) -> dict[str, AskedIn]:
-    """How each agent of a run was asked, by the spec that was saved with it; nothing where that cannot be read."""
-    path = run / "spec.yaml"
+def saved_formats(path: Path) -> dict[str, AskedIn]:
+    """How each agent of a run was asked, by the file that its spec was saved in; nothing where there is none."""
     if not builtin.is_file(path):
         return {}
     data = load_layers(path, str(path), (), builtin.find, RENAMED_KEYS).data

@@ -152,6 +152,9 @@ class Experiment:
     max_sweep_points: int = option("More combinations than this are an error.", default=MAX_SWEEP_POINTS, minimum=1)
 
 
+SAVED_SPEC = "spec.yaml"
+"""The file of a run's folder that its resolved spec is saved in."""
+
 RENAMED_KEYS: Mapping[str, str] = {"rollouts.most_calls": "rollouts.max_calls"}
 """Old names of keys that still work in this version, each with the new one in the same section."""
 

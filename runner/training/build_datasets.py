@@ -12,7 +12,7 @@ from runner.agents.agent import Agent
 from runner.finetune.example_file import ExampleFile
 from runner.finetune.examples import Example, Source
 from runner.finetune.formats import FORMATS, Format
-from runner.finetune.from_rollouts import how_written, in_chat_format, source_of, supervised
+from runner.finetune.from_rollouts import how_written, source_of, supervised
 from runner.finetune.preferences import preferences
 from runner.hashing import derived_seed
 from runner.prompts.chat_format import ChatFormat
@@ -58,7 +58,7 @@ class _Games:
     @cached_property
     def agents(self) -> Mapping[str, Agent]:
         agents = self.reconstructor.plan.agents()
-        return {name: in_chat_format(agent, self.chat_format) for name, agent in agents.items()}
+        return {name: agent.with_chat_format(self.chat_format) for name, agent in agents.items()}
 
 
 @dataclass(frozen=True)

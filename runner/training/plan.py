@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Self
 
 from runner.datasets.load import Datapoint
 from runner.documents.fields import to_plain
@@ -62,6 +63,10 @@ class TrainingPlan:
     """Everything about a training run that is known before it starts."""
 
     spec: Spec
+
+    def with_spec(self, spec: Spec) -> Self:
+        """The plan of another spec that trains."""
+        return replace(self, spec=spec)
 
     @cached_property
     def games(self) -> Plan:

@@ -219,7 +219,7 @@ def test_what_comes_after_the_last_turn_is_kept_where_it_is_asked_for(tmp_path: 
         ("alternating", {"role": "user", "content": "Verifier: Thanks."}),
     ]
     for chat_format, last in ways:
-        prover = agents["prover"].in_chat_format(chat_format)
+        prover = agents["prover"].with_chat_format(chat_format)
         (cut,) = supervised(prover, replace(long, rounds=rounds))
         (whole,) = supervised(prover, replace(long, rounds=rounds), ensure_last_message_is_assistant=False)
         assert whole.messages == [*cut.messages, last]

@@ -16,7 +16,7 @@ from runner.finetune.example_file import ExampleFile, trace_of
 from runner.finetune.examples import Example, Preference, RlTurn, Source, Supervised
 from runner.finetune.formats import FORMATS, Format
 from runner.models.settings import ModelSettings
-from runner.prompts.chat_format import alternating
+from runner.prompts.chat_format import with_alternating_roles
 from tests.support.files import json_lines, parquet_rows
 
 SFT = [FORMATS["openai", "sft"], FORMATS["trl", "sft"]]
@@ -147,7 +147,7 @@ def test_what_comes_after_a_turn_that_trl_learns_may_be_anything() -> None:
 
 def test_two_opponents_in_a_row_are_one_message_with_their_names() -> None:
     chat = [CHAT[0], said("user", "No.", "Expert_1"), said("user", "Yes.", "Expert_2"), said("assistant", "Why?")]
-    assert alternating(chat) == [
+    assert with_alternating_roles(chat) == [
         CHAT[0],
         said("user", "Expert_1: No.\n\nExpert_2: Yes."),
         said("assistant", "Why?"),
@@ -156,24 +156,30 @@ def test_two_opponents_in_a_row_are_one_message_with_their_names() -> None:
 
 def test_a_system_message_in_the_middle_becomes_a_user_message() -> None:
     chat = [*CHAT, said("system", "Last round."), said("user", "Because.", "Expert"), said("assistant", "Yes.")]
-    assert alternating(chat)[3:] == [said("user", "Last round.\n\nExpert: Because."), said("assistant", "Yes.")]
+    assert with_alternating_roles(chat)[3:] == [
+        said("user", "Instructions: Last round.\n\nExpert: Because."),
+        said("assistant", "Yes."),
+    ]
     after = [*CHAT, said("user", "Because.", "Expert"), said("system", "Last round.")]
-    assert alternating(after)[3:] == [said("user", "Expert: Because.\n\nLast round.")]
+    assert with_alternating_roles(after)[3:] == [said("user", "Expert: Because.\n\nInstructions: Last round.")]
 
 
 def test_a_system_message_answered_at_once_becomes_a_user_message() -> None:
-    assert alternating([CHAT[0]]) == [said("user", "You judge.")]
-    assert alternating([CHAT[0], said("assistant", "Why?")]) == [said("user", "You judge."), said("assistant", "Why?")]
-    assert alternating([said("developer", "Judge."), *CHAT[1:]])[0] == said("system", "Judge.")
+    assert with_alternating_roles([CHAT[0]]) == [said("user", "You judge.")]
+    assert with_alternating_roles([CHAT[0], said("assistant", "Why?")]) == [
+        said("user", "You judge."),
+        said("assistant", "Why?"),
+    ]
+    assert with_alternating_roles([said("developer", "Judge."), *CHAT[1:]])[0] == said("system", "Judge.")
 
 
 def test_turns_of_one_agent_in_a_row_are_one() -> None:
-    assert alternating([*CHAT, said("assistant", "Hm?")])[-1] == said("assistant", "Why?\n\nHm?")
+    assert with_alternating_roles([*CHAT, said("assistant", "Hm?")])[-1] == said("assistant", "Why?\n\nHm?")
 
 
 def test_merging_leaves_the_chat_that_it_was_given_alone() -> None:
     before = json.dumps(LONGER)
-    alternating([*LONGER, said("assistant", "x")])
+    with_alternating_roles([*LONGER, said("assistant", "x")])
     assert json.dumps(LONGER) == before
 
 

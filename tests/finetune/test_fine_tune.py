@@ -94,6 +94,8 @@ def test_an_export_in_another_chat_format_says_the_sender_in_the_text(tmp_path: 
         rows = {row["file"]: row for row in json.loads(done.stdout)["files"]}
         assert rows["m.sft.trl.jsonl"]["chat_format"] == chat_format
         assert rows["m.sft.trl.jsonl"]["as_played"] == (chat_format == "openai")
+        report = run / "fine_tune" / "export-trl" / "report.json"
+        assert json.loads(report.read_text()) == json.loads(done.stdout)["files"]
         written[chat_format] = json_lines(run / "fine_tune" / "export-trl" / "agents" / "verifier.sft.trl.jsonl")
     texts = [
         [message["content"] for line in lines for message in line["prompt"] if message["role"] == "user"]

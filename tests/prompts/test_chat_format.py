@@ -12,7 +12,7 @@ import yaml
 
 from runner.errors import Place, SpecError
 from runner.prompts.chat import ChatMessage, chat_messages
-from runner.prompts.chat_format import NOTHING_NEW, alternating, in_format
+from runner.prompts.chat_format import INSTRUCTIONS, NOTHING_NEW, formatted, with_alternating_roles
 from runner.protocols.game import Round
 from runner.protocols.load import builtin_names, load_protocol, unplayable
 from runner.protocols.protocol import Protocol
@@ -96,7 +96,7 @@ def check(protocol: Protocol, seed: int) -> int:
         for instructions in ("system", "user"):
             earlier: list[ChatMessage] = []
             for round_, plain in prompts(protocol, agent, played, seed):
-                chat = in_format(plain, "alternating", instructions=instructions, asks=True)
+                chat = formatted(plain, "alternating", instructions=instructions, asks=True)
                 told = f"{protocol.name}, {agent} in round {round_}: {chat}"
                 roles = [message["role"] for message in chat]
                 turns = roles[1:] if roles[0] == "system" else roles
@@ -105,14 +105,16 @@ def check(protocol: Protocol, seed: int) -> int:
                 assert roles[0] == "user" or instructions == "system", told
                 assert all(message.keys() == {"role", "content"} for message in chat), told
                 at, text = 0, "\n\n".join(message["content"] for message in chat)
-                for message in plain:
+                for index, message in enumerate(plain):
                     whole = f"{message['name']}: {message['content']}" if "name" in message else message["content"]
+                    if index and message["role"] == "system":
+                        whole = INSTRUCTIONS + whole
                     at = text.index(whole, at) + len(whole)
                 assert chat[: len(earlier)] == earlier, told
                 earlier = [*chat, said("assistant", played[round_].raw[agent])]
                 count += 1
             last = protocol.max_message_rounds - 1
-            end = in_format(chat_of(protocol, agent, played, last, seed), "alternating", instructions=instructions)
+            end = formatted(chat_of(protocol, agent, played, last, seed), "alternating", instructions=instructions)
             assert end[: len(earlier)] == earlier, f"{protocol.name}, {agent}: {end}"
     return count
 
@@ -136,29 +138,35 @@ def test_and_of_protocols_drawn_by_lot(tmp_path: Path, start: int) -> None:
 
 def test_an_openai_chat_is_the_one_that_was_given() -> None:
     chat = [said("system", SYSTEM), said("user", "No.", "Expert_1")]
-    assert in_format(chat, "openai", instructions="user", asks=True) is chat
-    assert in_format(chat, None) is chat
+    assert formatted(chat, "openai", instructions="user", asks=True) is chat
 
 
 def test_an_agent_that_speaks_twice_has_two_turns() -> None:
     chat = [said("system", SYSTEM), said("assistant", "One."), said("assistant", "Two.")]
     one, pause, two = said("assistant", "One."), said("user", NOTHING_NEW), said("assistant", "Two.")
-    assert in_format(chat, "alternating") == [said("user", SYSTEM), one, pause, two]
-    assert in_format(chat[:2], "alternating", asks=True) == [said("user", SYSTEM), one, pause]
+    assert formatted(chat, "alternating") == [said("user", SYSTEM), one, pause, two]
+    assert formatted(chat[:2], "alternating", asks=True) == [said("user", SYSTEM), one, pause]
 
 
 def test_a_text_without_a_sender_is_not_read_as_part_of_what_stands_before_it() -> None:
     chat = [said("system", SYSTEM), said("user", "No.", "Expert_1"), said("user", "Yes."), said("system", LAST)]
-    assert alternating(chat) == [
+    assert with_alternating_roles(chat) == [
         said("system", SYSTEM),
-        said("user", f"Expert_1: No.\n\nAnonymous: Yes.\n\n{LAST}"),
+        said("user", f"Expert_1: No.\n\nAnonymous: Yes.\n\n{INSTRUCTIONS}{LAST}"),
     ]
-    joined = in_format([chat[0], chat[2]], "alternating", instructions="user")
+    joined = formatted([chat[0], chat[2]], "alternating", instructions="user")
     assert joined == [said("user", f"{SYSTEM}\n\nAnonymous: Yes.")]
-    assert alternating([chat[0], chat[2]])[1] == said("user", "Yes.")
+    assert with_alternating_roles([chat[0], chat[2]])[1] == said("user", "Yes.")
+
+
+def test_a_text_that_begins_with_its_sender_has_it_once() -> None:
+    own, other = said("user", "Expert_1: No.", "Expert_1"), said("user", "Expert_1: Yes.", "Expert_2")
+    assert with_alternating_roles([said("system", SYSTEM), own, other])[1] == said(
+        "user", "Expert_1: No.\n\nExpert_2: Expert_1: Yes."
+    )
 
 
 def test_what_alternates_stays_as_it_is() -> None:
-    chat = alternating([said("system", SYSTEM), said("user", "No.", "A"), said("user", "Yes.", "B")])
-    assert alternating(chat) == chat
+    chat = with_alternating_roles([said("system", SYSTEM), said("user", "No.", "A"), said("user", "Yes.", "B")])
+    assert with_alternating_roles(chat) == chat
     assert all(one["role"] != two["role"] for one, two in pairwise(chat))

@@ -61,6 +61,14 @@ def test_a_changed_key_is_seen_whatever_the_defaults(tmp_path: Path, override: s
     assert not played(path, tmp_path / "results", override).was_finished
 
 
+def test_what_an_earlier_version_did_not_know_is_no_changed_key(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    folder = played(path, tmp_path / "results").folder
+    saved_otherwise(folder, without_defaults)
+    with pytest.raises(RunDirectoryError, match=r"these keys differ: seed\. Choose"):
+        played(path, tmp_path / "results", "seed=8", run_id=folder.run_id)
+
+
 def test_a_saved_spec_that_cannot_be_read_is_written_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     folder = played(path, tmp_path / "results").folder
@@ -98,5 +106,5 @@ def test_where_a_replayed_run_stands_is_no_change(tmp_path: Path) -> None:
 def test_a_saved_spec_that_is_damaged_is_said_to_be(tmp_path: Path, saved: str) -> None:
     run = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
     run.spec.write_text(saved)
-    with pytest.raises(RunDirectoryError, match=r"spec\.yaml is damaged"):
+    with pytest.raises(RunDirectoryError, match=r"what was saved cannot be read \(.*spec\.yaml"):
         played(tmp_path / "spec.yaml", tmp_path / "results", "seed=8", run_id=run.run_id)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.errors import SpecError
+from runner.errors import SpecError, UsageError
 from runner.runs.wiring import ReplayOf
 from runner.spec.load import load_spec
 from tests.support.runs import derived_files, played
@@ -63,3 +63,20 @@ def test_a_replay_asks_as_the_run_was_asked(tmp_path: Path, role: str) -> None:
     saved = (rejudged.folder.path / "spec.yaml").read_text("utf-8")
     assert "chat_format: alternating" in saved
     assert f"system_role: {role}" in saved
+
+
+def test_a_replay_in_another_format_is_refused_before_it_has_a_folder(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=2)
+        first = played(path, tmp_path / "results").folder
+        openai = "models.m.chat_format=openai"
+        with pytest.raises(
+            UsageError, match=r"it asked verifier with models\.m\.chat_format=alternating .*system_role"
+        ):
+            played(path, tmp_path / "results", openai, replay=ReplayOf(first.path))
+        with pytest.raises(UsageError, match="it asked prover with"):
+            played(path, tmp_path / "results", openai, replay=ReplayOf(first.path, 2))
+        assert list((tmp_path / "results" / "runs").iterdir()) == [first.path]
+        assert played(path, tmp_path / "results", openai).manifest.replay_of is None
+        # Whose answers are not replayed may be asked in any format.
+        assert played(path, tmp_path / "other", openai, replay=ReplayOf(first.path, 0)).manifest.rollouts == 2
