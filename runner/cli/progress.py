@@ -20,20 +20,19 @@ BAR_SECONDS = 0.1
 
 
 @contextmanager
-def watching(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """A function that shows progress; None where nobody wants to see it."""
+def watching(name: str, told: set[str], *, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """A function that shows progress, and adds the notes that it shows to `told`; None where nobody wants to see it."""
     if quiet:
         yield None
     elif sys.stderr.isatty() and "NO_COLOR" not in os.environ:
-        with _bar(name) as watch:
+        with _bar(name, _News(told)) as watch:
             yield watch
     else:
-        yield _lines(name)
+        yield _lines(name, _News(told))
 
 
-def _lines(name: str) -> Callable[[Progress], None]:
+def _lines(name: str, news: _News) -> Callable[[Progress], None]:
     started = last = time.monotonic()
-    news = _News()
 
     def watch(progress: Progress) -> None:
         nonlocal last
@@ -47,12 +46,20 @@ def _lines(name: str) -> Callable[[Progress], None]:
 
 
 class _News:
-    """What is wrong and was not shown yet, to be shown at once."""
+    """What is wrong or was noticed and was not shown yet, to be shown at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: set[str]) -> None:
         self._shown: dict[str, str] = {}
+        self._told = told
+        self._notes = 0
 
     def of(self, progress: Progress) -> list[str]:
+        notes = progress.notes[self._notes :]
+        self._notes += len(notes)
+        self._told.update(notes)
+        return [*(escape_controls(f"note: {text}") for text in notes), *self._warnings(progress)]
+
+    def _warnings(self, progress: Progress) -> list[str]:
         if progress.warnings == self._shown:
             return []
         new = [text for server, text in progress.warnings.items() if self._shown.get(server) != text]
@@ -62,7 +69,7 @@ class _News:
 
 
 @contextmanager
-def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
+def _bar(name: str, news: _News) -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -78,7 +85,6 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
     )
     task = bar.add_task(escape_controls(name), total=None, detail="")
     started, last = time.monotonic(), 0.0
-    news = _News()
 
     def watch(progress: Progress) -> None:
         nonlocal last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from typing import Any
 
 from runner.cli.learning_curve import show_training
@@ -28,7 +29,10 @@ def as_json(result: RunResult) -> dict[str, Any]:
     }
 
 
-def show_result(result: RunResult, results: Results, path: str, *, quiet: bool) -> None:
+def show_result(
+    result: RunResult, results: Results, path: str, *, quiet: bool, told: Collection[str] = frozenset()
+) -> None:
+    """Show a run's result, and the notes that were not `told` while it went on."""
     where = "" if results.path.as_posix() == "results" else f" --results {shlex.quote(str(results.path))}"
     if result.manifest.is_training_run:
         show_training(result.metrics)
@@ -40,7 +44,8 @@ def show_result(result: RunResult, results: Results, path: str, *, quiet: bool) 
     if result.was_finished:
         note(f"{path} was played already; --again plays it anew")
     for line in result.notes:
-        note(f"note: {line}")
+        if line not in told:
+            note(f"note: {line}")
     if not result.manifest.is_training_run:
         note(f"transcripts: nip-run show {result.folder.run_id}{where}")
     note(f"leaderboard: nip-run leaderboard{where}   (file: {results.board.path})")

@@ -76,6 +76,8 @@ class _Runs:
         self._names: dict[Point, str] = {}
         self._budgets: dict[str, Budget] = {}
         self._locked: set[str] = set()
+        self._told: set[str] = set()
+        """Notes that were shown while a run went on."""
         self._allowed = parse_allowed(args.allow_key)
 
     def execute(self) -> int:
@@ -100,12 +102,12 @@ class _Runs:
                     raise
                 done.append(self._with_note(point, result))
                 if not self.args.json:
-                    show_result(result, self.results, point.path, quiet=self.args.quiet)
+                    show_result(result, self.results, point.path, quiet=self.args.quiet, told=self._told)
         return _ended(self.args, done, waiting_points)
 
     def _run(self, point: Point) -> RunResult:
         name = self._name(point)
-        with watching(point.spec.experiment.name, quiet=self.args.quiet) as watch:
+        with watching(point.spec.experiment.name, self._told, quiet=self.args.quiet) as watch:
             options = RunOptions(
                 replay=self._which.replay,
                 budget=self._budgets.get(point.path),

@@ -32,6 +32,8 @@ class Progress:
     """Of all answers, whoever paid for them; the dollars are those of this run's own."""
     warnings: dict[str, str] = field(default_factory=dict)
     """What is wrong just now, such as a server that does not answer, by its address."""
+    notes: list[str] = field(default_factory=list)
+    """What was noticed, each when it was; the run's result has them, too."""
     priced: bool = True
     """False once a call came whose price is unknown."""
 
@@ -102,6 +104,11 @@ class Accounting:
             self.progress.warnings.pop(server, None)
         else:
             self.progress.warnings[server] = message
+        self._watch(self.progress)
+
+    def tell(self, note: str) -> None:
+        """Tell those who watch what the run's notes will say."""
+        self.progress.notes.append(note)
         self._watch(self.progress)
 
     def add(self, rollout: Rollout) -> None:

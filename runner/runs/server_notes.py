@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from runner.models.base import Completion, Request, SampleKey, byte_length
@@ -40,20 +40,24 @@ class _Pairs:
 
 
 class ServerNotes:
-    """Adds to the notes of a run, and to its log."""
+    """Adds to the notes of a run and to its log, and tells those who watch."""
 
-    def __init__(self, groups: Mapping[str, ModelSettings], notes: list[str]) -> None:
+    def __init__(
+        self, groups: Mapping[str, ModelSettings], notes: list[str], tell: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._groups = groups
         self._notes = notes
+        self._tell = tell
         self._lost = LostMessages(group for group, settings in groups.items() if settings.traits.remote)
         self._last: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
         self._pairs = {group: _Pairs() for group in groups}
 
     def note(self, line: str) -> None:
-        """Say it once, and in the log."""
+        """Say it once, at once and in the log."""
         if line not in self._notes:
             self._notes.append(line)
             log.warning("%s", line)
+            self._tell(line)
 
     def gave_fewer(self, group: str) -> None:
         """A call for several answers got fewer."""

@@ -102,7 +102,7 @@ class Wiring:
             in_flight = InFlight(self.folder.in_flight)
             events = RunCallEvents(
                 self.costs, self.stop, self.accounting, journal, in_flight, failed_calls,
-                ServerNotes(self.costs.groups, self.notes),
+                ServerNotes(self.costs.groups, self.notes, self.accounting.tell),
                 cache=None if self.replay is not None else cache,
                 budgeted=self.budget is not None,
             )  # fmt: skip
