@@ -13,6 +13,7 @@ from runner.models.tally import Tally
 from runner.results.results import Results
 from runner.runs.accounting import Watch
 from runner.runs.as_begun import as_begun, as_replayed
+from runner.runs.own_folder import of_own_folder
 from runner.runs.run import RunOptions, RunResult, run_games
 from runner.runs.spending import spending
 from runner.runs.wiring import ReplayOf
@@ -67,6 +68,9 @@ def plan_as_begun(
 
     `others` are the ids of the other runs of one command.
     """
+    own = of_own_folder(plan, results, plan_of, run_id=run_id, again=again, replaying=replay is not None)
+    if own is not None:
+        return own
     if replay is not None:
         return as_replayed(plan, replay.run, plan_of), None
     return as_begun(plan, results, plan_of, run_id=run_id, again=again, others=others)

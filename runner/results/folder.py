@@ -9,6 +9,7 @@ import orjson
 
 from runner.errors import NewerFormatError, RunError
 from runner.results.manifest import Manifest, Status
+from runner.spec.experiment import SAVED_SPEC
 from runner.storage.atomic import atomic_write, read_json
 from runner.storage.files import make_folder, make_folders
 from runner.storage.formats import KEY, RUN_FOLDER, refuse_newer
@@ -32,7 +33,7 @@ class RunFolder:
 
     @property
     def spec(self) -> Path:
-        return self.path / "spec.yaml"
+        return self.path / SAVED_SPEC
 
     @property
     def manifest_path(self) -> Path:

@@ -17,7 +17,7 @@ from runner.errors import PlaceOf, Problem
 from runner.models.keys import OPENAI
 from runner.models.settings import ModelSettings
 from runner.prompts.chat_format import ChatFormat
-from runner.spec.experiment import RENAMED_KEYS, Experiment
+from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC, Experiment
 
 _KEYS_OF_0_1_0 = frozenset(
     {
@@ -109,7 +109,7 @@ def mixed_problems(
 
 def formats_of_run(run: Path) -> dict[str, AskedIn]:
     """How each agent of a run was asked, by the spec that was saved with it; nothing where that cannot be read."""
-    path = run / "spec.yaml"
+    path = run / SAVED_SPEC
     if not builtin.is_file(path):
         return {}
     data = load_layers(path, str(path), (), builtin.find, RENAMED_KEYS).data

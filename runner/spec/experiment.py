@@ -19,6 +19,9 @@ from runner.spec.trainers import TrainingSettings
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """The form of a spec's name."""
 
+SAVED_SPEC = "spec.yaml"
+"""The resolved spec of a run, in its folder."""
+
 MAX_SWEEP_POINTS = 1000
 
 LONGEST_RUN_ID = 120
