@@ -129,6 +129,20 @@ def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> N
     assert first == {"base_url": f"http://127.0.0.1:{PORT}/v1", "temperature": 1.0}
 
 
+def test_by_its_folder_a_replay_asks_nobody_and_a_part_is_left_to_its_training_run(folder: Path) -> None:
+    replay, part = (f"results/runs/{name}" for name in (RUNS["served"] + "-replay", RUNS["learning"] + "-i0"))
+    with serving() as server:
+        words = ("rollouts.concurrency=3", f"models.m.base_url={server.base_url}", "--json")
+        (result,) = called("run", replay, *words, cwd=folder).json
+        assert (result["run_id"], result["was_finished"]) == (Path(replay).name, False)
+        assert server.requests == 0
+    new, old = (run / "messages.parquet" for run in (folder / replay, run_folder(folder, "served")))
+    assert rows(new, "run_id") == rows(old, "run_id")
+    refused = called("run", part, "rollouts.per_datapoint=9", cwd=folder)
+    assert refused.code == 1
+    assert f"goes on as a whole: nip-run results/runs/{RUNS['learning']};" in refused.err
+
+
 # A run that was killed
 
 KILLED_DIFFER = {
