@@ -59,7 +59,7 @@ def _specs(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="+",
         metavar="SPEC|KEY=VALUE",
-        help="spec files, then overrides: KEY=VALUE sets, +KEY=VALUE adds, ~KEY deletes; keys are dotted",
+        help="specs or folders of runs, then overrides: KEY=VALUE sets, +KEY=VALUE adds, ~KEY deletes; keys are dotted",
     )
 
 

@@ -13,6 +13,7 @@ from runner.errors import Problem, SpecError, UsageError
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.as_begun import ITS_OWN, WhichRun, as_begun
+from runner.spec.experiment import SAVED_SPEC
 from runner.spec.load import Spec, load_specs
 from runner.training.plan import AnyPlan, plan_of
 
@@ -32,11 +33,11 @@ class Point:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Spec files and overrides: a word with `=`, `+` or `~` is an override, unless there is such a file."""
+    """Spec files and overrides: a word with `=`, `+` or `~` is an override, unless there is such a file or run."""
     specs: list[str] = []
     overrides: list[str] = []
     for word in words:
-        is_override = ("=" in word or word[:1] in "+~") and not is_file(Path(word))
+        is_override = ("=" in word or word[:1] in "+~") and not any(map(is_file, (Path(word), Path(word) / SAVED_SPEC)))
         (overrides if is_override else specs).append(word)
     if not specs:
         raise UsageError(f"which spec? {' '.join(words)!r} holds overrides only")

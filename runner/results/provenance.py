@@ -35,7 +35,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         game_sha256=plan.game_hash,
         spec_sha256=spec_hash(plan),
         prompts_sha256={name: tagged_hash("prompt", text) for name, text in sorted(spec.prompts.sources.items())},
-        protocol_sha256=tagged_hash("protocol", to_plain(spec.protocol.file)),
+        protocol_sha256=spec.protocol_sha256 or tagged_hash("protocol", to_plain(spec.protocol.file)),
         dataset_sha256=spec.dataset.sha256,
         dataset_source_sha256=spec.dataset.source_sha256,
         dataset_selection=dataset_selection(plan),

@@ -144,6 +144,11 @@ class Results:
         if not folder.manifest_path.is_file():
             return None
         manifest = folder.manifest()
+        if manifest.identity != plan.identity and plan.spec.begun_as == run_id:
+            raise RunDirectoryError(
+                f"{folder.path} was changed since its run began: {folder.spec.name} or what is in inputs/ is not what "
+                "was played. Put it back, or play it as a new run with --again"
+            )
         if manifest.identity != plan.identity:
             keys = changed_keys(folder, manifest, plan.games, plan.mutable_keys)
             what = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"

@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def run_id(self) -> str:
-        return f"{self.spec.experiment.name}-{self.identity[:10]}"
+        return self.spec.begun_as or f"{self.spec.experiment.name}-{self.identity[:10]}"
 
     @property
     def games(self) -> Plan:

@@ -15,6 +15,7 @@ from runner.prompts.chat_format import ChatFormat
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.rollouts.run_plan import RunPlan
+from runner.runs.own_folder import of_own_folder
 from runner.runs.wiring import ReplayOf
 from runner.spec.chat_formats import AskedIn, saved_formats
 from runner.spec.load import Spec
@@ -48,8 +49,14 @@ def as_begun(
     A format that the spec says stays, and so does what is begun anew. `others` are the ids of other plans' runs.
 
     Raises:
-        UsageError: the spec says another format than the run that it replays was asked in.
+        UsageError: the spec says another format than the run that it replays was asked in; or it is a run's own, with
+            another selection of datapoints.
+        RunError: it is the own spec of a run whose manifest is missing or damaged.
     """
+    replaying = which.replay is not None
+    own = of_own_folder(plan, results, plan.with_spec, run_id=which.run_id, again=which.again, replaying=replaying)
+    if own is not None:
+        return own
     if which.replay is not None:
         return _as_replayed(plan, which.replay), None
     spec = plan.spec

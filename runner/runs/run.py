@@ -126,10 +126,18 @@ def run_games(
     """
     with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
         folder, manifest = results.open(plan, run_id)
-        source = _source_of(options.replay, folder, manifest)
-        if _is_finished(plan, folder, manifest, options.replay):
+        replay = options.replay
+        if replay is None and plan.spec.begun_as == run_id and manifest.replay_of is not None:
+            replay = ReplayOf(results.run(manifest.replay_of.run_id).path, manifest.replay_of.until_round)
+        source = _source_of(replay, folder, manifest)
+        if _is_finished(plan, folder, manifest, replay):
             results.board.append_missing(folder)
             return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
+        if part is None and manifest.parent_run_id is not None:
+            raise RunDirectoryError(
+                f"{folder.path} is a part of the training run {manifest.parent_run_id}, which goes on as a whole: "
+                f"nip-run {results.run(manifest.parent_run_id).path}; or play the part as a new run with --again"
+            )
         results.board.check()
         write_inputs(plan, folder)
         budget, settings = options.budget, plan.spec.experiment.budget
@@ -139,10 +147,10 @@ def run_games(
         manifest = replace(
             updated_manifest(manifest, plan).recording("replay_of", "cache"),
             replay_of=source,
-            cache=_cache_beside(plan.spec, folder),
+            cache=cache_beside(plan.spec, folder),
             **({} if part is None else asdict(part)),
         )
-        session = Session(plan, folder, manifest, budget=budget, replay=options.replay, watch=options.watch)
+        session = Session(plan, folder, manifest, budget=budget, replay=replay, watch=options.watch)
         _run_session(session, results)
     with interruptible(run_id):
         results.board.append(folder)
@@ -189,6 +197,6 @@ def _run_session(session: Session, results: Results) -> None:
         raise
 
 
-def _cache_beside(spec: Spec, folder: RunFolder) -> str | None:
+def cache_beside(spec: Spec, folder: RunFolder) -> str | None:
     """The cache's path from the run's folder, so that no path of this machine is in the manifest."""
     return None if spec.cache is None else os.path.relpath(spec.cache, folder.path)

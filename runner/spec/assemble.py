@@ -58,6 +58,14 @@ class Spec:
     """The model groups whose chat format follows from their address, since nobody said it."""
     fetched: Path | None = None
     """The folder that it was fetched into, where it came from elsewhere."""
+    path: Path | None = None
+    """The file that it was loaded from."""
+    overridden: frozenset[str] = frozenset()
+    """The dotted keys that overrides set or delete, as they were given."""
+    begun_as: str | None = None
+    """The id of the run that it goes on with, where it is the spec in that run's own folder."""
+    protocol_sha256: str | None = None
+    """The hash of the protocol's file that such a run began with, of which the folder's is a copy."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ from runner.spec.trainers import TrainingSettings
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """The form of a spec's name."""
 
+SAVED_SPEC = "spec.yaml"
+"""The resolved spec of a run, in its folder."""
+
 MAX_SWEEP_POINTS = 1000
 
 LONGEST_RUN_ID = 120
@@ -151,9 +154,6 @@ class Experiment:
     )
     max_sweep_points: int = option("More combinations than this are an error.", default=MAX_SWEEP_POINTS, minimum=1)
 
-
-SAVED_SPEC = "spec.yaml"
-"""The file of a run's folder that its resolved spec is saved in."""
 
 RENAMED_KEYS: Mapping[str, str] = {"rollouts.most_calls": "rollouts.max_calls"}
 """Old names of keys that still work in this version, each with the new one in the same section."""

@@ -16,7 +16,7 @@ from runner.documents.layers import load_layers
 from runner.documents.overrides import Override
 from runner.errors import Place, Problem, SpecError
 from runner.spec.assemble import Readers, Spec, assemble
-from runner.spec.experiment import MAX_SWEEP_POINTS, RENAMED_KEYS, experiment_schema
+from runner.spec.experiment import MAX_SWEEP_POINTS, RENAMED_KEYS, SAVED_SPEC, experiment_schema
 from runner.text import did_you_mean_file
 
 __all__ = ["Spec", "load_spec", "load_specs"]
@@ -56,11 +56,15 @@ def _only(path: str | Path, specs: Sequence[Spec]) -> Spec:
 def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[str] = ()) -> list[Spec]:
     """Load every point of a spec's sweep, in order: the first key varies slowest.
 
-    `also` are other words that a misspelt file may have been meant for, such as commands.
+    Of a run's folder, the spec that was saved in it. `also` are other words that a misspelt file may have been meant
+    for, such as commands.
 
     Raises:
         SpecError: with everything that is wrong, in all files and all points.
     """
+    saved = Path(path) / SAVED_SPEC
+    if builtin.is_file(saved):  # the folder of a run
+        path = saved
     return _load(_found(path, also), path, overrides, saved=False)
 
 
@@ -70,15 +74,16 @@ def _load(found: Path, path: str | Path, overrides: Sequence[str], *, saved: boo
     readers = Readers(saved=saved)
     _check_size(layered)
     points = list(_points(layered))
+    overridden = frozenset(text.partition("=")[0].lstrip("+~") for text in overrides)
     if not points:
-        return [assemble(layered, readers)]
+        return [replace(assemble(layered, readers), path=found.absolute(), overridden=overridden)]
     problems = [problem for problem in check(layered, experiment_schema()) if problem.key.startswith("sweep")]
     specs = []
     for point in points:
         try:
             swept = _layers(found, path, [*given, Override("sweep={}"), *point])
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point}
-            specs.append(replace(assemble(swept, readers), point=values))
+            specs.append(replace(assemble(swept, readers), point=values, path=found.absolute(), overridden=overridden))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:

@@ -124,7 +124,7 @@ class TrainingPlan:
 
     @property
     def run_id(self) -> str:
-        return f"{self.spec.experiment.name}-{self.identity[:10]}"
+        return self.spec.begun_as or f"{self.spec.experiment.name}-{self.identity[:10]}"
 
     @property
     def trained(self) -> dict[str, list[str]]:
@@ -157,7 +157,7 @@ class TrainingPlan:
             seed=derived_seed("iteration", self.spec.experiment.seed, iteration),
         )
         dataset = replace(self.spec.dataset, datapoints=self.datapoints(iteration))
-        return replace(self.spec, experiment=experiment, dataset=dataset, test=None)
+        return replace(self.spec, experiment=experiment, dataset=dataset, test=None, begun_as=None)
 
     def test_spec(self, models: Models) -> Spec:
         """The spec of the games that the models are measured by: the same games at each test."""
@@ -172,7 +172,7 @@ class TrainingPlan:
             dataset=replace(experiment.dataset, split=test.split, limit=test.limit),
             rollouts=replace(experiment.rollouts, per_datapoint=test.per_datapoint, num_responses_per_timestep=None),
         )
-        return replace(self.spec, experiment=experiment, dataset=self.spec.test, test=None)
+        return replace(self.spec, experiment=experiment, dataset=self.spec.test, test=None, begun_as=None)
 
     def all_games(self) -> list[Plan]:
         """The games of all iterations and tests, as far as they can be known before: played by the untrained models."""

@@ -22,7 +22,7 @@ from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
-from runner.runs.run import RunOptions, RunResult, run_games
+from runner.runs.run import RunOptions, RunResult, cache_beside, run_games
 from runner.runs.spending import spending
 from runner.spec.load import Spec
 from runner.storage.atomic import atomic_write, read_json
@@ -78,7 +78,8 @@ def train(
             budget = Budget(settings)
             budget.add_spent(spent_on_games(results, run_id))
             options = replace(options, budget=budget)
-        work = _Work(plan, results, folder, updated_manifest(manifest, plan.games), options, sleep)
+        manifest = updated_manifest(manifest, plan.games).recording("cache")
+        work = _Work(plan, results, folder, replace(manifest, cache=cache_beside(plan.spec, folder)), options, sleep)
         work.note(unused)
         try:
             work.complete()

@@ -51,6 +51,17 @@ def test_a_finished_run_is_shown_and_not_played(folder: Path, name: str) -> None
     assert contents(folder) == before
 
 
+def test_a_finished_run_is_shown_by_its_folder(folder: Path) -> None:
+    """Parts of training runs, replays and the points of a sweep too."""
+    before = contents(folder)
+    unfinished = {RUNS["killed"], RUNS["learning"]}
+    runs = [path for path in sorted((folder / "results" / "runs").iterdir()) if path.name not in unfinished]
+    shown = called("run", *(f"results/runs/{path.name}" for path in runs), "--json", cwd=folder).json
+    assert [(row["run_id"], row["was_finished"]) for row in shown] == [(path.name, True) for path in runs]
+    assert len(runs) == 13
+    assert contents(folder) == before
+
+
 @pytest.mark.parametrize("name", ["finished", "served", "trees", "replayed"])
 def test_a_finished_run_is_derived_again_from_its_journal(folder: Path, name: str) -> None:
     """Another concurrency makes no other run, but has every file made again: nobody is asked, and nothing differs."""
@@ -118,6 +129,20 @@ def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> N
     assert first == {"base_url": f"http://127.0.0.1:{PORT}/v1", "temperature": 1.0}
 
 
+def test_by_its_folder_a_replay_asks_nobody_and_a_part_is_left_to_its_training_run(folder: Path) -> None:
+    replay, part = (f"results/runs/{name}" for name in (RUNS["served"] + "-replay", RUNS["learning"] + "-i0"))
+    with serving() as server:
+        words = ("rollouts.concurrency=3", f"models.m.base_url={server.base_url}", "--json")
+        (result,) = called("run", replay, *words, cwd=folder).json
+        assert (result["run_id"], result["was_finished"]) == (Path(replay).name, False)
+        assert server.requests == 0
+    new, old = (run / "messages.parquet" for run in (folder / replay, run_folder(folder, "served")))
+    assert rows(new, "run_id") == rows(old, "run_id")
+    refused = called("run", part, "rollouts.per_datapoint=9", cwd=folder)
+    assert refused.code == 1
+    assert f"goes on as a whole: nip-run results/runs/{RUNS['learning']};" in refused.err
+
+
 # A run that was killed
 
 KILLED_DIFFER = {
@@ -130,8 +155,8 @@ how long an answer took; how long was waited before the next, where that is draw
 process alone."""
 
 
-@pytest.mark.parametrize("torn", [0, 30])
-def test_a_killed_run_goes_on_with_identical_files(folder: Path, torn: int) -> None:
+@pytest.mark.parametrize(("torn", "by"), [(0, "spec"), (30, "spec"), (0, "folder")])
+def test_a_killed_run_goes_on_with_identical_files(folder: Path, torn: int, by: str) -> None:
     run, there = run_folder(folder, "killed"), FIXTURES / "after" / RUNS["killed"]
     kept = (run / "journal.jsonl").read_bytes()
     if torn:
@@ -140,12 +165,14 @@ def test_a_killed_run_goes_on_with_identical_files(folder: Path, torn: int) -> N
     assert (run / ".parts").is_dir()
     with serving(faults=KILLED_FAULTS) as server:
         words = ["rollouts.concurrency=1", f"models.m.base_url={server.base_url}"]
-        done = called("run", "specs/killed.yaml", "--json", *words, cwd=folder)
+        spec = "specs/killed.yaml" if by == "spec" else str(run.relative_to(folder))
+        done = called("run", spec, "--json", *words, cwd=folder)
         asked = server.requests
         as_there = {server.base_url: f"http://127.0.0.1:{PORT}/v1"}
     (result,) = done.json
     assert (result["run_id"], result["was_finished"]) == (RUNS["killed"], False)
     assert any("torn bytes" in line for line in result["notes"]) == bool(torn)
+    assert any("began with models.m.chat_format=openai" in line for line in result["notes"])
     assert asked == MADE["requests"]["killed"]
     assert (run / "journal.jsonl").read_bytes().startswith(kept)
     assert not (run / ".in_flight").exists()
@@ -191,7 +218,8 @@ def same_as_there(run: Path, there: Path, addresses: dict[str, str]) -> None:
 def test_a_training_run_goes_on_with_identical_files(folder: Path) -> None:
     """Two models are named; the other group's are made by a command."""
     begun = {path.name for path in (folder / "results" / "runs").iterdir()}
-    waits = called("run", "specs/learning.yaml", "-q", "--set-model", "p=first", cwd=folder)
+    saved = f"results/runs/{RUNS['learning']}"  # which goes on with it as its spec does
+    waits = called("run", saved, "-q", "--set-model", "p=first", cwd=folder)
     assert waits.code == 1
     assert "--set-model p=NAME" in waits.err
     (result,) = called("run", "specs/learning.yaml", "-q", "--json", "--set-model", "p=second", cwd=folder).json

@@ -185,13 +185,20 @@ def test_exports_are_the_files_that_came_with_the_run(folder: Path, tmp_path: Pa
 
 
 def test_every_spec_makes_the_run_that_it_made(folder: Path) -> None:
-    """Saved specs and those they came from, with the hashes that tell runs apart."""
+    """Specs, with the hashes that tell runs apart; and saved ones, played anew elsewhere."""
     said = read_json(FIXTURES / "said" / "check.json")
-    specs = list(dict.fromkeys(row["spec"] for row in said))
-    assert len(specs) == 8 + 15
-    checked = called("check", "--json", *specs, cwd=folder)
-    assert [line for line in checked.err.splitlines() if not line.endswith(RENAMED)] == []
-    assert holds(checked.json, said)
+    saved = [row for row in said if row["spec"].startswith("results/")]
+    others = [row for row in said if row not in saved]
+    assert (len({row["spec"] for row in others}), len(saved)) == (8, 15)
+    for rows_, words in ((others, ()), (saved, ("--results", "elsewhere"))):
+        checked = called("check", "--json", *dict.fromkeys(row["spec"] for row in rows_), *words, cwd=folder)
+        assert [line for line in checked.err.splitlines() if not line.endswith(RENAMED)] == []
+        assert holds([{**row, "notes": []} for row in checked.json], [{**row, "notes": []} for row in rows_])
+    there = called("check", "--json", *(row["spec"] for row in saved), cwd=folder).json
+    assert [(row["run_id"], row["identity"]) for row in there] == [
+        (Path(row["spec"]).parent.name, read_json((folder / row["spec"]).with_name("manifest.json"))["identity"])
+        for row in saved
+    ]
 
 
 @pytest.mark.parametrize("name", ["finished", "trees"])

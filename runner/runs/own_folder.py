@@ -1,0 +1,133 @@
+"""The spec that was saved in a run's folder means that run, which goes on or is shown as by the spec that began it.
+
+A saved spec names the copies in `inputs/`, by which it would be another run: so it is played with `again`, from a copy
+of the folder, and into other results. In its own place the dataset's source and selection are those of the manifest,
+if the copies are what was played.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from runner.datasets.settings import DatasetSettings
+from runner.documents.fields import from_plain, to_plain
+from runner.errors import RunError, UsageError
+from runner.results.folder import RunFolder
+from runner.results.inputs import resolved_spec
+from runner.results.manifest import Manifest
+from runner.results.results import Results
+from runner.rollouts.plan import Plan
+from runner.rollouts.run_plan import RunPlan
+from runner.spec.chat_formats import default_chat_format
+from runner.spec.experiment import SAVED_SPEC
+from runner.spec.load import Spec, load_spec
+from runner.text import comma_join
+
+P = TypeVar("P", bound=RunPlan)
+
+
+def of_own_folder(
+    plan: P,
+    results: Results,
+    plan_of: Callable[[Spec], P],
+    *,
+    run_id: str | None = None,
+    again: bool = False,
+    replaying: bool = False,
+) -> tuple[P, str | None] | None:
+    """The plan of the run whose folder a spec was saved in, and a note on it; None where it means another run.
+
+    Overrides of what a run is make another run of it. Where the folder's own files were changed it is that run's plan
+    still, and refused when the run is opened.
+
+    Raises:
+        UsageError: other datapoints are asked for than the folder holds.
+        RunError: its manifest is missing or damaged.
+    """
+    folder = _saved_in(plan.spec)
+    if again or folder is None or run_id not in (None, folder.run_id) or (replaying and run_id is None):
+        return None
+    ours = results.run(folder.run_id)
+    if ours.path.resolve() != folder.path:
+        return None if run_id is not None else _elsewhere(plan, folder, results)
+    manifest = _manifest(ours)
+    if manifest.run_id != folder.run_id:
+        return None  # a copy of another run's folder
+    _check_limit(plan.spec, manifest)
+    own = plan_of(_as_begun(plan.spec, ours, manifest))
+    if own.identity == manifest.identity:
+        return own, _note(own.spec, manifest)
+    if not _is_changed(ours, manifest, plan_of):  # overrides make another run
+        return None if run_id is None else (plan_of(replace(own.spec, begun_as=None)), None)
+    return own, f"run {manifest.run_id} does not go on: its {SAVED_SPEC} or inputs/ were changed since it began"
+
+
+def _saved_in(spec: Spec) -> RunFolder | None:
+    """The run folder that a spec was saved in, by its real path; its records may be gone."""
+    if spec.path is None or spec.path.name != SAVED_SPEC:
+        return None
+    folder = RunFolder(spec.path.parent.resolve())
+    began = (folder.manifest_path, folder.journal, folder.stage_log)
+    return folder if any(path.is_file() for path in began) else None
+
+
+def _elsewhere(plan: P, folder: RunFolder, results: Results) -> tuple[P, str] | None:
+    """A saved spec that is played into other results than its run's is a new run there, which is said."""
+    own = Results.of(folder)
+    if plan.spec.by_address or own.run(folder.run_id) != folder or folder.identity() is None:
+        return None
+    return plan, f"a new run in {results.path}; to go on with {folder.run_id} itself: --results {own.path}"
+
+
+def _manifest(folder: RunFolder) -> Manifest:
+    if not folder.manifest_path.is_file():
+        raise RunError(
+            f"{folder.path} has no {folder.manifest_path.name}, which says what its run is; go on with it by the spec "
+            f"that began it, or play {folder.spec} as a new run with --again"
+        )
+    return folder.manifest()
+
+
+def _check_limit(spec: Spec, manifest: Manifest) -> None:
+    if spec.experiment.dataset.limit != manifest.dataset_selection.get("limit"):
+        raise UsageError(
+            f"dataset.limit: the folder of run {manifest.run_id} holds the datapoints that it plays and no others; to "
+            "play more or fewer, give the spec that began it, or play these as a new run with --again"
+        )
+
+
+def _as_begun(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
+    """A saved spec with what the manifest knows of the one that began the run."""
+    if "cache" not in spec.overridden and manifest.cache is not None:
+        spec = replace(spec, cache=Path(os.path.normpath(folder.path / manifest.cache)))
+    spec = replace(spec, begun_as=manifest.run_id, point=manifest.point, protocol_sha256=manifest.protocol_sha256)
+    settings = to_plain(spec.experiment.dataset)
+    if settings != resolved_spec(Plan(spec))["dataset"]:
+        return spec  # overrides select otherwise
+    selection = {**settings, **manifest.dataset_selection, "limits": settings["limits"]}
+    spec = replace(spec, experiment=replace(spec.experiment, dataset=from_plain(DatasetSettings, selection)))
+    if spec.dataset.sha256 != manifest.dataset_sha256:
+        return spec
+    source = manifest.dataset_source_sha256
+    test = None if spec.test is None else replace(spec.test, source_sha256=source)
+    return replace(spec, dataset=replace(spec.dataset, source_sha256=source), test=test)
+
+
+def _is_changed(folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], RunPlan]) -> bool:
+    """Whether the folder's files, without overrides, are another run's than its manifest says."""
+    return plan_of(_as_begun(load_spec(folder.spec), folder, manifest)).identity != manifest.identity
+
+
+def _note(spec: Spec, manifest: Manifest) -> str | None:
+    """That a run of 0.1.0, which knew one chat format, goes on in it, where the address has another."""
+    models = spec.experiment.models if manifest.format == 0 else {}
+    differ = [
+        f"models.{group}.chat_format={settings.chat_format}"
+        for group, settings in models.items()
+        if settings.traits.remote and settings.chat_format != default_chat_format(settings)
+    ]
+    return f"run {manifest.run_id} began with {comma_join(differ)} and goes on with it" if differ else None
