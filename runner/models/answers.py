@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -145,19 +144,3 @@ def split(completion: Completion) -> list[Completion]:
             for choice, part in zip(rest, bodies[1:], strict=True)
         ),
     ]
-
-
-def alone(completion: Completion) -> Completion:
-    """A completion whose body holds no other sample's choice: what stands by itself is whole, and holds no more.
-
-    A body that is too deep to be written again keeps them.
-    """
-    body = completion.body
-    if body is None or body.choice is None:
-        return completion
-    data = orjson.loads(body.json)
-    data["choices"] = [counted(data)[body.choice]]
-    with suppress(TypeError, RecursionError):
-        json = orjson.dumps(data)
-        return replace(completion, body=replace(body, json=json, is_deep=is_deep(json, data), choice=None))
-    return completion

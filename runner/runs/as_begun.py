@@ -53,7 +53,7 @@ def as_replayed(plan: P, run: Path, plan_of: Callable[[Spec], P]) -> P:
     asked = {}
     for group in sorted(spec.by_address):
         agents = spec.experiment.agents.items()
-        ways = {played[name] for name, agent in agents if agent.model == group and name in played}
+        ways = {AskedIn(played[name].chat_format) for name, agent in agents if agent.model == group and name in played}
         if len(ways) == 1:
             asked[group] = ways.pop()
     return plan_of(_with_formats(spec, asked)) if asked else plan

@@ -60,9 +60,11 @@ class ServerNotes:
             )
         sampling = self._groups[group].sampling()
         wanted = sampling.get("n")
+        if completion.from_cache:
+            return
         if isinstance(wanted, int) and len(completion.choices) < wanted and "error" not in completion.other:
             self.gave_fewer(group)
-        if sampling.get("seed") is not None and not completion.from_cache:
+        if sampling.get("seed") is not None:
             self._compare(request, completion, sampling["seed"])
 
     def _compare(self, request: Request, completion: Completion, seed: object) -> None:
