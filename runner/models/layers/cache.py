@@ -20,6 +20,7 @@ import orjson
 
 from runner.errors import NewerFormatError, RunError
 from runner.hashing import canonical, tagged_hash
+from runner.models.answers import alone
 from runner.models.base import Complete, Completion, Request
 from runner.models.providers.openai_body import request_body
 from runner.models.records import completion_fields, completion_from_fields
@@ -93,7 +94,7 @@ class Cache:
             f"INSERT OR IGNORE INTO {table} SELECT ?1, ?2, ?3, ?4, ?5, ?6 "
             f"WHERE NOT EXISTS ({_in_both('1', 'key = ?1')})",
             [
-                _key(asked), canonical(asked), to_json(completion_fields(completion)), self._run_id,
+                _key(asked), canonical(asked), to_json(completion_fields(alone(completion))), self._run_id,
                 request.sample.agent, request.sample.datapoint,
             ],
         )  # fmt: skip

@@ -13,7 +13,7 @@ from runner.errors import (
     ProviderRefusal,
     SeveralRefusedError,
 )
-from runner.models.answers import split, without_body
+from runner.models.answers import alone, split, without_body
 from runner.models.base import Complete, Completion, Request, SampleKey
 from runner.models.events import NO_EVENTS, CallEvents
 from runner.models.journal_index import JournalIndex
@@ -164,7 +164,7 @@ class JournaledCompleter:
 
     async def _answer(self, request: Request) -> Completion:
         """The answer to one call, as this journal takes it: each goes on in the format that it was begun in."""
-        completion = await self._complete(request)
+        completion = alone(await self._complete(request))
         return completion if self._journal.is_bound else without_body(completion)
 
     def _record(self, request: Request, asked: Asked, sample: SampleKey, completion: Completion) -> CallRecord:
