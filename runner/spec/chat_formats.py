@@ -122,7 +122,7 @@ def formats_of_run(run: Path) -> dict[str, AskedIn]:
     for name, agent in agents.items():
         group = models.get(agent.get("model")) if isinstance(agent, dict) else None
         if isinstance(group, dict):
-            role = group.get("system_role")
+            role: Any = group.get("system_role")
             found[name] = AskedIn(
                 "alternating" if group.get("chat_format") == "alternating" else "openai",
                 role if role in get_args(SystemRole) else "system",
