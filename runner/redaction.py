@@ -14,6 +14,7 @@ in pieces with something else between, in other letters, compressed, encoded twi
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,6 +31,9 @@ _HEADERS = re.compile(r"HEADERS", re.IGNORECASE)
 _BEARER = re.compile(r"(bearer)(?>(?:[\s:=+]|%20|\\u0020)+)(?!\[secret removed\])[^\s\"'<>,;]+", re.IGNORECASE)
 _GAP = r"(?:\s|\\[nrt])*"
 _ASCII = re.compile(rb"\\u00([2-7][0-9a-fA-F])")
+_HEX = rb"[0-9a-fA-F]"
+_WIDE = re.compile(rb"\\u(?:[dD][89abAB]HH\\u[dD][c-fC-F]HH|[0-9a-cA-CefEF]HHH|[dD][0-7]HH)".replace(b"H", _HEX))
+"""The escape of a character: of any but the halves of pairs that are alone."""
 _ESCAPES = (b"\\u00", b"\\/")
 """How JSON may spell a character of ASCII that it need not escape."""
 
@@ -79,6 +83,7 @@ class Redactor:
         self._bare = tuple(dict.fromkeys(form for form in joined if len(form) >= MIN_LENGTH))
         self.reach = WIDEST * max(map(len, known), default=0)
         """The most that a value takes of a text, however it is spelled."""
+        self._has_wide = not all(map(str.isascii, known))
         self._spelled = tuple(re.compile("".join(_spelled(c) for c in value)) for value in known)
 
     def finds(self, data: bytes) -> bool:
@@ -94,7 +99,11 @@ class Redactor:
 
     def redact_escaped(self, data: bytes) -> bytes:
         """What is JSON, or was to be, without values that are spelled in escapes: the very same where it had none."""
+        if not self._forms:
+            return data
         plain = _without_escapes(data)
+        if self._has_wide:
+            plain = _WIDE.sub(_wide, plain)
         return self.redact(plain) if self.finds(plain) else data
 
     def redact(self, data: bytes) -> bytes:
@@ -178,6 +187,12 @@ def _without_escapes(data: bytes) -> bytes:
 def _character(code: int) -> bytes:
     """A character as it stands in a text of JSON."""
     return b"\\%c" % code if code in b'"\\' else b"%c" % code
+
+
+def _wide(found: re.Match[bytes]) -> bytes:
+    """A character that is no ASCII as itself; those of control stay escaped."""
+    character: str = json.loads(b'"%b"' % found[0])
+    return found[0] if character.isascii() else character.encode()
 
 
 def _base64(raw: bytes, offset: int) -> Iterator[bytes]:

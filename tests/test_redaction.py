@@ -125,3 +125,13 @@ def test_an_answer_without_a_secret_is_the_very_same() -> None:
 def test_an_answer_that_spells_a_secret_in_escapes_is_json_without_it() -> None:
     body = json.dumps({"a": KEY + "é", "b": [1.5, None]}).replace(KEY, "".join(f"\\u{ord(c):04x}" for c in KEY))
     assert json.loads(without_secrets(body.encode(), REDACTOR)) == {"a": f"{REMOVED}é", "b": [1.5, None]}
+
+
+def test_all_else_of_an_answer_with_an_escaped_secret_stays_to_the_byte() -> None:
+    body = '{"a": 1, "a" :1.00, "b": [123456789012345678901234567890, 1e-400], "c": "KEY\\n\\\\"}'
+    for key in (KEY, "Größe-und-Gewicht", "geheim-秘密-😀-geheim"):
+        escaped = "".join(
+            f"\\u{int.from_bytes(c.encode('utf-16-be')):04x}" if c < "\uffff" else json.dumps(c)[1:-1] for c in key
+        )
+        cleaned = without_secrets(body.replace("KEY", escaped).encode(), Redactor([key]))
+        assert cleaned.decode() == body.replace("KEY", REMOVED)

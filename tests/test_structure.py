@@ -72,7 +72,6 @@ HOMES = {
         "runner.models.providers.lenient_json",
         "runner.models.providers.openai_batch",
         "runner.models.providers.openai_body",
-        "runner.models.providers.openai_http",
         "runner.models.providers.openai_wire",
         "runner.models.records",
         "runner.results.folder",

@@ -1,4 +1,7 @@
-"""The bytes of a journal over those of the bodies that it keeps: at most 1.15, with answers as servers give them.
+"""The bytes of a journal over those of the bodies that it keeps: at most 1.15, from the size of body on that is told.
+
+A record has so many bytes around its body, whatever the body has: the shortest answers, of a few words from a server
+that says little beside them, stay above.
 
 python benchmarks/proofs/journal_size.py [--games 200] [--most 1.15]
 """
@@ -22,7 +25,11 @@ from tests.support.specs import spec_file
 ARGUMENT = "The loop ends before the last element is read, so that the largest input is lost. " * 6
 SAID = ARGUMENT + "\n\nDecision: accept"
 """A short answer of a game: about a hundred words."""
+VERDICT = "Decision: accept"
+"""The shortest."""
 REPEATS = 8
+MOST_AROUND = 160
+"""Bytes of a record around a body."""
 
 
 def plain(*texts: str) -> dict[str, Any]:
@@ -46,6 +53,16 @@ def bodies() -> dict[str, dict[str, Any]]:
     }
 
 
+def lean(text: str) -> dict[str, Any]:
+    """An answer with nothing beside it that a server may leave out."""
+    message = {"role": "assistant", "content": text}
+    return {
+        "id": "chatcmpl-3f1c", "object": "chat.completion", "created": 1_790_000_000, "model": "tiny",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 80, "completion_tokens": 4, "total_tokens": 84},
+    }  # fmt: skip
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=200)
@@ -56,6 +73,10 @@ def main() -> int:
         with folder() as here:
             run, calls = _play(here, body, args.games)
             _claim(claims, name, _sizes(run, body, calls), args.most)
+    for name, body in {"OpenAI, a verdict alone": openai_body(VERDICT), "the leanest": lean(VERDICT)}.items():
+        with folder() as here:
+            run, calls = _play(here, body, args.games)
+            _tell_around(claims, name, _sizes(run, body, calls), calls, args.most)
     body = plain(*(f"{number}. {SAID}" for number in range(REPEATS)))
     models, rollouts = {"m": {"share_prompts": True}}, {"per_datapoint": REPEATS}
     with folder() as here:
@@ -86,6 +107,17 @@ def _claim(claims: Claims, name: str, sizes: tuple[int, int, bool], most: float)
     journal, sent, holds = sizes
     claims(
         journal <= most * sent and holds, f"{name}: {journal} bytes of journal, {sent} of bodies: {journal / sent:.3f}"
+    )
+
+
+def _tell_around(claims: Claims, name: str, sizes: tuple[int, int, bool], calls: int, most: float) -> None:
+    """What there is around each body, and from which size of body on that is little enough."""
+    journal, sent, holds = sizes
+    around = (journal - sent) / calls
+    claims(
+        around <= MOST_AROUND and holds,
+        f"{name}: {sent / calls:.0f} bytes a body, {around:.0f} around it: {journal / sent:.3f}; at most {most} from "
+        f"{around / (most - 1):.0f} bytes on",
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -12,6 +13,7 @@ import orjson
 
 from runner.models.base import Body, Choice, Completion, Usage
 
+CHOICES: Final = "choices"
 MAX_COUNT: Final = 1 << 40
 MAX_REASON: Final = 200
 MAX_OTHER_BYTES: Final = 64 << 10
@@ -20,16 +22,17 @@ MAX_DEPTH: Final = 222
 _WRITTEN_DEPTH: Final = 254
 """So deep the library writes."""
 
+_GAP = re.compile(r"[ \t\r\n,:]*")
 _LINE_ENDS = re.compile(rb"[\r\n][ \t\r\n]*")
 """Between the parts of JSON alone: in its texts they are escaped."""
 
 
 def body_of(content: bytes, data: Any) -> Body:
     """An answer that was read, in one line."""
-    json = content.strip()
-    if b"\n" in json or b"\r" in json:
-        json = _LINE_ENDS.sub(b"", json)
-    return Body(json, is_deep(json, data), has_model=model_of(data) is not None)
+    line = content.strip()
+    if b"\n" in line or b"\r" in line:
+        line = _LINE_ENDS.sub(b"", line)
+    return Body(line, is_deep(line, data), has_model=model_of(data) is not None)
 
 
 def is_deep(content: bytes, data: Any) -> bool:
@@ -52,7 +55,7 @@ def choices_of(data: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 def counted(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Its choices that hold a message, as they came."""
-    raw = data.get("choices")
+    raw = data.get(CHOICES)
     found = [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []
     return [item for item in found if isinstance(item.get("message"), dict)]
 
@@ -122,7 +125,7 @@ def without_body(completion: Completion) -> Completion:
     if completion.body is None:
         return completion
     data = {} if completion.body.is_deep else orjson.loads(completion.body.json)
-    other = {name: value for name, value in data.items() if name not in ("choices", "model", "usage", "object")}
+    other = {name: value for name, value in data.items() if name not in (CHOICES, "model", "usage", "object")}
     other = other if len(orjson.dumps(other)) <= MAX_OTHER_BYTES else {}
     choices = tuple(replace(choice, reasoning=None) for choice in completion.choices)
     return replace(completion, choices=choices, other=other, body=None)
@@ -150,14 +153,30 @@ def split(completion: Completion) -> list[Completion]:
 def with_own_choice(completion: Completion) -> Completion:
     """A completion whose body holds no other sample's choice: what stands by itself is whole, and holds no more.
 
-    A body that is too deep to be written again keeps them.
+    The others are cut out, and all else stays as it came. A body that is too deep to be cut keeps them.
     """
     body = completion.body
     if body is None or body.choice is None:
         return completion
-    data = orjson.loads(body.json)
-    data["choices"] = [counted(data)[body.choice]]
-    with suppress(TypeError, RecursionError):
-        json = orjson.dumps(data)
-        return replace(completion, body=replace(body, json=json, is_deep=is_deep(json, data), choice=None))
+    with suppress(RecursionError):
+        text = body.json.decode()
+        members = list(_spans(text, text.index("{")))
+        (at, _, _) = [value for name, value in zip(members[::2], members[1::2], strict=True) if name[2] == CHOICES][-1]
+        choices = list(_spans(text, at))
+        own = [choice for choice in choices if counted({CHOICES: [choice[2]]})][body.choice]
+        cut = text[: choices[0][0]] + text[own[0] : own[1]] + text[choices[-1][1] :]
+        return replace(completion, body=replace(body, json=cut.encode(), choice=None))
     return completion
+
+
+def _spans(text: str, at: int) -> Iterator[tuple[int, int, Any]]:
+    """Where each value of a list in valid JSON begins and ends, and what it is; of an object, each name and value."""
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str)  # no number is too long for that
+    at += 1
+    while True:
+        at = _GAP.match(text, at).end()  # type: ignore[union-attr]
+        if text[at] in "]}":
+            return
+        value, end = decoder.raw_decode(text, at)
+        yield at, end, value
+        at = end

@@ -68,7 +68,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A server's answer, whole: valid JSON in one line, equal in value to what came, without secrets."""
+    """A server's answer, whole: valid JSON in one line, equal in value to what came but for what `altered` tells."""
 
     json: bytes
     is_deep: bool = False
@@ -94,7 +94,8 @@ class Completion:
     other: dict[str, Any] = field(default_factory=dict)
     """Other fields of an answer of which an earlier version did not keep the whole."""
     altered: tuple[str, ...] = ()
-    """What was changed in it on arrival: `bytes` that are no text (now U+FFFD), a `secret` that was removed."""
+    """What was changed in it on arrival: `bytes` that are no text (now U+FFFD) or no JSON, or a number too large to be
+    read (now null); a `secret` that was removed."""
     body: Body | None = None
     """None where no server gave it, or an earlier version did not keep it."""
 

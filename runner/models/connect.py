@@ -25,6 +25,7 @@ from runner.models.layers.retry import with_retries
 from runner.models.policy import Retry, TransientPolicy
 from runner.models.providers.bodies import Places
 from runner.models.providers.dummy import DummyModel
+from runner.models.providers.openai_body import as_sent
 from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.table import ProviderName
 from runner.models.settings import ModelSettings
@@ -189,7 +190,7 @@ def _replay(place: _Place) -> Provider:
     from runner.models.providers.replay import ReplayModel
 
     assert place.replayed is not None, place.group
-    return ReplayModel(*place.replayed)
+    return ReplayModel(*place.replayed, sent=lambda request: as_sent(place.settings, request.messages))
 
 
 CONNECTORS: Mapping[ProviderName, Callable[[_Place], Provider]] = {

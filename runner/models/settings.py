@@ -10,6 +10,8 @@ from runner.documents.fields import option
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
 from runner.prompts.chat_format import ChatFormat
 
+SystemRole = Literal["system", "developer", "user"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
@@ -92,7 +94,7 @@ class ModelSettings:
         default=None,
         example="alternating",
     )
-    system_role: Literal["system", "developer", "user"] = option(
+    system_role: SystemRole = option(
         "The role of system messages; OpenAI's reasoning models want `developer`. `user`: for models that know no "
         "system messages; an `alternating` chat has its instructions in its first turn.",
         default="system",

@@ -79,7 +79,7 @@ def _as_replayed(plan: P, replay: ReplayOf) -> P:
     asked = {}
     for group in sorted(spec.by_address):
         agents = spec.experiment.agents.items()
-        ways = {played[name] for name, agent in agents if agent.model == group and name in played}
+        ways = {AskedIn(played[name].chat_format) for name, agent in agents if agent.model == group and name in played}
         if len(ways) == 1:
             asked[group] = ways.pop()
     replayed = plan.with_spec(_with_formats(spec, asked)) if asked else plan
@@ -96,7 +96,7 @@ def _asked_otherwise(spec: Spec, replay: ReplayOf, played: Mapping[str, AskedIn]
         if first is None or name not in played or (replay.until_round is not None and first >= replay.until_round):
             continue
         ours = AskedIn.of(spec.experiment.models[agent.model])
-        if ours != played[name]:
+        if ours.chats != played[name].chats:
             there, here = (_keys(agent.model, way) for way in (played[name], ours))
             yield f"it asked {name} with {there}, and this spec says {here}"
 

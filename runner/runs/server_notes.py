@@ -74,13 +74,15 @@ class ServerNotes:
             self.note(_ALTERED.get(kind, "an answer was changed on arrival: {kind}").format(kind=kind, group=group))
         if any(choice.text is None and choice.finish_reason == "length" for choice in completion.choices):
             self.note(f"{group}: {settings.cut_before_a_word(group)}")
+        if completion.from_cache:
+            return
         sampling = settings.sampling()
         wanted = sampling.get("n")
         if isinstance(wanted, int) and len(completion.choices) < wanted and "error" not in completion.other:
             self.gave_fewer(group)
         if sampling.get("logprobs") and _lacks_logprobs(completion):
             self.note(f"the server of {group} gives no log-probabilities, which models.{group}.logprobs asks for")
-        if sampling.get("seed") is not None and not completion.from_cache:
+        if sampling.get("seed") is not None:
             self._compare(request, completion, sampling["seed"])
         counted = self._lost.counted(request, completion)
         if counted is not None:

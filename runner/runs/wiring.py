@@ -15,7 +15,7 @@ from pathlib import Path
 from runner.documents.fields import to_plain
 from runner.errors import UsageError
 from runner.hashing import tagged_hash
-from runner.models.base import Complete
+from runner.models.base import Complete, Request
 from runner.models.connect import Connection, Provider, Replayed, connect
 from runner.models.costs import CallCosts
 from runner.models.events import CallEvents
@@ -24,11 +24,13 @@ from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.layers.lost_calls import InFlight
+from runner.models.providers.openai_body import as_sent
 from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
 from runner.models.records import BatchRecord, FailureRecord, begun, read_records
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
+from runner.prompts.chat import ChatMessage
 from runner.results.folder import RunFolder
 from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.job import Job
@@ -95,7 +97,7 @@ class Wiring:
             journal = await self._journal(closing)
             recorded = JournalIndex(journal.record, read_records(self.folder.journal) if journal.opened.records else ())
             cache = self._cache(closing)
-            replayed = ReplayModel(*_replayed(self.replay.run)) if self.replay is not None else None
+            replayed = None if self.replay is None else ReplayModel(*_replayed(self.replay.run), sent=self._sent)
             whole = replayed is not None and self._until_round is None
             failures = replayed.failures if replayed is not None and whole else recorded.failures
             failed_calls = FailedCalls(self._earlier(failures))
@@ -116,10 +118,14 @@ class Wiring:
                 recorded,
                 {name: _parameters_hash(settings) for name, settings in self.costs.groups.items()},
                 sharing=self.plan.sharing,
+                sent=self._sent,
                 events=events,
                 worst_case=self.costs.worst_case,
             )
             yield Wired(journaled.complete, failed_calls.take, journal.check_there)
+
+    def _sent(self, request: Request) -> Sequence[ChatMessage]:
+        return as_sent(self.costs.groups[request.group], request.messages)
 
     @property
     def _until_round(self) -> int | None:

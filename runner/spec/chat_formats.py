@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 from urllib.parse import urlsplit
 
 from runner import builtin
 from runner.documents.layers import load_layers
 from runner.errors import PlaceOf, Problem
 from runner.models.keys import OPENAI
-from runner.models.settings import ModelSettings
+from runner.models.settings import ModelSettings, SystemRole
 from runner.prompts.chat_format import ChatFormat
 from runner.spec.experiment import RENAMED_KEYS, Experiment
 
@@ -35,14 +35,23 @@ class AskedIn:
     """How a model group of a run was asked, as far as its chats depend on it."""
 
     chat_format: ChatFormat = "openai"
-    in_first_turn: bool = False
-    """Whether its instructions are a part of the user's first turn."""
+    system_role: SystemRole = "system"
+    send_name: bool = True
 
     @classmethod
     def of(cls, settings: ModelSettings) -> Self:
         """How a group of a loaded spec is asked."""
-        alternates = settings.resolved_chat_format == "alternating"
-        return cls(settings.resolved_chat_format, alternates and settings.system_role == "user")
+        return cls(settings.resolved_chat_format, settings.system_role, settings.send_name)
+
+    @property
+    def in_first_turn(self) -> bool:
+        """Whether its instructions are a part of the user's first turn."""
+        return self.chat_format == "alternating" and self.system_role == "user"
+
+    @property
+    def chats(self) -> tuple[ChatFormat, bool]:
+        """What its chats depend on; roles and names of `openai` ones are put in on the way to the wire."""
+        return self.chat_format, self.in_first_turn
 
 
 def default_chat_format(settings: ModelSettings) -> ChatFormat:
@@ -74,15 +83,17 @@ def resolved(
             asked = AskedIn(default_chat_format(settings))
         elif settings.traits.needs_run and group in replayed:
             asked = replayed[group]
-        found[group] = settings if settings.chat_format is not None else _asked_in(settings, asked, said[group])
+        found[group] = _asked_in(settings, asked, said[group])
     return found
 
 
 def _asked_in(settings: ModelSettings, asked: AskedIn, said: Mapping[str, Any]) -> ModelSettings:
-    settings = replace(settings, chat_format=asked.chat_format)
-    if asked.in_first_turn and "system_role" not in said:
-        settings = replace(settings, system_role="user")
-    return settings
+    return replace(
+        settings,
+        chat_format=settings.chat_format or asked.chat_format,
+        system_role=settings.system_role if "system_role" in said else asked.system_role,
+        send_name=settings.send_name if "send_name" in said else asked.send_name,
+    )
 
 
 def replayed_formats(
@@ -100,7 +111,7 @@ def replayed_formats(
         ways = {of_run[name] for name in agents}
         if len(ways) == 1:
             found[group] = ways.pop()
-        elif ways:
+        elif any(way.chat_format != "openai" for way in ways):  # what else differs in `openai` chats, a replay checks
             mixed[group] = tuple(agents)
     return found, mixed
 
@@ -128,7 +139,10 @@ def saved_formats(path: Path) -> dict[str, AskedIn]:
     for name, agent in agents.items():
         group = models.get(agent.get("model")) if isinstance(agent, dict) else None
         if isinstance(group, dict):
-            alternates = group.get("chat_format") == "alternating"
-            # In an `openai` chat the role is put in on the way to the wire, and no record has it.
-            found[name] = AskedIn("alternating", group.get("system_role") == "user") if alternates else AskedIn()
+            role: Any = group.get("system_role")
+            found[name] = AskedIn(
+                "alternating" if group.get("chat_format") == "alternating" else "openai",
+                role if role in get_args(SystemRole) else "system",
+                group.get("send_name") is not False,
+            )
     return found

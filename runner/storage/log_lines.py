@@ -127,6 +127,7 @@ class JournalReader:
         first = self._file.readline()
         record = decode(first, 0)
         self._seed = 0 if record is None else seed_of(first, record)
+        self.is_bound = record is None or is_bound(record)
 
     def record(self, offset: int) -> dict[str, Any]:
         """The record at an offset that reading the journal gave.

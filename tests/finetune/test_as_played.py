@@ -150,16 +150,18 @@ def test_answers_are_preferred_after_the_chat_that_was_sent(tmp_path: Path, prot
         assert asked.check(run / "fine_tune" / f"m.{kind}") == report[f"m.{kind}"]["examples"] > 0
 
 
-def test_what_the_wire_changes_is_learnt_as_the_server_got_it(tmp_path: Path) -> None:
-    model = {"chat_format": "openai", "send_name": False, "system_role": "developer"}
+@pytest.mark.parametrize("chat_format", ["openai", pytest.param("alternating", marks=pytest.mark.full)])
+def test_what_the_wire_changes_is_learnt_as_the_server_got_it(tmp_path: Path, chat_format: str) -> None:
+    model = {"chat_format": chat_format, "send_name": False, "system_role": "developer"}
     with serving(record=10_000) as server:
         path = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, fine_tune={"formats": FORMATS})
         run = played(path, tmp_path / "results").folder.path
-        received = Asked(server.recorded(), run).received
-    for kind in ("sft.jsonl", "sft.trl.jsonl", "rl.parquet"):
-        chats = [turn.chat for _, found in learnt(run / "fine_tune" / f"m.{kind}") for turn in found]
-        assert chats
-        assert received >= set(chats)
+        asked = Asked(server.recorded(), run)
+    replaying = {"m": {"provider": "replay", "run": str(run)}}  # asks in the same way, and says nothing of it
+    path = spec_file(tmp_path, size=2, models=replaying, fine_tune={"formats": FORMATS})
+    for folder in (run, played(path, tmp_path / "replayed").folder.path):
+        for kind in ("sft.jsonl", "sft.trl.jsonl", "rl.parquet"):
+            assert asked.check(folder / "fine_tune" / f"m.{kind}")
 
 
 # How chats are divided into examples

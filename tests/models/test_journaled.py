@@ -12,7 +12,9 @@ from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.journal_index import JournalIndex
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.records import Asked, CallRecord, Entry, messages_hash
+from runner.prompts.chat import ChatMessage
 from runner.storage.journal import JOURNAL, Journal
+from runner.storage.log_lines import read_journal
 
 SAMPLE = SampleKey("p", 0, 0, "verifier", 0)
 REQUEST = Request("m", ({"role": "user", "content": "is it right?"},), SAMPLE)
@@ -48,3 +50,25 @@ def test_a_recorded_answer_is_given_without_a_call(tmp_path: Path) -> None:
 def test_an_answer_to_another_request_is_never_given(tmp_path: Path, recorded: Asked) -> None:
     with pytest.raises(JournalError, match="to another request than this run makes"):
         asked_again(tmp_path, recorded)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_hash_is_of_the_messages_that_are_sent_in_journals_that_were_begun_so(tmp_path: Path, version: int) -> None:
+    sent: tuple[ChatMessage, ...] = ({"role": "developer", "content": "is it right?"},)
+
+    async def model(_: Request) -> Completion:
+        return ANSWER
+
+    async def ask() -> None:
+        journal = Journal(tmp_path / JOURNAL, first={"kind": "begun", "format": version})
+        await journal.append({"kind": "note"})
+        index = JournalIndex(journal.record, ())
+        through = JournaledCompleter(model, journal, index, {"m": "parameters"}, sent=lambda _: sent)
+        try:
+            await through.complete(REQUEST)
+        finally:
+            await journal.close()
+
+    run_sync(ask)
+    (hashed,) = [record["asked"][1] for _, record in read_journal(tmp_path / JOURNAL) if record["kind"] == "call"]
+    assert hashed == messages_hash(REQUEST.messages if version == 1 else sent)

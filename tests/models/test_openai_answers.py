@@ -9,7 +9,9 @@ import pytest
 
 from runner.errors import TransientError
 from runner.models.base import Completion
+from runner.models.providers.lenient_json import BYTES_ALTERED, mended
 from runner.models.records import completion_fields, completion_from_fields
+from runner.redaction import current_redactor
 from runner.storage.log_lines import from_json, to_json
 from tests.support.openai_calls import answered, ask, settings
 from tests.support.servers.chat_client import serving
@@ -124,6 +126,25 @@ def test_a_paid_answer_is_kept_whatever_its_bytes(body: str, text: str) -> None:
     completion = answered(200, body)
     assert (completion.choices[0].text, completion.altered) == (text, ("bytes",))
     assert completion_from_fields(from_json(to_json(completion_fields(completion)))) == completion
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("\ufeff{EXACT}", "{EXACT}"),
+        ('{EXACT, "a": "\\ud800 \\ud83d\\ude00 \\\\udc00"}', '{EXACT, "a": "\\ufffd \\ud83d\\ude00 \\\\udc00"}'),
+        ('{EXACT, "a": [NaN,-Infinity], "b": "NaN 1e400"}', '{EXACT, "a": [null,null], "b": "NaN 1e400"}'),
+        ('{EXACT, "a": 1e400, "b": -' + "9" * 350 + "}", '{EXACT, "a": null, "b": null}'),
+        ('{EXACT, "a": "\\" \t\x00"}', '{EXACT, "a": "\\" \\u0009\\u0000"}'),
+        ("{EXACT}\n{EXACT}", "{EXACT}"),
+    ],
+)  # fmt: skip
+def test_what_need_not_be_mended_stays_to_the_byte(sent: str, kept: str) -> None:
+    exact = f'"x": [1.00, 1E5, -0, 1e-400, -0.{"1" * 310}, 123456789012345678901234567890], "x" : "\\u00e9\\/"'
+    found, altered = mended(sent.replace("EXACT", exact).encode(), current_redactor())
+    assert found is not None
+    assert found.decode() == kept.replace("EXACT", exact)
+    assert altered == (BYTES_ALTERED,)
 
 
 def test_an_answer_that_was_not_changed_has_no_note_of_it_in_its_record() -> None:

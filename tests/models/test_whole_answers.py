@@ -6,12 +6,14 @@ import asyncio
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.models.base import Completion, Request, SampleKey, Usage
+from runner.models.answers import split
+from runner.models.base import Choice, Completion, Request, SampleKey, Usage
 from runner.models.journal_index import open_index
 from runner.models.layers.cache import Cache, asked_fields
 from runner.models.providers.lenient_json import SECRET_ALTERED
@@ -120,6 +122,25 @@ def test_one_call_for_several_samples_is_kept_once_and_each_has_its_own_choice(t
         assert table(again, "completions") == rows
         each = [{**body, "choices": [choice]} for choice in body["choices"]]
         assert sorted(answers(again), key=lambda one: str(one["choices"][0]["index"])) == each
+
+
+def test_a_choice_of_several_stands_by_itself_in_all_that_came_with_it(tmp_path: Path) -> None:
+    """To the byte: numbers that no program reads exactly, names that are there twice."""
+    one = '{{"index": 1.0, "message": {{"content": "{}", "choices": []}}, "id": 123456789012345678901234567890}}'
+    rest = '{{"a": 1e-400, "a": [1.00, {{"choices": [0]}}], "choices": 3, "choices": [{}] , "usage": {{}}}}'
+    content = rest.format(", ".join(["null", *map(one.format, "xyz"), '{"message": 1}']))
+    cache = Cache(tmp_path / "cache.sqlite", "run")
+    for number, (text, part) in enumerate(zip("xyz", split(read(content.encode())), strict=True)):
+        request = replace(REQUEST, sample=SAMPLE._replace(repeat=number))
+        asked = asked_fields(request, settings())
+        cache.put(request, asked, part)
+        found = cache.get(asked)
+        assert found is not None
+        assert found.body is not None
+        assert found.body.json.decode() == rest.format(one.format(text))
+        assert found.choices == part.choices == (Choice(text, None),)
+        assert found.usage == part.usage
+    cache.close()
 
 
 def test_a_line_of_a_batch_is_kept_whole() -> None:

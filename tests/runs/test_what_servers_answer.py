@@ -194,6 +194,16 @@ def test_a_fixed_seed_is_told_of_only_what_was_seen(answers: list[str], told: st
     assert [told is not None and told in note for note in heard] == [True] * (told is not None)
 
 
+def test_a_cache_that_answers_samples_one_by_one_is_no_server_that_ignores_n(tmp_path: Path) -> None:
+    changes = {**SOLO, "models": {"m": {"share_prompts": True}}, "rollouts": {"per_datapoint": 3}}
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=1, cache="cache.sqlite", **changes)
+        for results in ("first", "cached"):
+            notes = played(path, tmp_path / results).notes
+            assert not [note for note in notes if "ignores `n`" in note]
+        assert server.requests == 1
+
+
 @pytest.mark.parametrize("repeated", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_one_answer_to_each_repeat_or_retry_under_a_fixed_seed_is_told_once(tmp_path: Path, *, repeated: bool) -> None:
     """The server answers by the request's bytes, as one that heeds the seed does."""

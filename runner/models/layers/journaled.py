@@ -19,6 +19,7 @@ from runner.models.events import NO_EVENTS, CallEvents
 from runner.models.journal_index import JournalIndex
 from runner.models.records import Asked, CallRecord, EndedRecord, PartRecord, messages_hash
 from runner.models.tally import Tally
+from runner.prompts.chat import ChatMessage
 from runner.storage.journal import Journal
 
 MAX_N = 128
@@ -29,7 +30,8 @@ class JournaledCompleter:
     """`complete` that answers from the journal what it holds, and writes what it does not before going on.
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
-    ask for the answers of sibling samples in one call; `worst_case` is the most that a call may cost.
+    ask for the answers of sibling samples in one call; `sent` is a request's messages as the server gets them;
+    `worst_case` is the most that a call may cost.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class JournaledCompleter:
         parameters: Mapping[str, str],
         *,
         sharing: frozenset[str] = frozenset(),
+        sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
         events: CallEvents = NO_EVENTS,
         worst_case: Callable[[Request], Tally] = lambda _: Tally(),
     ) -> None:
@@ -48,6 +51,7 @@ class JournaledCompleter:
         self._recorded = recorded
         self._parameters = parameters
         self._sharing = sharing
+        self._sent = sent
         self._events = events
         self._worst_case = worst_case
         self._ready: dict[SampleKey, Completion] = {}
@@ -60,7 +64,9 @@ class JournaledCompleter:
         Raises:
             JournalError: the journal holds an answer to another request for this sample.
         """
-        asked = Asked(self._parameters[request.group], messages_hash(request.messages))
+        # Each journal goes on as it was begun: before format 2 it had the messages as they are before the wire.
+        chat = self._sent(request) if self._journal.is_bound else request.messages
+        asked = Asked(self._parameters[request.group], messages_hash(chat))
         completion = self._from_journal(request, asked)
         if completion is None:
             completion = await self._from_model(request, asked)
@@ -131,7 +137,7 @@ class JournaledCompleter:
         except BudgetExhausted:
             return await self._ask_one(request, asked)
         parts = list(zip(wanted, split(completion), strict=False))
-        if len(parts) < len(wanted) and "error" not in completion.other:
+        if len(parts) < len(wanted) and not completion.from_cache and "error" not in completion.other:
             self._events.gave_fewer(request)
         first, _ = parts[0]
         records = (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import codecs
 import json
-import math
+import re
 from typing import Any, Final
 
 import orjson
 
 from runner.redaction import Redactor
 
-MAX_DIGITS: Final = 300
 BYTES_ALTERED: Final = "bytes"
 SECRET_ALTERED: Final = "secret"  # noqa: S105 - no secret, but the word for one
 """What an answer's record may have in `altered`."""
@@ -31,7 +30,7 @@ def mended(content: bytes, redactor: Redactor) -> tuple[bytes | None, tuple[str,
     whole = repaired(content)
     if whole is None:
         return None, ()
-    cleaned = redactor.redact(whole)  # what could not be read could not be searched
+    cleaned = redactor.redact_escaped(redactor.redact(whole))  # mending may put a value together
     return cleaned, (BYTES_ALTERED,) if cleaned == whole else (BYTES_ALTERED, SECRET_ALTERED)
 
 
@@ -71,31 +70,42 @@ def parsed(content: bytes) -> tuple[Any, str]:
 def repaired(content: bytes) -> bytes | None:
     """JSON to the letter out of JSON that is not; None where there is none.
 
-    What is no text becomes U+FFFD: bytes that are no UTF-8, halves of surrogate pairs. A mark of byte order, control
-    characters in texts, and anything after the first document are passed over; a number that is none becomes null.
+    What is no text becomes U+FFFD: bytes that are no UTF-8, halves of surrogate pairs. A mark of byte order, and
+    anything after the first document, are left out; a number that is none, or too large to be read, becomes null; a
+    control character in a text becomes its escape. All else stays as it came.
     """
     # Whatever fails here fails with an error that holds the text, so none is handed on.
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace").lstrip()
-        decoder = json.JSONDecoder(strict=False, parse_float=_number, parse_int=_number, parse_constant=_nothing)
-        data, _ = decoder.raw_decode(text)
-        # UTF-16 joins the halves of pairs that were spelled one by one, and knows those that are alone.
-        whole = json.dumps(data, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        orjson.loads(whole)
-        return whole.encode()  # not written again: what may be read is nested deeper than what can be written
+        decoder = json.JSONDecoder(strict=False, parse_float=_nothing, parse_int=_nothing, parse_constant=_nothing)
+        _, end = decoder.raw_decode(text)
+        whole = _ESCAPE.sub(_paired, text[:end]).encode()
+        if parsed(whole)[1]:
+            whole = _TOKEN.sub(_readable, whole)
     except (ValueError, RecursionError):
         return None
+    return None if parsed(whole)[1] else whole
 
 
-def _number(digits: str) -> float | int | None:
-    """A number that JSON can hold; None for any other."""
-    if len(digits) > MAX_DIGITS:
-        return None
-    number = float(digits)
-    if not math.isfinite(number):
-        return None
-    return number if any(c in digits for c in ".eE") else int(digits)
+_ESCAPE: Final = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F])..|.)", re.DOTALL)
+"""A backslash, which stands in texts alone, and what it escapes; its group: half a pair."""
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[-+.\w]++', re.DOTALL)
+"""A text, or a word outside of texts: a number or a name."""
+_CONTROL: Final = re.compile(rb"[\0-\x1f]")
+
+
+def _paired(found: re.Match[str]) -> str:
+    """An escape without halves of surrogate pairs."""
+    return found[0] if found[1] is None else "\\ufffd"
+
+
+def _readable(found: re.Match[bytes]) -> bytes:
+    """A text or a word of lenient JSON as JSON has it."""
+    token = found[0]
+    if token.startswith(b'"'):
+        return _CONTROL.sub(lambda control: b"\\u%04x" % ord(control[0]), token)
+    return b"null" if parsed(token)[1] else token
 
 
 def _nothing(_: str) -> None:
-    """What `NaN` and `Infinity` become."""
+    """For the values of numbers, which nobody asks for."""

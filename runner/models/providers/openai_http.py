@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final
 
 import aiohttp
 import httpx2
-import orjson
 from aiohttp.http_exceptions import ContentLengthError, HttpProcessingError
 
 from runner.models.providers.bodies import BodyError, OnePlace, Places, TooLongError, read_body, read_start, read_to
@@ -265,16 +264,7 @@ def without_secrets(body: bytes, redactor: Redactor) -> bytes:
     """An answer without secrets: the very same where it had none."""
     if redactor.finds(body):
         body = redactor.redact(body)
-    if redactor.may_be_escaped(body):
-        # Written again, JSON has no escape that it does not need.
-        try:
-            canonical = orjson.dumps(orjson.loads(body))
-        except (orjson.JSONDecodeError, TypeError, RecursionError):
-            # No JSON, or nested deeper than the library writes: others may read it all the same.
-            return redactor.redact_escaped(body)
-        if redactor.finds(canonical):
-            return redactor.redact(canonical)
-    return body
+    return redactor.redact_escaped(body) if redactor.may_be_escaped(body) else body
 
 
 @contextmanager

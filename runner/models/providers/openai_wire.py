@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import orjson
 
@@ -13,7 +12,7 @@ from runner.models.base import Choice, Completion, Request, Usage, estimated_pro
 from runner.models.providers.lenient_json import SECRET_ALTERED, mended, parsed
 from runner.models.providers.openai_errors import classified, status_in, where
 from runner.models.settings import ModelSettings
-from runner.redaction import Redactor, current_redactor, has_escapes
+from runner.redaction import current_redactor, has_escapes
 from runner.text import escape_controls
 
 
@@ -47,7 +46,7 @@ def read_completion(
         raise TransientError(f"{here} sent JSON that is no completion")
     if data.get("error"):
         raise classified(status_in(data["error"]), data["error"], headers, settings, group)
-    cleaned = _searched(content, data, current_redactor()) if has_escapes(content) else content
+    cleaned = current_redactor().redact_escaped(content) if has_escapes(content) else content
     if cleaned is not content:
         content, data = cleaned, orjson.loads(cleaned)
         altered = tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
@@ -62,15 +61,6 @@ def read_completion(
         altered=altered,
         body=body_of(content, data),
     )
-
-
-def _searched(content: bytes, data: Any, redactor: Redactor) -> bytes:
-    """JSON with escapes without what is a secret once they are undone: the very same where there is none."""
-    try:
-        plain = orjson.dumps(data)
-    except (TypeError, RecursionError):  # nested deeper than the library writes
-        return redactor.redact_escaped(content)
-    return redactor.redact(plain) if redactor.finds(plain) else content
 
 
 def _estimated(request: Request, choices: Sequence[Choice]) -> Usage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -10,22 +11,33 @@ from runner.errors import RunError
 from runner.models.base import Complete, Completion, Request
 from runner.models.journal_index import open_index
 from runner.models.records import EndedRecord, messages_hash
+from runner.prompts.chat import ChatMessage
 from runner.storage.journal import JOURNAL
 
-_NEEDS = "a replay needs the same prompts in the same chat format (chat_format, system_role)"
+_NEEDS = "a replay needs the same prompts in the same chat format (chat_format, system_role, send_name)"
 
 
 class ReplayModel:
     """Answers each sample as the replayed run was answered, and refuses what that run was not asked."""
 
-    def __init__(self, run: Path, identity: str | None = None) -> None:
-        """`identity` is the run's, where it is known; the journal must be that run's."""
+    def __init__(
+        self,
+        run: Path,
+        identity: str | None = None,
+        *,
+        sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
+    ) -> None:
+        """`identity` is the run's, where it is known; the journal must be that run's.
+
+        `sent` is a request's messages as a server would get them.
+        """
         self._run = run
         path = run / JOURNAL
         if not path.is_file():
             raise RunError(f"{run} holds no {JOURNAL} to replay")
         self._reader, self._recorded = open_index(path, identity)
         self.failures = self._recorded.failures
+        self._sent = sent
 
     async def complete(self, request: Request) -> Completion:
         """Answer from the journal.
@@ -38,7 +50,8 @@ class ReplayModel:
         where = f"{sample.agent} in round {sample.round} on {sample.datapoint} (repeat {sample.repeat})"
         if record is None:
             raise RunError(f"{self._run} has no answer number {sample.attempt} of {where} to replay")
-        if record.asked.messages != messages_hash(request.messages):
+        chat = self._sent(request) if self._reader.is_bound else request.messages
+        if record.asked.messages != messages_hash(chat):
             raise RunError(f"{self._run} asked {where} with other messages; {_NEEDS}")
         if isinstance(record, EndedRecord):
             raise record.as_error()
