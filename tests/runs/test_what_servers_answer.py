@@ -95,6 +95,10 @@ def test_an_answer_cut_before_its_first_word_is_asked_for_again_and_no_message(
     run = only_run(tmp_path / "r")
     (rollout,) = table(run, "rollouts")
     assert rollout["outcome"] == "invalid_response"
+    metrics = read_json(run / "metrics.json")
+    values = {row["metric"]: row["value"] for row in metrics["metrics"]}
+    assert (values["calls_per_message"], values["token_limit_proportion"]) == (2.0, 1.0)
+    assert metrics["original_statistics"]["verifier.token_limit_proportion"] is None
     answers = [record for record in journal_records(run) if record["kind"] == "call"]
     found = [
         [Choice(*choice) for choice in record.get("choices", ())] or choices_of(record["answer"]) for record in answers

@@ -39,7 +39,8 @@ CONTEXT = _any(
     r"`inputs` tokens \+ `max_new_tokens` must be", r"`inputs` must have less than",
     r"reduce the length of (?:the (?:messages|input|prompt)|either one)",
     r"tokens when (?:the )?context (?:the )?overflows", r"context length of only \d", r"context shift is disabled",
-    r"input is too large to process", r"current length is \d+ while limit is", r"max_tokens must be at least 1, got -\d", r"too many tokens",
+    r"input is too large to process", r"current length is \d+ while limit is",
+    r"max_tokens must be at least 1, got -\d", r"too many tokens",
 )  # fmt: skip
 
 _NUMBER = r"(\d+(?:,\d{3})*)"
