@@ -47,6 +47,8 @@ class Connection:
 
     complete: Complete
     closers: tuple[Close, ...] = ()
+    check_answered: Callable[[], None] = lambda: None
+    """Raises `ProviderRefusal` where a group was refused and never answered; for when all games are over."""
 
     async def close(self) -> None:
         """Close all, also where one of them fails; the first failure is raised in the end."""
@@ -114,8 +116,8 @@ def connect(
     complete = _live_retried(complete, retried, groups)
     if cache is not None:
         complete = through_cache(complete, cache, groups)
-    complete = judging_refusals(complete, policy.breaker.failures, answered)
-    return Connection(complete, tuple(provider.close for provider in connected.values()))
+    judged = judging_refusals(complete, policy.breaker.failures, answered)
+    return Connection(judged.complete, tuple(provider.close for provider in connected.values()), judged.check)
 
 
 def _limits(

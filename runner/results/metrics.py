@@ -125,6 +125,7 @@ class Metrics:
         tally.add(cluster, value)
 
     def _add_agents(self, rollout: Rollout, cluster: str) -> None:
+        unheard = rollout.answers_without_round()
         for agent in self._protocol.agent_names:
             self._add(agent, "reward", cluster, rollout.rewards.get(agent, 0.0))
             for played in rollout.rounds:
@@ -134,6 +135,10 @@ class Metrics:
                 if agent in played.raw:
                     self._add(agent, "calls_per_message", cluster, float(played.calls[agent]))
                     self._add(agent, "token_limit_proportion", cluster, float(played.cut[agent]))
+            if agent in unheard:  # its calls were made all the same
+                answers = unheard[agent]
+                self._add(agent, "calls_per_message", cluster, float(len({call.attempt for call in answers})))
+                self._add(agent, "token_limit_proportion", cluster, float(answers[-1].finish_reason == "length"))
             for _ in range(self._padding(rollout)):
                 self._add(agent, "retries_per_round", cluster, 0.0)
                 self._add(agent, ORIGINAL_LIMITED, cluster, 0.0)

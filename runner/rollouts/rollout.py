@@ -50,6 +50,11 @@ class Call:
     paid: bool = True
     """False for an answer that was paid for by another run; in no table, so that a replay's tables are equal."""
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether an answer came, be it one that cannot be used."""
+        return self.latency_ms is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -73,3 +78,11 @@ class Rollout:
         if self.outcome == Outcome.TRANSPORT_FAILED:
             return None
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
+
+    def answers_without_round(self) -> dict[str, list[Call]]:
+        """By agent, the answers in a round that a failure cut off, which is none of `rounds`."""
+        found: dict[str, list[Call]] = {}
+        for call in self.calls:
+            if call.round == len(self.rounds) and call.is_answer:
+                found.setdefault(call.agent, []).append(call)
+        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -89,7 +89,7 @@ class Session:
         if self._wiring.replay is None:
             check_room(self.plan, self.folder)
         async with self._wiring.opened() as wired:
-            await self._play_all(self._engine(wired), wired.check_there)
+            await self._play_all(self._engine(wired), wired)
         await _signals_heard()  # a Ctrl-C of the last moment cancels here, or it would be forgotten
 
     def _engine(self, wired: Wired) -> Engine:
@@ -106,7 +106,7 @@ class Session:
             stop=self._stop,
         )
 
-    async def _play_all(self, engine: Engine, check_there: Callable[[], None]) -> None:
+    async def _play_all(self, engine: Engine, wired: Wired) -> None:
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder, engine.agents), self._accounting
 
@@ -123,7 +123,8 @@ class Session:
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
                 await _signals_heard()
                 self._stop.check()
-                check_there()
+                wired.check_answered()
+                wired.check_there()
         except BaseException:
             sinks.discard()
             raise

@@ -69,6 +69,8 @@ class Wired:
     failed_calls: Callable[[Job], Sequence[Call]]
     check_there: Callable[[], None]
     """Raises `FolderGoneError` where the run's folder is not at its place any more."""
+    check_answered: Callable[[], None]
+    """Raises `ProviderRefusal` where all that a model group answered were refusals."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Wiring:
                 events=events,
                 worst_case=self.costs.worst_case,
             )
-            yield Wired(journaled.complete, failed_calls.take, journal.check_there)
+            yield Wired(journaled.complete, failed_calls.take, journal.check_there, connection.check_answered)
 
     def _sent(self, request: Request) -> Sequence[ChatMessage]:
         return as_sent(self.costs.groups[request.group], request.messages)
@@ -184,7 +186,7 @@ class Wiring:
         if replayed is None or self._until_round is None:
             return live
         both = ReplayThenLive(replayed, live, self._until_round)
-        return Connection(both.complete, (both.close,))
+        return Connection(both.complete, (both.close,), live.check_answered)
 
     def _calls_at_once(self) -> int:
         """The concurrency that the spec asks for, or what the limit on open files leaves of it."""

@@ -119,12 +119,17 @@ def metrics(path: Path) -> str:
 
     `retry_proportion` among our own metrics is `retries_per_round`, with its numbers; of `token_limit_proportion`,
     which is over messages since, the value alone is compared; the deviations of trees are over all rounds of all trees.
+    `calls_per_message` counts the turns that a failure cut off, and is compared where no game has one.
     """
     told = read_json(path)
+    cut_off = any(told["outcomes"].get(name) for name in ("invalid_response", "refused", "context_exceeded"))
     for row in told["metrics"]:
         row["metric"] = {"retry_proportion": "retries_per_round"}.get(row["metric"], row["metric"])
         if row["metric"] == "token_limit_proportion":
             for name in ("stderr", "ci_low", "ci_high", "n", "clusters"):
+                del row[name]
+        if row["metric"] == "calls_per_message" and cut_off:
+            for name in ("value", "stderr", "ci_low", "ci_high", "n", "clusters"):
                 del row[name]
     for name in [name for name in told.get("original_statistics", ()) if name.endswith(TREE_DEVIATIONS)]:
         del told["original_statistics"][name]

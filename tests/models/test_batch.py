@@ -127,6 +127,24 @@ def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
     assert done.returncode == 4, done.stderr
 
 
+def test_the_same_command_sends_refused_lines_again_and_no_others(tmp_path: Path) -> None:
+    with providing(failing_lines=0.3, failing_status=401) as provider:
+        path = batch_spec(
+            tmp_path, provider, protocol={"use": "solo_verifier", "max_message_rounds": None},
+            prompts="prompts/code_validation/solo_verifier", agents={"prover": None},
+        )  # fmt: skip
+        with pytest.raises(ProviderRefusal, match="answered 401"):
+            played(path, tmp_path / "results")
+        first = provider.stats()
+        result = played(path, tmp_path / "results")
+        stats = provider.stats()
+    assert result.manifest.status == "done"
+    refused = first["lines"] - first["billed"]["answers"]
+    assert 0 < refused == stats["lines_twice"] < first["lines"]
+    assert stats["lines"] == first["lines"] + refused
+    assert result.manifest.failed_calls == 0
+
+
 def test_an_output_file_with_a_torn_line_does_not_hang_the_run(tmp_path: Path, live: Path) -> None:
     with providing(broken_outputs=1) as provider:
         batch_spec(tmp_path, provider)

@@ -21,6 +21,7 @@ from runner.errors import (
 )
 from runner.models.base import Completion, Request
 from runner.models.providers.openai import OpenAiModel
+from runner.models.providers.openai_errors import refuses_n
 from tests.support.openai_calls import SAMPLE, AsAsked, settings
 from tests.support.servers import frame
 
@@ -39,7 +40,7 @@ def error(message: str, kind: Any = "invalid_request_error", code: Any = None, p
     return {"error": {"message": message, "type": kind, "param": param, "code": code, **more}}
 
 
-def bare(message: str, code: int = 400, kind: str = "BadRequestError", param: Any = None) -> Any:
+def bare(message: Any, code: int = 400, kind: str = "BadRequestError", param: Any = None) -> Any:
     """vLLM's and SGLang's older form, without an envelope."""
     return {"object": "error", "message": message, "type": kind, "param": param, "code": code}
 
@@ -50,6 +51,15 @@ def litellm(message: str, code: str = "400", kind: Any = None, **more: Any) -> A
 
 def anthropic(message: str, kind: str = "invalid_request_error") -> Any:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_011"}
+
+
+def _choice(text: str, **more: Any) -> Any:
+    """A completion whose provider failed halfway."""
+    return {
+        "id": "gen-1",
+        "choices": [{"index": 0, "finish_reason": "error", "message": {"role": "assistant", "content": text}, **more}],
+        "usage": {"prompt_tokens": 500, "completion_tokens": 2},
+    }
 
 
 RECEIVED = ". Received Model Group=small\nAvailable Model Group Fallbacks=None"
@@ -141,6 +151,13 @@ CONTEXT: list[Row] = [
             "Invalid request: Your request exceeded model token limit: 256000 (requested: 300000)")),
         ("MiniMax", 400, error("invalid params, context window exceeds limit (2013)", "bad_request_error")),
         ("Cohere", 400, {"message": "too many tokens: total number of tokens in the prompt cannot exceed 4081"}),
+        ("LM Studio, no envelope", 400, {
+            "error": "Trying to keep the first 15857 tokens when context the overflows. However, the model is loaded "
+            "with context length of only 4096 tokens, which is not enough. Try to load the model with a larger context "
+            "length, or provide a shorter input"}),
+        ("llama.cpp, in the answer", 500, error("context shift is disabled", "server_error", 500)),
+        ("llama.cpp, a batch", 500, error(
+            "input is too large to process. increase the physical batch size", "server_error", 500)),
         ("LM Studio", 400, error("tokens to keep from the initial prompt is greater than the context length")),
         ("Gemini", 400, [{"error": {
             "code": 400, "status": "INVALID_ARGUMENT",
@@ -238,6 +255,8 @@ BILLING: list[Row] = [
         ("Anthropic", 400, anthropic(
             "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or "
             "purchase credits.")),
+        ("Azure API Management", 403, {
+            "statusCode": 403, "message": "Out of call volume quota. Quota will be replenished in 2.12:58:55."}),
         ("a proxy, as 403", 403, error("Insufficient credits", "forbidden")),
     )
 ]  # fmt: skip
@@ -267,6 +286,9 @@ OTHERS: list[Row] = [
         "503"), TransientError),
     Row("a proxy, as 400", 400, error("Rate limit reached", code="rate_limit_exceeded"), TransientError),
     # A server's own trouble
+    Row("OpenRouter, in a choice", 200, _choice("", error={"code": 502, "message": "Provider disconnected"}),
+        TransientError, "answered 502: Provider disconnected"),
+    Row("OpenRouter, in a choice, of its words", 200, _choice("It i"), TransientError, "ended in an error"),
     Row("vLLM", 500, bare("Internal server error", 500, "InternalServerError"), TransientError),
     Row("Cloudflare", 502, "<html><title>502 Bad Gateway</title></html>", TransientError),
     # What is wrong with every request
@@ -352,6 +374,30 @@ def test_what_a_real_server_says_has_its_class(name: str, came: dict[str, Comple
     assert row.told in str(error_)
     assert f"answered {row.status} {row.status}" not in str(error_)
     assert len(str(error_)) < 1000
+
+
+NO_N: dict[str, tuple[int, Any]] = {
+    "OpenAI": (400, error("no", "invalid_request_error", None, "n")),
+    "Groq": (400, error("'n' : number must be at most 1")),
+    "llama.cpp": (400, error("Only one completion choice is allowed", code=400)),
+    "llama.cpp, as 500": (500, error("Only one completion choice is allowed", "server_error", 500)),
+    "vLLM": (400, bare("n must be 1 when using greedy sampling, got 2.")),
+    "LiteLLM": (400, litellm(
+        f"litellm.BadRequestError: Hosted_vllmException - n must be 1 when using greedy sampling, got 3.{RECEIVED}")),
+    "DeepSeek": (400, error("Invalid n value (currently only n = 1 is supported)")),
+    "FastAPI": (422, {"detail": [{"type": "extra_forbidden", "loc": ["body", "n"], "msg": "no", "input": 2}]}),
+    "Mistral": (422, bare({"detail": [{"type": "extra_forbidden", "loc": ["body", "n"], "msg": "no"}]}, 422)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_N)
+def test_a_server_that_gives_one_answer_a_call_is_known_by_its_words(name: str) -> None:
+    assert refuses_n(*NO_N[name])
+
+
+@pytest.mark.parametrize("row", [row for row in OTHERS if row.status in (400, 422, 500)], ids=lambda row: row.who)
+def test_other_refusals_are_not_of_the_number_of_answers(row: Row) -> None:
+    assert not refuses_n(row.status, row.body)
 
 
 def test_the_table_has_enough_rows_of_each_kind() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from runner.models.base import Body, Choice, Completion, Request, SampleKey
 from runner.models.providers.openai_errors import classified
 from runner.models.settings import ModelSettings
 from runner.runs.server_notes import ServerNotes
+from runner.storage.atomic import read_json
 from tests.support.processes import nip_run_here
 from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.chat_client import serving
@@ -57,9 +59,9 @@ def test_a_datapoint_whose_request_is_malformed_ends_its_game_alone(tmp_path: Pa
 
 
 def test_the_first_datapoint_may_be_the_malformed_one(tmp_path: Path) -> None:
-    """Its refusal comes before any answer, and waits for one."""
-    with serving(malformed="returns x + 0.", latency=0.05) as server:
-        path = spec_file(tmp_path, server.base_url, size=4, **{**SOLO, "rollouts": {"concurrency": 2}})
+    """Its refusal comes before any answer."""
+    with serving(malformed="returns x + 0.") as server:
+        path = spec_file(tmp_path, server.base_url, size=4, **{**SOLO, "rollouts": {"concurrency": 1}})
         assert played(path, tmp_path / "r").manifest.transport_failed == 1
 
 
@@ -103,21 +105,24 @@ def test_a_template_that_takes_no_chat_of_ours_is_not_blamed_on_a_key_that_is_se
     assert dict(told.changes) == {"models.m.model": None}
 
 
-def test_a_server_that_takes_no_request_stops_the_run_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "asked"), [(24, range(16, 24)), (3, [3])])
+def test_a_server_that_takes_no_request_stops_the_run(tmp_path: Path, size: int, asked: Collection[int]) -> None:
+    """After so many refusals as open a breaker, or at the end where there are fewer games."""
     with serving(kind="malformed_request") as server:
-        path = spec_file(tmp_path, server.base_url, size=24, **SOLO)
+        path = spec_file(tmp_path, server.base_url, size=size, **SOLO)
         with pytest.raises(ProviderRefusal, match=r"(?s)answered 400: Invalid .*refuses the request as models\.m"):
             played(path, tmp_path / "r")
-        assert server.requests == 8
+        assert server.requests in asked
+    assert read_json(only_run(tmp_path / "r") / "manifest.json")["status"] == "failed"
 
 
-def test_a_server_that_takes_no_request_any_more_stops_the_run(tmp_path: Path) -> None:
-    with serving(kind="malformed_request", after=4) as server:
-        changes = {**SOLO, "rollouts": {"concurrency": 2}, "retry": {"breaker": {"failures": 5}}}
-        path = spec_file(tmp_path, server.base_url, size=24, **changes)
-        with pytest.raises(ProviderRefusal):
-            played(path, tmp_path / "r")
-        assert server.requests in (9, 10)
+def test_however_many_requests_are_malformed_a_group_that_was_answered_plays_on(tmp_path: Path) -> None:
+    with serving(kind="malformed_request", after=2) as server:
+        changes = {**SOLO, "rollouts": {"concurrency": 1}, "retry": {"breaker": {"failures": 3}}}
+        path = spec_file(tmp_path, server.base_url, size=8, **changes)
+        runs = [played(path, tmp_path / "r") for _ in range(2)]
+        assert server.requests == 2 + 6 + 6
+    assert [(run.manifest.status, run.manifest.transport_failed) for run in runs] == [("done", 6)] * 2
 
 
 @pytest.mark.parametrize(
@@ -144,6 +149,10 @@ def test_an_answer_cut_before_its_first_word_is_asked_for_again_and_no_message(
     (rollout,) = table(run, "rollouts")
     assert rollout["outcome"] == "invalid_response"
     assert rollout["error"].endswith(f"raise models.m.{key}")
+    metrics = read_json(run / "metrics.json")
+    values = {row["metric"]: row["value"] for row in metrics["metrics"]}
+    assert (values["calls_per_message"], values["token_limit_proportion"]) == (2.0, 1.0)
+    assert metrics["original_statistics"]["verifier.token_limit_proportion"] is None
     answers = [record for record in journal_records(run) if record["kind"] == "call"]
     found = [
         [Choice(*choice) for choice in record.get("choices", ())] or choices_of(record["answer"]) for record in answers

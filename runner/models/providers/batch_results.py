@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
-from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
+from runner.errors import NipRunError, TransientError
+from runner.models.base import Completion, Request
+from runner.models.providers.lenient_json import SECRET_ALTERED, read_json, written
+from runner.models.providers.openai_errors import classified, cut_at_limit, where
 from runner.models.providers.openai_http import MAX_ANSWER_BYTES, without_secrets
+from runner.models.providers.openai_wire import read_completion
+from runner.models.settings import ModelSettings
 from runner.redaction import current_redactor
 
 
@@ -69,6 +74,29 @@ class BatchResults:
         status = response.get("status_code")
         return Row(response, status if isinstance(status, int) and status else 500, data.get("error"), altered)
 
+    def end_of(
+        self, name: str, request: Request, settings: ModelSettings, group: str
+    ) -> Completion | NipRunError | None:
+        """What became of a call, by its line; None where there is none."""
+        try:
+            row = self.get(name)
+            return None if row is None else _completion(row, request, settings, group)
+        except NipRunError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - an odd line is its own call's failure, and no other's
+            here = where(settings, group)
+            return TransientError(f"{here} sent a line that cannot be read ({type(error).__name__})")
+
     def close(self) -> None:
         for file in self._files:
             file.close()
+
+
+def _completion(row: Row, request: Request, settings: ModelSettings, group: str) -> Completion:
+    body = row.response.get("body")
+    if row.error or row.status != 200:
+        cut = cut_at_limit(row.status, row.error or body, request, settings, 0.0)
+        if cut is not None:
+            return cut
+        raise classified(row.status, row.error or body, {}, settings, group)
+    return read_completion(written(body), {}, request, settings, latency_ms=0.0, altered=row.altered)

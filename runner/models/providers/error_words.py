@@ -24,7 +24,7 @@ SOON = _any(r"per[ _-]?minute", r"(?:retry|try again) in \d", r"retryDelay", r"P
 MONEY = _any(
     r"insufficient[_ ](?:quota|balance|credits?|funds)", r"exceeded your current quota", r"billing[_ ]hard[_ ]limit",
     r"billing[_ ]not[_ ]active", r"credit balance is too low", r"requires more credits", r"budget has been exceeded",
-    r"exceeded ?budget", r"crossed budget", r"BudgetExceededError",
+    r"exceeded ?budget", r"crossed budget", r"BudgetExceededError", r"out of call volume quota",
 )  # fmt: skip
 
 CONTEXT = _any(
@@ -38,7 +38,9 @@ CONTEXT = _any(
     r"(?:prompt|input) token count .{0,40}exceeds", r"exceeded model token limit",
     r"`inputs` tokens \+ `max_new_tokens` must be", r"`inputs` must have less than",
     r"reduce the length of (?:the (?:messages|input|prompt)|either one)",
-    r"current length is \d+ while limit is", r"max_tokens must be at least 1, got -\d", r"too many tokens",
+    r"tokens when (?:the )?context (?:the )?overflows", r"context length of only \d", r"context shift is disabled",
+    r"input is too large to process", r"current length is \d+ while limit is",
+    r"max_tokens must be at least 1, got -\d", r"too many tokens",
 )  # fmt: skip
 
 _NUMBER = r"(\d+(?:,\d{3})*)"
@@ -64,6 +66,12 @@ PARAMETER = _any(
     r"model .{0,80}not found", r"max_(?:completion_)?tokens['\"]? is too large",
 )  # fmt: skip
 """What is wrong is in every request: a parameter, or the model."""
+
+SEVERAL = _any(
+    r"'n'", r"only one completion choice is allowed", r"(?:^|[^\w.])n must be (?:exactly |at most )?1\b",
+    r"\bn = 1 is supported",
+)  # fmt: skip
+"""No more than one answer to a request."""
 
 TEMPLATE = _any(
     r"jinja exception", r"TemplateError", r"roles must alternate", r"chat template",

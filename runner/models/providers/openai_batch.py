@@ -24,8 +24,7 @@ from runner.errors import NipRunError, ProviderRefusal, RunError, ServerUnreacha
 from runner.hashing import tagged_hash
 from runner.models.base import Completion, Request
 from runner.models.policy import TransientPolicy
-from runner.models.providers.batch_results import BatchResults, Row
-from runner.models.providers.lenient_json import written
+from runner.models.providers.batch_results import BatchResults
 from runner.models.providers.openai import (
     CLIENT_ERRORS,
     close_client,
@@ -37,9 +36,7 @@ from runner.models.providers.openai import (
     without_secret_cause,
 )
 from runner.models.providers.openai_body import request_body
-from runner.models.providers.openai_errors import classified, cut_at_limit, where
 from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
-from runner.models.providers.openai_wire import read_completion
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 
@@ -151,7 +148,7 @@ class BatchModel:
             raise sent.failure  # and never into another batch: it is paid for
         if sent is not None and sent.results is None:
             sent.waiting[name] = waiting
-        elif sent is None or sent.results is None or not self._handed_out(sent.results, name, waiting):
+        elif sent is None or sent.results is None or self._missing_in(sent, sent.results, {name: waiting}):
             self._pending[name] = waiting
             self._start_gathering()
         return await answer
@@ -236,10 +233,13 @@ class BatchModel:
         if batch.status == "failed" and not sent.results:
             self._batch_refused(sent, batch)
             return
-        gone = TransientError(f"batch {sent.batch_id} ended ({batch.status}) without this call", status=503)
-        for name, waiting in sent.waiting.items():
-            if not self._handed_out(sent.results, name, waiting):
-                self._fail([waiting], gone)
+        missing = self._missing_in(sent, sent.results, sent.waiting)
+        if sent.from_earlier_process:
+            sent.waiting = missing
+            self._send_again(sent)
+        else:
+            gone = TransientError(f"batch {sent.batch_id} ended ({batch.status}) without this call", status=503)
+            self._fail(missing.values(), gone)
 
     async def _ended(self, batch_id: str) -> Any:
         """The batch once it has ended."""
@@ -318,30 +318,23 @@ class BatchModel:
         file: IO[bytes] = found.response.extensions[FILE]
         return file
 
-    def _handed_out(self, results: BatchResults, name: str, waiting: _Waiting) -> bool:
-        """Whether the results have a line of this name; then the one who waits has what became of it."""
-        try:
-            row = results.get(name)
-            if row is None:
-                return False
-            if not waiting.answer.done():
-                waiting.answer.set_result(self._completion(waiting.request, row))
-        except NipRunError as error:
-            self._fail([waiting], error)
-        except Exception as error:  # noqa: BLE001 - an odd line is its own call's failure, and no other's
-            here = where(self._settings, self._group)
-            unreadable = TransientError(f"{here} sent a line that cannot be read ({type(error).__name__})")
-            self._fail([waiting], unreadable)
-        return True
+    def _missing_in(self, sent: _Sent, results: BatchResults, lines: dict[str, _Waiting]) -> dict[str, _Waiting]:
+        """Hand out what became of lines, the answers first; the lines of which nothing did.
 
-    def _completion(self, request: Request, row: Row) -> Completion:
-        body = row.response.get("body")
-        if row.error or row.status != 200:
-            cut = cut_at_limit(row.status, row.error or body, request, self._settings, 0.0)
-            if cut is not None:
-                return cut
-            raise classified(row.status, row.error or body, {}, self._settings, self._group)
-        return read_completion(written(body), {}, request, self._settings, latency_ms=0.0, altered=row.altered)
+        So it is with one that was refused to an earlier process: whatever was wrong, this process may have mended.
+        """
+        missing, failed = {}, []
+        for name, waiting in lines.items():
+            end = results.end_of(name, waiting.request, self._settings, self._group)
+            if end is None or (sent.from_earlier_process and isinstance(end, ProviderRefusal)):
+                missing[name] = waiting
+            elif isinstance(end, NipRunError):
+                failed.append((waiting, end))
+            elif not waiting.answer.done():
+                waiting.answer.set_result(end)
+        for waiting, error in failed:
+            self._fail([waiting], error)
+        return missing
 
     def _fail(self, waiting: Iterable[_Waiting], error: BaseException) -> None:
         for one in waiting:

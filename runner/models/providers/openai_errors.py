@@ -80,8 +80,7 @@ def error_detail(body: object) -> dict[str, Any]:
 
 def refuses_n(status: int, body: object) -> bool:
     """Whether a server refuses to give several answers to one request."""
-    detail = error_detail(body)
-    return status in (400, 422) and (detail.get("param") == "n" or "'n'" in str(detail.get("message", "")))
+    return status in _SAID_WITH and (_param(error_detail(body)) == "n" or _Told.of(status, body).says(words.SEVERAL))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 
@@ -50,6 +51,7 @@ def read_completion(
     if cleaned is not content:
         content, data = cleaned, orjson.loads(cleaned)
         altered = tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
+    _check_choices(data, headers, settings, group)
     choices = choices_of(data)
     if not choices:
         raise TransientError(f"{here} sent a completion without choices")
@@ -61,6 +63,21 @@ def read_completion(
         altered=altered,
         body=body_of(content, data),
     )
+
+
+def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: ModelSettings, group: str) -> None:
+    """Look for an error in the place of a choice, as routers give it whose provider failed halfway.
+
+    Raises:
+        NipRunError: there is one, classified as any other.
+    """
+    choices = data.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        error = choice.get("error") if isinstance(choice, dict) else None
+        if error:
+            raise classified(status_in(error), error, headers, settings, group)
+        if isinstance(choice, dict) and choice.get("finish_reason") == "error":
+            raise TransientError(f"{where(settings, group)} sent an answer that ended in an error")
 
 
 def _estimated(request: Request, choices: Sequence[Choice]) -> Usage:
