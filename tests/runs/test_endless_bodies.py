@@ -55,7 +55,7 @@ def server() -> Iterator[Loopback]:
         "endless body",
         pytest.param("gzip bomb", marks=pytest.mark.full),
         pytest.param("endless error", marks=pytest.mark.full),
-        "30 MiB that are no JSON",
+        pytest.param("30 MiB that are no JSON", marks=pytest.mark.full),
     ],
 )
 def test_16_of_them_at_once_take_little_memory(row: str, server: Loopback) -> None:

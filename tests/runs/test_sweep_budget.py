@@ -47,7 +47,13 @@ def asked_in(folder: Path, run_id: str) -> int:
     return len(journal_records(run)) if (run / "journal.jsonl").is_file() else 0
 
 
-@pytest.mark.parametrize("words", [("spec.yaml",), ("spec.yaml", "sweep={}", "seed=2")], ids=["all", "a later point"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("spec.yaml",), id="all", marks=pytest.mark.full),
+        pytest.param(("spec.yaml", "sweep={}", "seed=2"), id="a later point"),
+    ],
+)
 def test_a_run_that_the_budget_of_another_process_counts_is_left_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
     with providing(latency=0.3) as provider:
         first, second = sweep(tmp_path, provider, budget={"usd": 50.0})
