@@ -95,8 +95,9 @@ class ModelSettings:
         example="alternating",
     )
     system_role: SystemRole = option(
-        "The role of system messages; OpenAI's reasoning models want `developer`. `user`: for models that know no "
-        "system messages; an `alternating` chat has its instructions in its first turn.",
+        "The role of instructions; OpenAI's reasoning models want `developer`. `user`: they are a part of an "
+        "`alternating` chat's first turn, and so where nobody says a role, since some chat templates refuse a system "
+        "message or drop it.",
         default="system",
     )
     send_name: bool = option("Send each message's `name`; some servers refuse it.", default=True)

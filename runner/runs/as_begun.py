@@ -17,7 +17,7 @@ from runner.results.results import Results
 from runner.rollouts.run_plan import RunPlan
 from runner.runs.own_folder import of_own_folder
 from runner.runs.wiring import ReplayOf
-from runner.spec.chat_formats import AskedIn, saved_formats
+from runner.spec.chat_formats import AskedIn, default_role, saved_formats
 from runner.spec.load import Spec
 from runner.text import comma_join
 
@@ -63,7 +63,7 @@ def as_begun(
     if which.again or not spec.by_address or _has_begun(plan, results, which.run_id):
         return plan, None
     for formats in _ways(spec):
-        other = plan.with_spec(_with_formats(spec, {group: AskedIn(format_) for group, format_ in formats.items()}))
+        other = plan.with_spec(_with_formats(spec, _ways_of(formats)))
         if other.run_id not in others and _has_begun(other, results, which.run_id):
             return other, _note(which.run_id or other.run_id, spec, formats)
     return plan, None
@@ -79,7 +79,7 @@ def _as_replayed(plan: P, replay: ReplayOf) -> P:
     asked = {}
     for group in sorted(spec.by_address):
         agents = spec.experiment.agents.items()
-        ways = {AskedIn(played[name].chat_format) for name, agent in agents if agent.model == group and name in played}
+        ways = {played[name].in_chats() for name, agent in agents if agent.model == group and name in played}
         if len(ways) == 1:
             asked[group] = ways.pop()
     replayed = plan.with_spec(_with_formats(spec, asked)) if asked else plan
@@ -96,7 +96,7 @@ def _asked_otherwise(spec: Spec, replay: ReplayOf, played: Mapping[str, AskedIn]
         if first is None or name not in played or (replay.until_round is not None and first >= replay.until_round):
             continue
         ours = AskedIn.of(spec.experiment.models[agent.model])
-        if ours.chats != played[name].chats:
+        if ours.in_chats() != played[name].in_chats():
             there, here = (_keys(agent.model, way) for way in (played[name], ours))
             yield f"it asked {name} with {there}, and this spec says {here}"
 
@@ -116,10 +116,15 @@ def _ways(spec: Spec) -> Iterator[dict[str, ChatFormat]]:
     return (dict(zip(groups, way, strict=True)) for way in islice(ways, MAX_TRIED))
 
 
+def _ways_of(formats: Mapping[str, ChatFormat]) -> dict[str, AskedIn]:
+    return {group: AskedIn(format_, default_role(format_)) for group, format_ in formats.items()}
+
+
 def _with_formats(spec: Spec, asked: Mapping[str, AskedIn]) -> Spec:
     models = dict(spec.experiment.models)
     for group, way in asked.items():
-        models[group] = replace(models[group], chat_format=way.chat_format)
+        role = way.system_role if group in spec.by_format else models[group].system_role
+        models[group] = replace(models[group], chat_format=way.chat_format, system_role=role)
     return replace(spec, experiment=replace(spec.experiment, models=models))
 
 

@@ -56,6 +56,8 @@ class Spec:
     """Keys that it has by their old names."""
     by_address: frozenset[str] = frozenset()
     """The model groups whose chat format follows from their address, since nobody said it."""
+    by_format: frozenset[str] = frozenset()
+    """Those whose instructions' role follows from their chat format."""
     fetched: Path | None = None
     """The folder that it was fetched into, where it came from elsewhere."""
     path: Path | None = None
@@ -167,6 +169,7 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         spec,
         experiment=replace(experiment, models=chat_formats.resolved(models, said, asked_in)),
         by_address=chat_formats.by_default(models, said),
+        by_format=frozenset(group for group in models if "system_role" not in said[group]),
         test=test,
         cache=cache,
         replays=replays,

@@ -48,10 +48,9 @@ class AskedIn:
         """Whether its instructions are a part of the user's first turn."""
         return self.chat_format == "alternating" and self.system_role == "user"
 
-    @property
-    def chats(self) -> tuple[ChatFormat, bool]:
-        """What its chats depend on; roles and names of `openai` ones are put in on the way to the wire."""
-        return self.chat_format, self.in_first_turn
+    def in_chats(self) -> AskedIn:
+        """The same as far as chats go, without what is put in on the way to the wire."""
+        return AskedIn(self.chat_format, "user" if self.in_first_turn else "system")
 
 
 def default_chat_format(settings: ModelSettings) -> ChatFormat:
@@ -60,6 +59,14 @@ def default_chat_format(settings: ModelSettings) -> ChatFormat:
         return "openai"
     host = urlsplit(settings.base_url).hostname or ""
     return "openai" if host == OPENAI or host.endswith("." + OPENAI) else "alternating"  # us. and eu. are OpenAI's too
+
+
+def default_role(chat_format: ChatFormat) -> SystemRole:
+    """Whose turn instructions are where nobody says it.
+
+    In an alternating chat the user's: every chat template takes that, while some refuse a system message or drop it.
+    """
+    return "user" if chat_format == "alternating" else "system"
 
 
 def by_default(models: Mapping[str, ModelSettings], said: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
@@ -78,10 +85,9 @@ def resolved(
     by_address = by_default(models, said)
     found = {}
     for group, settings in models.items():
-        asked = AskedIn()
-        if group in by_address:
-            asked = AskedIn(default_chat_format(settings))
-        elif settings.traits.needs_run and group in replayed:
+        format_ = default_chat_format(settings) if group in by_address else settings.resolved_chat_format
+        asked = AskedIn(format_, default_role(format_))
+        if settings.traits.needs_run and group in replayed:
             asked = replayed[group]
         found[group] = _asked_in(settings, asked, said[group])
     return found

@@ -69,7 +69,7 @@ def test_the_first_datapoint_may_be_the_malformed_one(tmp_path: Path) -> None:
     ("settings", "options", "changed"),
     [
         ({"chat_format": "openai"}, {}, {"chat_format": "alternating"}),
-        ({}, {"takes_system": False}, {"system_role": "user"}),
+        ({"system_role": "system"}, {"takes_system": False}, {"system_role": "user"}),
         (
             {"chat_format": "openai"},
             {"takes_system": False},
