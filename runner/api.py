@@ -12,10 +12,10 @@ from runner.models.layers.budget import Budget
 from runner.models.tally import Tally
 from runner.results.results import Results
 from runner.runs.accounting import Watch
-from runner.runs.as_begun import WhichRun, as_begun
+from runner.runs.as_begun import as_begun
 from runner.runs.run import RunOptions, RunResult, run_games
 from runner.runs.spending import spending
-from runner.runs.wiring import ReplayOf
+from runner.runs.which import ReplayOf, WhichRun
 from runner.spec.load import Spec
 from runner.training.keys import key_uses_of
 from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of

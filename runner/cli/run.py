@@ -34,10 +34,9 @@ from runner.models.layers.budget import Budget
 from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.rollouts.identity import MUTABLE_MODEL_KEYS
-from runner.runs.as_begun import WhichRun
 from runner.runs.process import allow_open_files
 from runner.runs.run import RunOptions, RunResult
-from runner.runs.wiring import ReplayOf
+from runner.runs.which import ReplayOf, WhichRun
 from runner.text import comma_join
 
 

@@ -12,7 +12,8 @@ from runner.cli.registry import COMMANDS
 from runner.errors import Problem, SpecError, UsageError
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
-from runner.runs.as_begun import ITS_OWN, WhichRun, as_begun
+from runner.runs.as_begun import as_begun
+from runner.runs.which import ITS_OWN, WhichRun
 from runner.spec.experiment import SAVED_SPEC
 from runner.spec.load import Spec, load_specs
 from runner.training.plan import AnyPlan, plan_of

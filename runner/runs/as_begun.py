@@ -6,7 +6,7 @@ What 0.1.0 began is in `openai` format whatever its address; and an address may 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from typing import TypeVar, get_args
 
@@ -16,7 +16,7 @@ from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.rollouts.run_plan import RunPlan
 from runner.runs.own_folder import of_own_folder
-from runner.runs.wiring import ReplayOf
+from runner.runs.which import ITS_OWN, ReplayOf, WhichRun
 from runner.spec.chat_formats import AskedIn, default_role, saved_formats
 from runner.spec.load import Spec
 from runner.text import comma_join
@@ -25,20 +25,6 @@ P = TypeVar("P", bound=RunPlan)
 
 MAX_TRIED = 16
 """In so many ways to ask the groups is a run looked for; the first is that of 0.1.0."""
-
-
-@dataclass(frozen=True)
-class WhichRun:
-    """Which run of a spec is meant; where nothing is said, its own."""
-
-    run_id: str | None = None
-    again: bool = False
-    """A new one, where its own is finished."""
-    replay: ReplayOf | None = None
-    """One with the answers of this run."""
-
-
-ITS_OWN = WhichRun()
 
 
 def as_begun(

@@ -24,7 +24,7 @@ from runner.runs.process import interruptible
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.runs.session import Session
 from runner.runs.spending import spending
-from runner.runs.wiring import ReplayOf
+from runner.runs.which import ReplayOf
 from runner.spec.load import Spec
 from runner.storage.atomic import read_json
 

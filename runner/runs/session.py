@@ -24,7 +24,8 @@ from runner.runs.process import log_to, relaxed_gc, stopping_on_signals
 from runner.runs.room import check_room
 from runner.runs.sinks import RecordSinks
 from runner.runs.spending import spending, used_models
-from runner.runs.wiring import ReplayOf, Wired, Wiring
+from runner.runs.which import ReplayOf
+from runner.runs.wiring import Wired, Wiring
 
 
 class Session:

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from runner.documents.fields import to_plain
-from runner.errors import UsageError
 from runner.hashing import tagged_hash
 from runner.models.base import Complete, Request
 from runner.models.connect import Connection, Provider, Replayed, connect
@@ -42,23 +41,9 @@ from runner.runs.call_events import RunCallEvents
 from runner.runs.process import connections_within_limits
 from runner.runs.server_notes import ServerNotes
 from runner.runs.spending import count_lost
+from runner.runs.which import ReplayOf
 from runner.storage.journal import Journal
 from runner.storage.log_lines import NOT_BOUND
-
-
-@dataclass(frozen=True)
-class ReplayOf:
-    """Play with another run's answers: all of them, or those of the rounds before `until_round` alone."""
-
-    run: Path
-    until_round: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.until_round is not None and self.until_round < 0:
-            raise UsageError(
-                f"until round {self.until_round}: rounds count from 0, and those before this one are replayed; 0 asks "
-                "all of them live"
-            )
 
 
 @dataclass(frozen=True)

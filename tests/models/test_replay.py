@@ -12,7 +12,7 @@ import pytest
 from runner.errors import RunError, UsageError
 from runner.rollouts.plan import Plan
 from runner.runs.run import RunResult
-from runner.runs.wiring import ReplayOf
+from runner.runs.which import ReplayOf
 from runner.spec.load import load_spec
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here

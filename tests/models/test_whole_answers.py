@@ -21,7 +21,7 @@ from runner.models.providers.openai_http import without_secrets
 from runner.models.providers.openai_wire import read_completion
 from runner.models.records import Asked, CallRecord, parse_record
 from runner.redaction import REMOVED, current_redactor
-from runner.runs.wiring import ReplayOf
+from runner.runs.which import ReplayOf
 from runner.storage.journal import JOURNAL, Journal
 from runner.storage.log_lines import decode, encode
 from tests.models.test_batch_results import REQUEST as BATCHED

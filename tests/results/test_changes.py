@@ -12,7 +12,7 @@ import yaml
 
 from runner.errors import RunDirectoryError
 from runner.results.folder import RunFolder
-from runner.runs.wiring import ReplayOf
+from runner.runs.which import ReplayOf
 from tests.support.runs import played
 from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec

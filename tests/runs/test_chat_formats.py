@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.errors import SpecError, UsageError
-from runner.runs.wiring import ReplayOf
+from runner.runs.which import ReplayOf
 from runner.spec.load import load_spec
 from tests.support.runs import derived_files, played
 from tests.support.servers.chat_client import serving
