@@ -51,6 +51,7 @@ class ServerNotes:
         self._lost = LostMessages(group for group, settings in groups.items() if settings.traits.remote)
         self._last: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
         self._pairs = {group: _Pairs() for group in groups}
+        self._sampling = {group: settings.sampling() for group, settings in groups.items()}
 
     def note(self, line: str) -> None:
         """Say it once, at once and in the log."""
@@ -69,14 +70,13 @@ class ServerNotes:
     def answered(self, request: Request, completion: Completion) -> None:
         """Look at one answer."""
         group = request.group
-        settings = self._groups[group]
+        settings, sampling = self._groups[group], self._sampling[group]
         for kind in completion.altered:
             self.note(_ALTERED.get(kind, "an answer was changed on arrival: {kind}").format(kind=kind, group=group))
         if any(choice.text is None and choice.finish_reason == "length" for choice in completion.choices):
             self.note(f"{group}: {settings.cut_before_a_word(group)}")
         if completion.from_cache:
             return
-        sampling = settings.sampling()
         wanted = sampling.get("n")
         if isinstance(wanted, int) and len(completion.choices) < wanted and "error" not in completion.other:
             self.gave_fewer(group)
