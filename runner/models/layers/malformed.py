@@ -1,7 +1,7 @@
 """Whether a request that is refused as malformed ends its game, or the run.
 
-A server that refuses one prompt (odd characters, a role that its template does not take) answers 400 as one does that
-refuses every request of a model group. What became of the group's other requests tells which it is:
+A server that refuses one prompt (odd characters, an empty message) answers 400 as one does that refuses every request
+of a model group. What became of the group's other requests tells which it is:
 
 - the group was answered, in this process or by the journal: the refusal ends its game;
 - it never was: the refusal ends its game for now, and another process asks again. After as many refusals as open a
@@ -44,7 +44,9 @@ def judging_refusals(complete: Complete, failures: int, answered: Collection[str
     groups: dict[str, _Group] = {}
 
     async def judged(request: Request) -> Completion:
-        group = groups.setdefault(request.group, _Group(request.group in answered))
+        group = groups.get(request.group)
+        if group is None:
+            group = groups[request.group] = _Group(request.group in answered)
         try:
             completion = await complete(request)
         except ProviderRefusal as refusal:
