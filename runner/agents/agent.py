@@ -23,7 +23,7 @@ from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage, chat_messages
 from runner.prompts.chat_format import ChatFormat, formatted
 from runner.prompts.supervised import supervised_example
-from runner.prompts.templates import LAST_ROUND, PromptSet, prompt_variables
+from runner.prompts.templates import LAST_ROUND, PromptSet, own_variables, prompt_variables
 from runner.protocols.game import Reply, Round
 from runner.protocols.parse import Parsed, parse_answer, verdict_span
 from runner.protocols.protocol import Decision, Protocol
@@ -72,6 +72,7 @@ class Agent:
         self.model_group = self.agent_params.model
         self.model_settings = hyper_params.models[self.model_group]
         self.agent_spec = protocol_handler.agent_spec(agent_name)
+        self._own_variables: dict[tuple[int, int], dict[str, Any]] = {}
 
     @property
     def is_verifier(self) -> bool:
@@ -98,17 +99,19 @@ class Agent:
     # Prompt
 
     def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
-        format_ = self.hyper_params.decision_format
-        return prompt_variables(
-            self.protocol_handler,
-            self.agent_name,
-            columns=columns,
-            prover_stance=prover_stance,
-            round_=round_,
-            max_response_words=self.agent_params.max_response_words,
-            accept=format_.accept,
-            reject=format_.reject,
-        )
+        own = self._own_variables.get((prover_stance, round_))
+        if own is None:
+            format_ = self.hyper_params.decision_format
+            own = self._own_variables[prover_stance, round_] = own_variables(
+                self.protocol_handler,
+                self.agent_name,
+                prover_stance=prover_stance,
+                round_=round_,
+                max_response_words=self.agent_params.max_response_words,
+                accept=format_.accept,
+                reject=format_.reject,
+            )
+        return prompt_variables(columns, own)
 
     def prompt(self, observation: Observation) -> list[ChatMessage]:
         """The chat messages that its model gets at this observation, in its group's chat format."""

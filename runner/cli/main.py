@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from runner.cli.frugal import collect_seldom
 from runner.cli.output import note, prepare, print_json, say
 from runner.cli.registry import COMMANDS, RENAMED_COMMANDS, folder
 from runner.cli.streams import without_secrets
@@ -79,6 +80,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
     prepare()
+    collect_seldom()
     with without_secrets():
         try:
             code = _run(sys.argv[1:] if arguments is None else arguments)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.api import keys_sent, name_of, run_plan, spent
+from runner.cli.frugal import one_blas_thread
 from runner.cli.output import note, print_json
 from runner.cli.progress import watching
 from runner.cli.result import as_json, show_result
@@ -32,6 +33,7 @@ from runner.exit_codes import ExitCode
 from runner.models.keys import ALL, check_allowed, parse_allowed
 from runner.models.layers.budget import Budget
 from runner.results.manifest import Status
+from runner.results.metrics import load_intervals
 from runner.results.results import Results
 from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 from runner.runs.process import allow_open_files
@@ -61,6 +63,8 @@ class _WaitingPoint:
 def execute(args: argparse.Namespace) -> int:
     points = load_points(args.words, quiet=args.quiet)
     _check_usage(args, len(points))
+    with one_blas_thread():
+        load_intervals()
     return _Runs(args, points).execute()
 
 

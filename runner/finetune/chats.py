@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 from runner.prompts.chat import ChatMessage
 
@@ -22,8 +23,16 @@ TEMPLATE_TOKENS = (
 """Control tokens of common chat templates that look like no others: Mistral's, Llama 2's, Gemma's."""
 
 
-def text_problem(text: str, tokens: Iterable[str] = ()) -> str | None:
+_SHORT = 4096
+"""Characters of a text that is looked at once: the instructions of a game stand in each of its examples."""
+
+
+def text_problem(text: str, tokens: tuple[str, ...] = ()) -> str | None:
     """Why a text cannot stand in a dataset; `tokens` are refused besides the `<|...|>` family."""
+    return _short_text_problem(text, tokens) if len(text) <= _SHORT else _text_problem(text, tokens)
+
+
+def _text_problem(text: str, tokens: tuple[str, ...]) -> str | None:
     if not text.strip():
         return "empty content"
     if "\ufeff" in text:
@@ -36,6 +45,9 @@ def text_problem(text: str, tokens: Iterable[str] = ()) -> str | None:
     return f"special token {found}" if found else None
 
 
+_short_text_problem = lru_cache(maxsize=2048)(_text_problem)
+
+
 def is_utf8(text: str) -> bool:
     """Whether a text can be written at all."""
     try:
@@ -45,7 +57,7 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def chat_problem(messages: Sequence[ChatMessage], tokens: Iterable[str] = ()) -> str | None:
+def chat_problem(messages: Sequence[ChatMessage], tokens: tuple[str, ...] = ()) -> str | None:
     """Why a chat cannot stand in a dataset."""
     for message in messages:
         if message["role"] not in ROLES:

@@ -56,6 +56,10 @@ def line_of(format_: Format, example: Example) -> Line | str:
     return Line(text, digest(orjson.dumps(fields["prompt"]) if format_.repeats else text))
 
 
+_HELD = 1 << 16
+"""Bytes of lines that are written at once."""
+
+
 class _Lines:
     """Lines of JSON, written beside their place."""
 
@@ -64,19 +68,30 @@ class _Lines:
         self.beside = target.with_name(target.name + ".new")
         self.size = self.longest = 0
         self._hash = hashlib.sha256()
+        self._held: list[bytes] = []
+        self._written = 0
         self._file: IO[bytes] = create(self.beside)
 
     @property
     def sha256(self) -> str:
+        """Of all that is written, after `flush`."""
         return self._hash.hexdigest()
 
     def write(self, line: bytes) -> None:
-        self._file.write(line)
-        self._hash.update(line)
+        self._held.append(line)
         self.size += len(line)
         self.longest = max(self.longest, len(line))
+        if self.size - self._written >= _HELD:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        lines, self._held = b"".join(self._held), []
+        self._written = self.size
+        self._file.write(lines)
+        self._hash.update(lines)
 
     def flush(self) -> None:
+        self._write_held()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -110,6 +125,7 @@ class ExampleFile:
         repeats: bool = False,
     ) -> None:
         self.target, self.format = target, format
+        self._name = target.name
         self.examples = 0
         """How many are written."""
         self._min_examples = min_examples
@@ -165,8 +181,8 @@ class ExampleFile:
         return None
 
     def _repeated(self, line: Line) -> str | None:
-        holder = self._seen.holder(line.key, self.target.name)
-        if holder == self.target.name:
+        holder = self._seen.holder(line.key, self._name)
+        if holder == self._name:
             return None if self._repeats else "duplicate line"
         return None if holder is None else f"already in {holder}"
 

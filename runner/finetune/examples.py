@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from runner.prompts.chat import ChatMessage
@@ -20,7 +21,7 @@ class Supervised:
     unlearnable: frozenset[int] = frozenset()
     rounds: Mapping[int, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def learnt(self) -> list[int]:
         """The indices of the messages to learn."""
         own = (index for index, message in enumerate(self.messages) if message["role"] == "assistant")

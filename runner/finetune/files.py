@@ -60,7 +60,7 @@ def chosen_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> d
 
 def in_validation(datapoint_id: str, share: float) -> bool:
     """Whether a datapoint's examples go to the validation file: the same in every run and process."""
-    return derived_seed("validation", datapoint_id) < share * 2**63
+    return share > 0 and derived_seed("validation", datapoint_id) < share * 2**63
 
 
 def remove_files(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,7 +57,7 @@ def _assistant(content: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": content}]
 
 
-def _supervised_problem(example: Supervised, tokens: Sequence[str]) -> str | None:
+def _supervised_problem(example: Supervised, tokens: tuple[str, ...]) -> str | None:
     if not any(message["role"] == "assistant" for message in example.messages):
         return "no assistant message"
     if not example.learnt:
@@ -65,7 +65,7 @@ def _supervised_problem(example: Supervised, tokens: Sequence[str]) -> str | Non
     return chat_problem(example.messages, tokens)
 
 
-def _preference_problem(example: Preference, tokens: Sequence[str]) -> str | None:
+def _preference_problem(example: Preference, tokens: tuple[str, ...]) -> str | None:
     if not example.prompt:
         return "no prompt"
     if example.preferred == example.non_preferred:

@@ -19,6 +19,8 @@ from runner.text import comma_join, did_you_mean, did_you_mean_file
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
 MAX_BYTES = 64 << 10
+MAX_KEPT = 4 << 20
+"""Characters of rendered texts, and of what they were rendered with, that are kept."""
 REFUSED = "a template that cannot be used"
 
 VARIABLES: Mapping[str, str] = {
@@ -62,12 +64,33 @@ class PromptTemplate(str):
         return SandboxedTemplate(self.name, self).render(variables)
 
 
+class Rendered:
+    """Texts that templates gave, the newest of them: a game's prompts are read again where its files are built."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[Any, ...], str] = {}
+        self._size = 0
+
+    def get(self, key: tuple[Any, ...]) -> str | None:
+        return self._texts.get(key)
+
+    def put(self, key: tuple[Any, ...], text: str) -> None:
+        size = len(text) + sum(len(value) for value in key if isinstance(value, str))
+        if self._size + size > MAX_KEPT:
+            self._texts.clear()
+            self._size = 0
+        if size <= MAX_KEPT:
+            self._texts[key] = text
+            self._size += size
+
+
 @dataclass(frozen=True)
 class PromptSet:
     """The templates' texts by name (`verifier`, `verifier.last_round`), ready to render."""
 
     sources: Mapping[str, str]
     _compiled: dict[str, SandboxedTemplate] = field(default_factory=dict, repr=False, compare=False)
+    _rendered: Rendered = field(default_factory=Rendered, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"sources": dict(self.sources)}
@@ -75,6 +98,7 @@ class PromptSet:
     def __setstate__(self, state: dict[str, Any]) -> None:
         object.__setattr__(self, "sources", state["sources"])
         object.__setattr__(self, "_compiled", {})
+        object.__setattr__(self, "_rendered", Rendered())
 
     def render(self, name: str, variables: Mapping[str, Any]) -> str:
         """A template's text with these variables.
@@ -82,10 +106,24 @@ class PromptSet:
         Raises:
             RunError: it fails with them, or grows past its bound.
         """
-        template = self._compiled.get(name)
-        if template is None:
-            template = self._compiled[name] = SandboxedTemplate(name, self.sources[name])
-        return template.render(variables)
+        key = self._key(name, variables)
+        text = None if key is None else self._rendered.get(key)
+        if text is None:
+            template = self._compiled.get(name)
+            if template is None:
+                template = self._compiled[name] = SandboxedTemplate(name, self.sources[name])
+            text = template.render(variables)
+            if key is not None:
+                self._rendered.put(key, text)
+        return text
+
+    def _key(self, name: str, variables: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """What a text depends on; None where that cannot be told apart by equality, as 1 and True are not."""
+        values = [variables.get(used) for used in self.variables[name]]
+        for value in values:
+            if value.__class__ is not str and value.__class__ is not int:
+                return None
+        return (name, *values)
 
     def template(self, name: str) -> PromptTemplate:
         return PromptTemplate(name, self.sources[name])
@@ -185,20 +223,26 @@ def _place_of(name: str, line: int, source: str, file: Place) -> Place:
     return replace(file, line=line, column=found.start() + 1 if found else 1)
 
 
-def prompt_variables(
+def prompt_variables(columns: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """All variables of an agent's templates: the datapoint's columns, but never the label, and `own_variables`."""
+    variables = {**columns, **own}
+    for name in FORBIDDEN:
+        variables.pop(name, None)
+    return variables
+
+
+def own_variables(
     protocol: Protocol,
     agent: str,
     *,
-    columns: Mapping[str, Any],
     prover_stance: int,
     round_: int,
     max_response_words: int,
     accept: str,
     reject: str,
 ) -> dict[str, Any]:
-    """The variables of an agent's templates in a round. The label is none of them."""
+    """The variables of an agent's templates in a round that are the runner's."""
     return {
-        **{name: value for name, value in columns.items() if name not in FORBIDDEN},
         "agent": agent,
         "agent_name": protocol.agent_spec(agent).human_name,
         "stance": _stance(protocol, agent, prover_stance),

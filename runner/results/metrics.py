@@ -89,7 +89,7 @@ class Metrics:
     """Collects rollouts and gives estimates."""
 
     def __init__(self, protocol: Protocol) -> None:
-        _student(2)  # what the intervals need is loaded before the games, which cost money, and not after them
+        load_intervals()
         self._protocol = protocol
         self._tallies: dict[tuple[str | None, str], _Tally] = {}
         self.outcomes: Counter[Outcome] = Counter()
@@ -237,6 +237,11 @@ def _wilson(p: float, stderr: float | None, n: int, clusters: int) -> tuple[floa
     half = z / (1 + z * z / size) * math.sqrt(p * (1 - p) / size + z * z / (4 * size * size))
     # Bounds of one and nought are exact where they are reached, not off by the last bit.
     return (0.0 if p == 0 else max(centre - half, 0.0)), (1.0 if p == 1 else min(centre + half, 1.0))
+
+
+def load_intervals() -> None:
+    """Load what intervals need: before the games, which cost money, and not after them."""
+    _student(2)
 
 
 def _student(clusters: int) -> float:

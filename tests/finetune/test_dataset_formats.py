@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.errors import RunError
-from runner.finetune.dedup import DedupIndex, ScopedDedup
+from runner.finetune.dedup import HELD, DedupIndex, ScopedDedup, digest
 from runner.finetune.example_file import ExampleFile, trace_of
 from runner.finetune.examples import Example, Preference, RlTurn, Source, Supervised
 from runner.finetune.formats import FORMATS, Format
@@ -388,3 +388,13 @@ def test_a_place_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write"):
         ExampleFile(tmp_path / "file" / "m.sft.jsonl", FORMATS["openai", "sft"])
+
+
+def test_a_duplicate_is_known_from_memory_and_from_the_file(tmp_path: Path) -> None:
+    digests = DedupIndex(tmp_path / ".seen")
+    keys = [digest(b"%d" % number) for number in range(HELD + 2)]
+    assert {digests.holder("sft", key, "a.jsonl") for key in keys} == {None}
+    assert [digests.holder("sft", key, "b.jsonl") for key in (keys[0], keys[HELD - 1], keys[-1])] == ["a.jsonl"] * 3
+    assert digests.holder("rl", keys[0], "b.jsonl") is None
+    digests.close()
+    assert not (tmp_path / ".seen").exists()

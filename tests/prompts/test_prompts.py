@@ -18,6 +18,7 @@ from runner.prompts.templates import (
     VARIABLES,
     PromptSet,
     load_prompts,
+    own_variables,
     prompt_variables,
     template_names,
 )
@@ -45,16 +46,16 @@ def rendered(folder: Path, source: str, columns: dict[str, object] | None = None
 def variables(
     protocol: Protocol, agent: str, *, columns: Mapping[str, Any] = COLUMNS, prover_stance: int = 1, round_: int = 0
 ) -> dict[str, object]:
-    return prompt_variables(
+    own = own_variables(
         protocol,
         agent,
-        columns=columns,
         prover_stance=prover_stance,
         round_=round_,
         max_response_words=137,
         accept="Decision: accept",
         reject="Decision: reject",
     )
+    return prompt_variables(columns, own)
 
 
 def refusal(folder: Path, source: str | bytes) -> str:
