@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import RunError
 from runner.storage.files import create, make_folders
 
-HELD = 1 << 16
+HELD = 1 << 15
 """How many digests are held in memory before they go to the file."""
 
 
@@ -25,46 +24,54 @@ class DedupIndex:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._held: dict[tuple[str, bytes], str] | None = {}
+        self._held: dict[bytes, str] | None = {}
+        self._scopes: dict[str, bytes] = {}
+        self._files: dict[str, int] = {}
         try:
             make_folders(path.parent)
             create(path).close()
             self._db = sqlite3.connect(path.absolute(), isolation_level=None, check_same_thread=False)  # not `file:`
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute("PRAGMA journal_mode=OFF")
-            self._db.execute(
-                "CREATE TABLE seen (scope TEXT, digest BLOB, file TEXT, PRIMARY KEY (scope, digest)) WITHOUT ROWID"
-            )
+            self._db.execute("CREATE TABLE seen (key BLOB PRIMARY KEY, file INTEGER) WITHOUT ROWID")
             self._db.execute("BEGIN")  # never committed: the file is gone in the end, and a commit a line is dear
         except (OSError, sqlite3.Error) as error:
-            raise RunError(f"cannot write {path.parent}: {error}") from error
+            raise self._cannot(error) from error
 
-    def holder(self, scope: str, key: bytes, file: str) -> str | None:
+    def holder(self, scope: str, digest: bytes, file: str) -> str | None:
         """The file of this scope that has the line of this digest; None where it is new, and from now on this one's."""
-        if self._held is not None:
-            known = self._held.get((scope, key))
-            if known is not None:
-                return known
-            self._held[scope, key] = file
-            if len(self._held) >= HELD:
-                self._to_file(self._held)
-                self._held = None
-            return None
-        try:
-            inserted = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", [scope, key, file])
-            if inserted.rowcount == 1:
-                return None
-            found = self._db.execute("SELECT file FROM seen WHERE scope = ? AND digest = ?", [scope, key])
-            return str(found.fetchone()[0])
-        except sqlite3.Error as error:
-            raise RunError(f"cannot write {self._path.parent}: {error}") from error
+        key = self._scopes.setdefault(scope, len(self._scopes).to_bytes(4, "big")) + digest
+        if self._held is None:
+            return self._holder_in_file(key, file)
+        known = self._held.get(key)
+        if known is None:
+            self._held[key] = file
+        if len(self._held) >= HELD:
+            self._to_file(self._held)
+            self._held = None
+        return known
 
-    def _to_file(self, held: Mapping[tuple[str, bytes], str]) -> None:
-        rows = ((scope, key, file) for (scope, key), file in held.items())
+    def _holder_in_file(self, key: bytes, file: str) -> str | None:
         try:
-            self._db.executemany("INSERT INTO seen VALUES (?, ?, ?)", rows)
+            if self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", [key, self._number(file)]).rowcount == 1:
+                return None
+            row: tuple[int] = self._db.execute("SELECT file FROM seen WHERE key = ?", [key]).fetchone()
         except sqlite3.Error as error:
-            raise RunError(f"cannot write {self._path.parent}: {error}") from error
+            raise self._cannot(error) from error
+        return list(self._files)[row[0]]
+
+    def _to_file(self, held: dict[bytes, str]) -> None:
+        rows = ((key, self._number(file)) for key, file in sorted(held.items()))
+        try:
+            self._db.executemany("INSERT INTO seen VALUES (?, ?)", rows)
+        except sqlite3.Error as error:
+            raise self._cannot(error) from error
+
+    def _number(self, file: str) -> int:
+        return self._files.setdefault(file, len(self._files))
+
+    def _cannot(self, error: Exception) -> RunError:
+        return RunError(f"cannot write {self._path.parent}: {error}")
 
     def close(self) -> None:
         self._db.close()

@@ -19,7 +19,7 @@ from runner.text import comma_join, did_you_mean, did_you_mean_file
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
 MAX_BYTES = 64 << 10
-MAX_KEPT = 4 << 20
+MAX_KEPT = 2 << 20
 """Characters of rendered texts, and of what they were rendered with, that are kept."""
 REFUSED = "a template that cannot be used"
 
