@@ -19,8 +19,8 @@ from tests.support.specs import spec_file
     ("kind", "advice", "of_spec"),
     [
         ("insufficient_quota", "top it up", False),
-        ("unauthorized", "key", False),
-        ("unknown_model", "models.m.model", True),
+        pytest.param("unauthorized", "key", False, marks=pytest.mark.full),
+        pytest.param("unknown_model", "models.m.model", True, marks=pytest.mark.full),
         ("unsupported_parameter", "models.m.temperature", True),
     ],
 )

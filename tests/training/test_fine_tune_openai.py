@@ -202,16 +202,16 @@ def test_a_job_that_the_provider_does_not_know_is_an_error(server: FineTuner, tm
     "faults",
     [
         {"creates": ["after_drop"]},
-        {"creates": ["after_error"]},
-        {"creates": ["after_html"]},
+        pytest.param({"creates": ["after_error"]}, marks=pytest.mark.full),
+        pytest.param({"creates": ["after_html"]}, marks=pytest.mark.full),
         {"creates": ["late"], "hang": 1.5},
         {"creates": ["drop", "after_drop"]},
-        {"creates": ["busy", "after_error"]},
+        pytest.param({"creates": ["busy", "after_error"]}, marks=pytest.mark.full),
         {"creates": ["after_drop"], "lists": ["error", "drop"]},
-        {"creates": ["after_drop"], "lists": ["html", "list"]},
-        {"creates": ["after_drop"], "hidden": 2},
+        pytest.param({"creates": ["after_drop"], "lists": ["html", "list"]}, marks=pytest.mark.full),
+        pytest.param({"creates": ["after_drop"], "hidden": 2}, marks=pytest.mark.full),
         {"uploads": ["after_drop", "error", "html", "empty"]},
-        {"uploads": ["late"], "hang": 1.5},
+        pytest.param({"uploads": ["late"], "hang": 1.5}, marks=pytest.mark.full),
     ],
 )
 def test_a_lost_answer_leaves_one_job(

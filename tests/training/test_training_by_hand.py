@@ -161,7 +161,7 @@ def test_a_dataset_edited_by_hand_is_kept_and_the_run_says_so(tmp_path: Path) ->
     assert "edited" not in row["outcomes"]["v"]
 
 
-@pytest.mark.parametrize("from_scratch", [False, True])
+@pytest.mark.parametrize("from_scratch", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_name_is_for_the_model_that_was_waited_for_and_for_no_other(tmp_path: Path, from_scratch: bool) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     changes = {"iterations": 2, "trainers": trainers, "from_scratch": from_scratch}
