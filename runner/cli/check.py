@@ -1,4 +1,7 @@
-"""`nip-run check`: every error at once, then what would be played and what it would cost. Writes nothing."""
+"""`nip-run check`: every error at once, then what would be played, turn by turn, and what it would cost.
+
+Writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from dataclasses import asdict
 from typing import Any
 
 from runner.cli.output import print_json, print_table, say, shown_point
+from runner.cli.schedule import schedule_as_json, show_schedule
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
 from runner.exit_codes import ExitCode
+from runner.protocols.protocol import Protocol
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
@@ -26,6 +31,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE
     show_warnings(points)
+    shown: Protocol | None = None
     for point in points:
         spec, games = point.spec, point.plan.all_games()
         datapoints = spec.dataset.datapoints
@@ -35,6 +41,9 @@ def execute(args: argparse.Namespace) -> int:
         say(f"on {len(datapoints)} datapoints ({sum(p.label for p in datapoints)} with label 1).")
         for line in (*_keys(point.plan), *point.notes):
             say(line)
+        if spec.protocol != shown:
+            show_schedule(spec.protocol)
+            shown = spec.protocol
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
         title = "from the shortest games to the longest, without retries; tokens are rough"
         print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)
@@ -95,6 +104,7 @@ def _as_json(point: Point) -> dict[str, Any]:
         "rollouts": sum(one.size for one in games) if plan.games.shape is None else None,
         "datapoints": len(spec.dataset.datapoints),
         "protocol": spec.protocol.name,
+        "schedule": schedule_as_json(spec.protocol),
         "keys": [asdict(use) for use in key_uses_of(plan)],
         "models": [asdict(estimate) for estimate in _estimates(games)],
         "notes": list(point.notes),

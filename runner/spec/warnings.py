@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from runner.prompts.templates import LAST_ROUND, SUFFIX
+from runner.protocols.protocol import Protocol
+from runner.protocols.schedule import rounds_without_waste, unheard
 from runner.spec.assemble import Spec
+from runner.text import comma_join
+
+MAX_ROUNDS_NAMED = 6
+"""A warning names so many of the rounds that are wasted."""
 
 
 def warnings_of(spec: Spec) -> list[str]:
@@ -30,4 +37,43 @@ def _fixed_seeds(spec: Spec) -> Iterator[str]:
             )
 
 
-WARNINGS: tuple[Callable[[Spec], Iterator[str]], ...] = (_fixed_seeds,)
+def _silent_templates(spec: Spec) -> Iterator[str]:
+    """The agents whose templates do not tell how their answers are read: by neither a variable nor the text itself."""
+    for agent in spec.protocol.agent_names:
+        names = [name for name in (agent, agent + LAST_ROUND) if name in spec.prompts.sources]
+        used = {variable for name in names for variable in spec.prompts.variables[name]}
+        text = "\n".join(spec.prompts.sources[name] for name in names).lower()
+        files = comma_join(name + SUFFIX for name in names)
+        if "headers" not in used and any(header.lower() not in text for header in _headers(spec.protocol, agent)):
+            yield f"{files}: no `headers`, the lines by which an answer of {agent} is cut into its channels' messages"
+        format_ = spec.experiment.decision_format
+        texts = {"accept": format_.accept, "reject": format_.reject} if agent == spec.protocol.verifier_name else {}
+        silent = [f"`{name}`" for name, said in texts.items() if name not in used and said.lower() not in text]
+        if silent:
+            yield f"{files}: no {' and no '.join(silent)}, the text by which {agent} decides"
+
+
+def _headers(protocol: Protocol, agent: str) -> set[str]:
+    """The headers that an agent's answers need: those of channels that it speaks in at once."""
+    rounds = (protocol.can_be_active(round_).get(agent, ()) for round_ in range(len(protocol.steps)))
+    channels = {channel for spoken_in in rounds if len(spoken_in) > 1 for channel in spoken_in}
+    return {header for channel, header in protocol.agent_spec(agent).headers.items() if channel in channels}
+
+
+def _unheard_rounds(spec: Spec) -> Iterator[str]:
+    """Rounds that are paid for and reach no decision."""
+    protocol, fixed = spec.protocol, spec.protocol.file.fixed
+    lost = unheard(protocol)
+    if not lost:
+        return
+    agents = sorted({agent for agents in lost.values() for agent in agents})
+    more = len(lost) - MAX_ROUNDS_NAMED
+    rounds = comma_join(list(lost)[:MAX_ROUNDS_NAMED]) + (f" and {more} more" if more > 0 else "")
+    better = [] if "max_message_rounds" in fixed else rounds_without_waste(protocol)
+    hint = f"; say protocol.max_message_rounds={' or '.join(map(str, better))}" if better else ""
+    wasted = f"round {rounds} is" if len(lost) == 1 else f"rounds {rounds} are"
+    said = f"{' and '.join(agents)} {'says' if len(agents) == 1 else 'say'}"
+    yield f"{wasted} paid for and wasted: no decision follows what {said} there{hint}"
+
+
+WARNINGS: tuple[Callable[[Spec], Iterator[str]], ...] = (_unheard_rounds, _silent_templates, _fixed_seeds)
