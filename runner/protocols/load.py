@@ -9,7 +9,8 @@ from typing import Any
 
 from runner import builtin
 from runner.documents.check import check
-from runner.documents.fields import for_editors, from_plain, schema
+from runner.documents.editors import for_editors
+from runner.documents.fields import from_plain, schema
 from runner.documents.layered import Layered
 from runner.documents.layers import load_layers
 from runner.documents.own_tree import OwnTree
