@@ -17,7 +17,7 @@ COLUMNS = ("round", "speaks", "in channel", "heard by", "may decide")
 def show_schedule(protocol: Protocol) -> None:
     """Print who speaks, where, who hears it and who may decide, round by round; then what is drawn by lot."""
     rounds = schedule(protocol)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for stretch in folded(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
             rows.extend(_rows(number, rounds[number]))

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 
 from runner.protocols.protocol import Protocol
 
+MAX_TRIED = 16
+"""So many numbers of rounds are tried in either direction."""
+
 
 @dataclass(frozen=True)
 class Speech:
@@ -90,7 +93,7 @@ def unheard(protocol: Protocol) -> dict[int, tuple[str, ...]]:
 
 def rounds_without_waste(protocol: Protocol) -> list[int]:
     """The nearest numbers of rounds, below and above the protocol's own, in which every word reaches a decision."""
-    own, period = protocol.max_message_rounds, len(protocol.steps)
+    own, period = protocol.max_message_rounds, min(len(protocol.steps), MAX_TRIED)
     below = (n for n in range(own - 1, max(0, own - period), -1) if _is_sound(protocol, n))
     above = (n for n in range(own + 1, own + period) if _is_sound(protocol, n))
     return [n for n in (next(below, None), next(above, None)) if n is not None]

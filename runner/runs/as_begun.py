@@ -50,8 +50,10 @@ def as_begun(
         return own
     if which.replay is not None:
         turned = _turned_as_replayed(plan, which.replay)
-        replayed = _as_replayed(turned or plan, which.replay)
-        return replayed, turned and f"run {which.replay.run.name} is replayed with {_order(turned.spec)}, as it began"
+        if turned is None:
+            return _as_replayed(plan, which.replay), None
+        note = f"run {which.replay.run.name} is replayed with {_order(turned.spec)}, as it began"
+        return _as_replayed(turned, which.replay), note
     if which.again or _has_begun(plan, results, which.run_id):
         return plan, None
     for other, said in _others(plan):

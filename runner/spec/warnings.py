@@ -42,15 +42,19 @@ def _silent_templates(spec: Spec) -> Iterator[str]:
     for agent in spec.protocol.agent_names:
         names = [name for name in (agent, agent + LAST_ROUND) if name in spec.prompts.sources]
         used = {variable for name in names for variable in spec.prompts.variables[name]}
-        text = "\n".join(spec.prompts.sources[name] for name in names).lower()
-        files = comma_join(name + SUFFIX for name in names)
-        if "headers" not in used and any(header.lower() not in text for header in _headers(spec.protocol, agent)):
-            yield f"{files}: no `headers`, the lines by which an answer of {agent} is cut into its channels' messages"
-        format_ = spec.experiment.decision_format
-        texts = {"accept": format_.accept, "reject": format_.reject} if agent == spec.protocol.verifier_name else {}
-        silent = [f"`{name}`" for name, said in texts.items() if name not in used and said.lower() not in text]
+        text = "\n".join(spec.prompts.sources[name] for name in names)
+        never = f"{' and '.join(name + SUFFIX for name in names)} never use{'s' if len(names) == 1 else ''}"
+        if "headers" not in used and any(one.lower() not in text.lower() for one in _headers(spec.protocol, agent)):
+            yield f"{never} `headers`: {agent} is not told how to begin its part for each channel"
+        silent = [f"`{name}`" for name, said in _decisions(spec, agent).items() if not (name in used or said in text)]
         if silent:
-            yield f"{files}: no {' and no '.join(silent)}, the text by which {agent} decides"
+            yield f"{never} {' and '.join(silent)}: {agent} is not told the words of a decision"
+
+
+def _decisions(spec: Spec, agent: str) -> dict[str, str]:
+    """The texts by which an agent decides, by their variables."""
+    format_ = spec.experiment.decision_format
+    return {"accept": format_.accept, "reject": format_.reject} if agent == spec.protocol.verifier_name else {}
 
 
 def _headers(protocol: Protocol, agent: str) -> set[str]:
@@ -68,7 +72,7 @@ def _unheard_rounds(spec: Spec) -> Iterator[str]:
         return
     agents = sorted({agent for agents in lost.values() for agent in agents})
     more = len(lost) - MAX_ROUNDS_NAMED
-    rounds = comma_join(list(lost)[:MAX_ROUNDS_NAMED]) + (f" and {more} more" if more > 0 else "")
+    rounds = comma_join(map(str, list(lost)[:MAX_ROUNDS_NAMED])) + (f" and {more} more" if more > 0 else "")
     better = [] if "max_message_rounds" in fixed else rounds_without_waste(protocol)
     hint = f"; say protocol.max_message_rounds={' or '.join(map(str, better))}" if better else ""
     wasted = f"round {rounds} is" if len(lost) == 1 else f"rounds {rounds} are"

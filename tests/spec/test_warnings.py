@@ -72,16 +72,17 @@ DEBATE = "name: own\nextends: debate\nparameters: {max_message_rounds: 3}\n"
         (SAYS_ALL, []),
         ("{{ accept }} {{ reject }} {{ headers[0] }}", []),
         ("Decision: accept / Decision: reject. Question for Expert_1: Question for Expert_2:", []),
-        ("{{ accept }} {{ reject }}", ["no `headers`"]),
-        ("{{ headers[0] }} {{ accept }}", ["no `reject`"]),
-        ("Good luck", ["no `headers`", "no `accept` and no `reject`"]),
+        ("{{ accept }} {{ reject }}", ["`headers`"]),
+        ("{{ headers[0] }} {{ accept }}", ["`reject`"]),
+        ("{{ headers[0] }} decision: accept / {{ reject }}", ["`accept`"]),
+        ("Good luck", ["`headers`", "`accept` and `reject`"]),
     ],
 )
 def test_templates_that_do_not_say_how_answers_are_read(tmp_path: Path, verifier: str, missing: list[str]) -> None:
     templates = {"prover0": "x", "prover1": "x", "verifier": verifier, "verifier.last_round": "now"}
     lines = warnings_of(load_spec(own_spec(tmp_path, DEBATE, **templates)))
-    assert [line.partition(": ")[2].partition(",")[0] for line in lines] == missing
-    assert all(line.startswith("verifier.jinja, verifier.last_round.jinja: ") for line in lines)
+    never = "verifier.jinja and verifier.last_round.jinja never use "
+    assert [line.partition(": ")[0] for line in lines] == [never + variables for variables in missing]
 
 
 def test_warnings_stop_nothing_and_are_said_once(tmp_path: Path) -> None:
