@@ -59,6 +59,8 @@ def _value(node: Mapping[str, Any]) -> dict[str, Any]:
         result["default"] = _without_null(result["default"])
         if result["default"] is None:
             del result["default"]
+    if "examples" in result:
+        result["examples"] = [_without_null(example) for example in result["examples"]]
     if "anyOf" in result:
         result["anyOf"] = [_value(arm) for arm in result["anyOf"]]
     if "items" in result:
@@ -89,7 +91,7 @@ def _referable(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(value: Any) -> Any:
-    """A default without the keys that are null in it: what is left out is null, too."""
+    """A value without the keys that are null in it: what is left out is null, too."""
     if isinstance(value, dict):
         return {name: _without_null(item) for name, item in value.items() if item is not None}
     return value

@@ -26,8 +26,17 @@ def protocol_schema() -> dict[str, Any]:
 
 
 def protocol_editor_schema() -> dict[str, Any]:
-    """The schema for editors, of a file as it is written: the base that it extends may hold what it leaves out."""
-    return for_editors(protocol_schema(), "debate")
+    """The schema for editors, of a file as it is written: the base that it extends may hold what it leaves out.
+
+    `verifier_first` has no default: a file that leaves it out has a cycle that is not turned.
+    """
+    result = for_editors(protocol_schema(), "debate")
+    parameters = result["properties"]["parameters"]
+    del (
+        result["$defs"]["Parameters"]["properties"]["verifier_first"]["default"],
+        parameters["default"]["verifier_first"],
+    )
+    return result
 
 
 def builtin_names() -> list[str]:

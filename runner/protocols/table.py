@@ -129,7 +129,9 @@ class ProtocolFile:
         example=[{"speak": {"verifier": ["main"]}}, {"speak": {"prover": ["main"]}}],
         minItems=1,
     )
-    parameters: Parameters = option("The parameters' defaults in this protocol.", factory=Parameters)
+    parameters: Parameters = option(
+        "The parameters' defaults in this protocol.", factory=Parameters, example={"max_message_rounds": 9}
+    )
     fixed: tuple[str, ...] = option(
         "Parameters that a spec cannot change here.", default=(), example=["max_message_rounds"]
     )
