@@ -52,6 +52,7 @@ def test_a_new_run_starts_as_the_cycle_is_written(folder: Path) -> None:
         assert called("check", str(run), "--json", cwd=folder).json[0]["run_id"] == run.name
 
 
+@pytest.mark.full
 def test_its_replay_keeps_its_order_of_turns(folder: Path) -> None:
     run = only_run(folder / "results")
     done = called("run", "spec.yaml", "--replay", run.name, cwd=folder)
