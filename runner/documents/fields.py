@@ -195,24 +195,3 @@ def path_keys(cls: type, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
             found.extend(path_keys(hint, (*prefix, field.name)))
     return found
-
-
-def for_editors(checked: dict[str, Any], example: str) -> dict[str, Any]:
-    """A schema of one file as it is written: with `extends`, and nothing required, because a base may give it."""
-    extends = {
-        "description": "One file or an ordered list; later ones win over earlier, and this file over all.",
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        "examples": [example],
-    }
-    relaxed: dict[str, Any] = _without_required(checked)
-    return {**relaxed, "properties": {"extends": extends, **relaxed["properties"]}}
-
-
-def _without_required(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {
-            name: _without_required(value)
-            for name, value in node.items()
-            if not (name == "required" and isinstance(value, list))
-        }
-    return [_without_required(item) for item in node] if isinstance(node, list) else node

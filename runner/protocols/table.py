@@ -79,7 +79,8 @@ class Parameters:
         minimum=1,
     )
     verifier_first: bool = option(
-        "The cycle starts at its first step in which the verifier speaks; false: at the first in which it does not.",
+        "Start the cycle at its first step in which the verifier speaks; false: at the first in which it does not. "
+        "Left out of a protocol's file: the cycle starts as it is written, and a spec cannot turn it.",
         default=True,
     )
     sequential: bool = option("Steps of several speakers are split into one round for each.", default=False)
@@ -128,7 +129,9 @@ class ProtocolFile:
         example=[{"speak": {"verifier": ["main"]}}, {"speak": {"prover": ["main"]}}],
         minItems=1,
     )
-    parameters: Parameters = option("The parameters' defaults in this protocol.", factory=Parameters)
+    parameters: Parameters = option(
+        "The parameters' defaults in this protocol.", factory=Parameters, example={"max_message_rounds": 9}
+    )
     fixed: tuple[str, ...] = option(
         "Parameters that a spec cannot change here.", default=(), example=["max_message_rounds"]
     )

@@ -7,11 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
-from runner.documents.fields import for_editors, option, schema
+from runner.documents.editors import for_editors, one_of
+from runner.documents.fields import option, schema
 from runner.models.layers.budget import BudgetSettings
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
 from runner.prompts.chat_format import ChatFormat
+from runner.protocols.load import builtin_names
 from runner.protocols.parse import DecisionFormat
 from runner.protocols.table import Parameters
 from runner.spec.trainers import TrainingSettings
@@ -91,7 +93,7 @@ class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
     use: str = option(
-        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier) or a .yaml file.",
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier), or the path of a protocol's file.",
         example="nip",
     )
 
@@ -114,7 +116,9 @@ class Experiment:
         "The leaderboard that the rows belong to; null: the name.", default=None, example="code-validation/v1"
     )
     dataset: DatasetSettings = option("What is played.", example={"path": "data/code_validation.jsonl"})
-    protocol: ProtocolUse = option("By which rules.", example={"use": "nip", "max_message_rounds": 8})
+    protocol: ProtocolUse = option(
+        "The rules of the game: a protocol and its parameters.", example={"use": "nip", "max_message_rounds": 8}
+    )
     prompts: str = option(
         "The folder of Jinja2 templates, one for each agent.", example="prompts/code_validation/nip", path=True
     )
@@ -171,4 +175,9 @@ def experiment_schema() -> dict[str, Any]:
 
 def editor_schema() -> dict[str, Any]:
     """The schema for editors, of a file as it is written: the bases that it extends may hold what it leaves out."""
-    return for_editors(experiment_schema(), "base/offline.yaml")
+    result = for_editors(experiment_schema(), "base/offline.yaml")
+    section = result["$defs"]["ProtocolUse"]
+    use = section["properties"].pop("use")
+    named = {"description": use["description"], **one_of(builtin_names(), r"\.ya?ml$"), "examples": use["examples"]}
+    section["properties"] = {"use": named, **section["properties"]}
+    return result
