@@ -31,7 +31,7 @@ _NUMBER = "\0number"
 
 @dataclass(frozen=True)
 class Datapoint:
-    """One item: its id, its label, the columns that templates may show, and the group of those that are not independent.
+    """One item: its id, its label, the columns that templates may show, and the group that it belongs to.
 
     The group is its own id where nothing is said. No game depends on it, so it is not in the content hash.
     """

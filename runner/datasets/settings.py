@@ -62,7 +62,7 @@ class DatasetSettings:
     filter: str | None = option("A SQL condition on the columns.", default=None, example="difficulty = 'hard'")
     group_by: str | None = option(
         "The column that says which datapoints belong together, such as the versions of one program: a group is one "
-        "cluster in every error, and is not torn by shuffle, balance, limit or validation share. Unset: each by itself.",
+        "cluster in every error, and is not torn by shuffle, limit or validation share. Unset: each by itself.",
         default=None,
         example="problem",
     )
