@@ -88,7 +88,8 @@ def coverage(situation: Situation, repetitions: int, rng: np.random.Generator) -
             metrics = games.played(accepted, grouped=grouped)
             for row in metrics.estimates():
                 if row.agent is None and row.metric in truth:
-                    assert row.ci_low is not None and row.ci_high is not None
+                    assert row.ci_low is not None
+                    assert row.ci_high is not None
                     held[grouped, row.metric] += row.ci_low <= truth[row.metric] <= row.ci_high
     return {name: count / repetitions for name, count in held.items()}
 

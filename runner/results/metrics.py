@@ -176,9 +176,7 @@ class Metrics:
             return Estimate(agent, metric, points.worst, None, None, None, points.n, len(points.clusters))
         tally = self._tallies.get((agent, metric), _Tally())
         mean, stderr, clusters = tally.mean, tally.stderr, len(tally.clusters)
-        low, high = interval(
-            mean, stderr, tally.n, clusters, proportion=metric in PROPORTIONS, grouped=self._grouped
-        )
+        low, high = interval(mean, stderr, tally.n, clusters, proportion=metric in PROPORTIONS, grouped=self._grouped)
         return Estimate(agent, metric, mean, stderr, low, high, tally.n, clusters)
 
     def original_statistics(self, prefix: str = "") -> dict[str, float | None]:
