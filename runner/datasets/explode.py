@@ -130,7 +130,9 @@ def _text(element: Any, key: str | None) -> str:
 
 
 def _rows(numbers: Sequence[int]) -> str:
-    rows = comma_join(numbers[:_SHOWN]) + (f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else "")
+    rows = comma_join(map(str, numbers[:_SHOWN])) + (
+        f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+    )
     return ("row " if len(numbers) == 1 else "rows ") + rows
 
 

@@ -17,12 +17,13 @@ def label_of(value: Any, meanings: Mapping[str, int], *, is_text: bool) -> int |
     does not.
     """
     word = str(value).strip().casefold() if isinstance(value, bool | int | str) else None
+    if word is None:
+        return None
     if word in meanings:
         return meanings[word]
     if isinstance(value, int):
         return int(value) if value in (0, 1) else None
-    known = {**WORDS, **DIGITS} if is_text else WORDS
-    return None if word is None else known.get(word)
+    return (WORDS | DIGITS if is_text else WORDS).get(word)
 
 
 def label_problems(rows: Iterable[tuple[str, Any]]) -> list[str]:

@@ -136,7 +136,10 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSe
         raise SpecError(missing)
     table = _of_datapoints(table, settings, where)
     if settings.group_by is not None and settings.group_by not in table.columns:
-        hint = did_you_mean(settings.group_by, table.columns) or "; there are " + comma_join(table.columns)
+        renamed_to = [ours for ours, theirs in settings.columns.items() if theirs == settings.group_by]
+        also = [settings.explode.row] if settings.explode and renamed_to == ["id"] else renamed_to
+        hint = f"; dataset.columns calls it {also[0]!r}" if also else did_you_mean(settings.group_by, table.columns)
+        hint = hint or "; there are " + comma_join(table.columns)
         raise _refused(where, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
     return table
 

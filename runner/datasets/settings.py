@@ -108,7 +108,8 @@ class DatasetSettings:
         example="problem",
     )
     balance: Literal["none", "label"] = option(
-        "`label`: as many datapoints of one label as of the other, the first of each.", default="none"
+        "`label`: as many datapoints of one label as of the other, the first of each; those of a group first.",
+        default="none",
     )
     shuffle: bool = option("Order the datapoints by the spec's seed; otherwise as the file has them.", default=False)
     limit: int | None = option(

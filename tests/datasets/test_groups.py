@@ -24,7 +24,7 @@ from tests.support.runs import played
 from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
-PAIRS = [{"id": f"{p}{label}", "label": label, "p": p} for p in "abcdefgh" for label in (1, 0)]
+PAIRS: list[dict[str, Any]] = [{"id": f"{p}{label}", "label": label, "p": p} for p in "abcdefgh" for label in (1, 0)]
 
 
 def kept_of(points: list[Datapoint], seed: int = 0, **settings: Any) -> list[Datapoint]:
