@@ -5,12 +5,13 @@ A new warning is a function of a spec, in the list at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from runner.prompts.templates import LAST_ROUND, SUFFIX
 from runner.protocols.protocol import Protocol
 from runner.protocols.schedule import rounds_without_waste, unheard
 from runner.spec.assemble import Spec
+from runner.spec.checks.groups import group_notes
 from runner.text import comma_join
 
 MAX_ROUNDS_NAMED = 6
@@ -80,4 +81,4 @@ def _unheard_rounds(spec: Spec) -> Iterator[str]:
     yield f"{wasted} paid for and wasted: no decision follows what {said} there{hint}"
 
 
-WARNINGS: tuple[Callable[[Spec], Iterator[str]], ...] = (_unheard_rounds, _silent_templates, _fixed_seeds)
+WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (_unheard_rounds, _silent_templates, _fixed_seeds, group_notes)
