@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def right(found: list[str]) -> set[int]:
 
 def test_the_more_examples_the_more_verdicts_are_right_and_none_is_unlearnt() -> None:
     curve = [right(verdicts(DummyModel(examples, LABELS))) for examples in (0, 30, 60, 240)]
-    assert all(before < after for before, after in zip(curve, curve[1:], strict=False))
+    assert all(before < after for before, after in pairwise(curve))
     assert 80 <= len(curve[0]) <= 120
     assert len(curve[-1]) >= 170
 
