@@ -37,7 +37,7 @@ def show_training(metrics: Mapping[str, Any]) -> None:
     """Print the tests and the iterations of a training run, and what comes next where it is not finished."""
     run_id, iterations, todo = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:
-        say(f"{in_one_line(run_id)}: accuracy on the test, with its 95% interval", "1")
+        say(f"{in_one_line(run_id)}: accuracy on the test [95% interval]", "1")
         for line in curve([_test(row, len(iterations), over=not todo) for row in metrics["tests"]]):
             say(line)
         say()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from itertools import islice
 
@@ -22,19 +21,15 @@ PAGE = 1000
 """So many rows are held at once, and stand below a head of their own."""
 
 
-def print_rollouts(found: RolloutList, how: Sequence[str]) -> RolloutRow | None:
-    """Print a table of rollouts, and where there are more, how to see them: `how` are the words of the command.
-
-    Returns the first of them.
-    """
+def print_rollouts(found: RolloutList) -> RolloutRow | None:
+    """Print a table of rollouts, and where there are more, how to see them. Returns the first."""
     rows = found.rows()
     first = None
     while page := list(islice(rows, PAGE)):
         first = first or page[0]
         _print_page(page)
     if found.more != 0:
-        many = "more" if found.more is None else f"{found.more} more"
-        say(f"{many}: {shlex.join(['nip-run', 'show', *how, '--all'])}   (or --limit N)")
+        say(f"{'there are more' if found.more is None else f'{found.more} more'}: add --all, or --limit N")
     return first
 
 

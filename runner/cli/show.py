@@ -65,18 +65,12 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
         else:
             _print_metrics(metrics)
         say()
-    first = print_rollouts(found, [*_words(folder, wanted), *_where(args)])
+    first = print_rollouts(found)
     if first is None and filtered:
         say(f"run {folder.run_id} has no such rollout")
     if first is not None and not args.quiet:
         say(f"one in full: {shlex.join(['nip-run', 'show', folder.run_id, first.rollout_id, *_where(args)])}")
     return ExitCode.DONE
-
-
-def _words(folder: RunFolder, wanted: Wanted) -> list[str]:
-    """The words that show the same list again."""
-    kinds = [*(["--wrong"] if wanted.wrong else []), *(["--undecided"] if wanted.undecided else [])]
-    return [folder.run_id, *kinds, *([] if wanted.repeat is None else ["--repeat", str(wanted.repeat)])]
 
 
 def _where(args: argparse.Namespace) -> list[str]:
@@ -165,7 +159,7 @@ def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Names
             _say(f"{name}: {count}, {ids[0]}{through}")
     if parts:
         shown = shlex.join(["nip-run", "show", parts[-1].run_id, *_where(args)])
-        _say(f"each is shown by itself: {shown}   (--all lists them)")
+        say(f"all of them: add --all; one: {shown}")
 
 
 # A rollout

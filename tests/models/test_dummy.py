@@ -66,7 +66,8 @@ def test_a_group_of_a_trained_name_is_connected_with_the_labels() -> None:
     assert right(asyncio.run(asked())) == set(range(len(LABELS)))
 
 
-@pytest.mark.parametrize("spec", ["malt", pytest.param("expert_iteration", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("spec", ["malt", "expert_iteration"])
 def test_the_shipped_training_examples_have_a_learning_curve_that_rises(tmp_path: Path, spec: str) -> None:
     result = trained(ROOT / "specs" / f"{spec}.yaml", tmp_path / "results")
     curve = [row["accuracy"]["value"] for row in result.metrics["tests"]]
