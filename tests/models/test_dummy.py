@@ -15,6 +15,8 @@ from runner.models.providers.dummy import DummyModel, examples_behind, trained_n
 from runner.models.settings import ModelSettings
 from tests.support.calls import answer_to
 from tests.support.paths import ROOT
+from tests.support.runs import metric, played
+from tests.support.specs import spec_file
 from tests.support.training import trained
 
 LABELS = {f"p{n}": n % 2 for n in range(200)}
@@ -64,6 +66,14 @@ def test_a_group_of_a_trained_name_is_connected_with_the_labels() -> None:
         return [(await answer_to(connection.complete(one))).choices[0].text or "" for one in requests]
 
     assert right(asyncio.run(asked())) == set(range(len(LABELS)))
+
+
+def test_in_a_run_a_trained_verifier_is_right_and_an_untrained_one_guesses(tmp_path: Path) -> None:
+    accuracy = []
+    for model in (trained_name("dummy", 10**8, "0" * 8), "dummy"):
+        path = spec_file(tmp_path, protocol={"max_message_rounds": 5}, models={"m": {"model": model}}, fine_tune=None)
+        accuracy.append(metric(played(path, tmp_path / "results"), "accuracy")["value"])
+    assert accuracy[0] == 1.0 > accuracy[1]
 
 
 @pytest.mark.full
