@@ -197,7 +197,7 @@ class Agent:
         try:
             self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
         except GenerationError as error:
-            return str(error)
+            return f"the model refused: {error}" if choice.refusal else str(error)
         return None
 
     def _after_last(

@@ -168,30 +168,36 @@ class _Printer:
     def _column(self, name: str, text: str) -> None:
         if "\n" in text or len(text) > min(SHORT, self.width or SHORT) - len(name) - 2:
             say(f"\n{name}:")
-            self._lines(text, "  ")
+            self._lines(text.rstrip("\n"), "  ")
         else:
             say(f"{name}: {text}")
 
     def _turn(self, number: int, played: Round | None, agent: str) -> None:
-        """One agent's turn: every attempt that could not be used, and what came of the last."""
+        """One agent's turn: each call that failed, each answer that could not be used, and what came of the last."""
         answers, colour = self.told.answers(number, agent), self.colours[agent]
-        for failure in self.told.failed(number, agent):
-            after = f"; asked again after {failure.wait:.1f} s" if failure.wait >= 0 else "; not asked again"
-            self._head(number, agent, "call failed", colour)
-            self._lines(f"{failure.error}{after}", "  ", f"2;{colour}")
+        failures = self.told.failed(number, agent)
         for place, answer in enumerate(answers, 1):
+            while failures and failures[0].sample.attempt <= answer.attempt:
+                self._failed(failures.pop(0), number, agent)
             if answer.why_unusable is not None:
-                self._head(number, agent, f"attempt {place} of {len(answers)} could not be used", colour)
+                self._head(number, agent, f"answer {place} of {len(answers)} could not be used", colour)
                 self._lines(f"why: {answer.why_unusable}", "  ", f"2;{colour}")
                 self._reasoning(answer, colour)
                 if answer.text:
                     self._lines(answer.text, "  | ", f"2;{colour}")
+        for failure in failures:
+            self._failed(failure, number, agent)
         usable = answers[-1] if answers and answers[-1].why_unusable is None else None
         if played is not None and agent in played.raw:
             self._delivered(number, played, agent, usable)
         elif usable is not None:
             self._head(number, agent, "this round was cut off: delivered to nobody", colour)
             self._lines(usable.text or "", "  ", colour)
+
+    def _failed(self, failure: FailureRecord, number: int, agent: str) -> None:
+        after = f"; asked again after {failure.wait:.1f} s" if failure.wait >= 0 else "; not asked again"
+        self._head(number, agent, "call failed", self.colours[agent])
+        self._lines(f"{failure.error}{after}", "  ", f"2;{self.colours[agent]}")
 
     def _delivered(self, number: int, played: Round, agent: str, usable: Answer | None) -> None:
         colour, raw = self.colours[agent], played.raw[agent]

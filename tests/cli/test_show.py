@@ -155,8 +155,8 @@ def test_what_stands_under_a_channel_is_what_was_delivered_there(tmp_path: Path)
         )  # fmt: skip
         played(path, tmp_path / "results")
     said = called("show", "last", "p0", "--round", "0", cwd=tmp_path).stdout
-    for attempt in (1, 2, 3):
-        assert f"[round 0] verifier (attempt {attempt} of 3 could not be used)\n  why: the answer holds" in said
+    for answer in (1, 2, 3):
+        assert f"[round 0] verifier (answer {answer} of 3 could not be used)\n  why: the answer holds" in said
     for prover in ("prover0", "prover1"):
         assert f"[round 0] verifier ({prover}_channel, to {prover})\n  (an empty message)\n" in said
     assert said.count("  | Decision: maybe\n") == 3
