@@ -127,7 +127,7 @@ def test_a_repeat_of_a_datapoint_is_chosen(served: Shown) -> None:
 
 
 def is_bad(row: dict[str, Any]) -> bool:
-    return row["agent"] == "verifier" and row["raw_message"] == BAD
+    return bool(row["agent"] == "verifier" and row["raw_message"] == BAD)
 
 
 def test_every_answer_is_shown_with_why_it_could_not_be_used(served: Shown) -> None:

@@ -13,6 +13,7 @@ from runner.models.connect import connect
 from runner.models.policy import Retry
 from runner.models.providers.dummy import DummyModel, examples_behind, trained_name
 from runner.models.settings import ModelSettings
+from runner.prompts.chat import ChatMessage
 from tests.support.calls import answer_to
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played
@@ -20,7 +21,7 @@ from tests.support.specs import spec_file
 from tests.support.training import trained
 
 LABELS = {f"p{n}": n % 2 for n in range(200)}
-CHAT = ({"role": "user", "content": "x"},)
+CHAT: tuple[ChatMessage, ...] = ({"role": "user", "content": "x"},)
 DECIDE = ResponseHint((), "accept", "reject", must_decide=True)
 
 
