@@ -33,8 +33,15 @@ DRAWN = Pen("├", "┤", "─", "●", "·")
 ASCII = Pen("|", "|", "-", "o", ".")
 
 
-def show_training(metrics: Mapping[str, Any]) -> None:
-    """Print the tests and the iterations of a training run, and what comes next where it is not finished."""
+FOLDED = 6
+"""Of more iterations, the first and the last ones are told."""
+
+
+def show_training(metrics: Mapping[str, Any], *, whole: bool = False) -> None:
+    """Print the tests and the iterations of a training run, and what comes next where it is not finished.
+
+    `whole`: every iteration, be there ever so many.
+    """
     run_id, iterations, todo = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:
         say(f"{in_one_line(run_id)}: accuracy on the test [95% interval]", "1")
@@ -43,7 +50,11 @@ def show_training(metrics: Mapping[str, Any]) -> None:
         say()
     if iterations:
         say("training", "1")
-        _show_iterations(iterations)
+        folded = [] if whole else iterations[FOLDED // 2 : -FOLDED // 2]
+        _show_iterations(iterations[: FOLDED // 2] if folded else iterations)
+        if folded:
+            say(f"... {len(folded)} iterations more: nip-run show {in_one_line(run_id)} --all")
+            _show_iterations(iterations[-FOLDED // 2 :])
         say()
     games = metrics["games"]
     paid = calls_and_cost(games["completions"], games["cost_usd"])

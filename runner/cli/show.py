@@ -110,10 +110,8 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     metrics = _training_metrics(folder, manifest)
     parts = Results.of(folder).parts_of(folder.run_id)
     if args.wrong or args.undecided or args.repeat is not None:
-        raise UsageError(
-            f"{folder.run_id} is a training run; its rollouts are those of its parts: "
-            f"{comma_join(part.run_id for part in parts) or 'none yet'}"
-        )
+        one = f": nip-run show {parts[-1].run_id}" if parts else ", and there are none yet"
+        raise UsageError(f"{folder.run_id} is a training run; its rollouts are those of its games and tests{one}")
     if args.json:
         listed = [_part_json(part) for part in parts]
         print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": listed})
@@ -122,7 +120,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     if not is_bound_to_run(folder.stage_log):
         say(f"{'journal':<15} {NOT_BOUND}")
     say()
-    show_training(metrics)
+    show_training(metrics, whole=args.all)
     _print_parts(folder, parts, args)
     return ExitCode.DONE
 

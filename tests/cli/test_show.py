@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
-from runner.cli.learning_curve import curve
+from runner.cli.learning_curve import curve, show_training
 from runner.cli.output import NARROWEST
 from runner.cli.wrap import cells, wrapped
 from runner.errors import UsageError
@@ -285,3 +285,19 @@ def test_a_curve_is_drawn_to_scale_and_no_line_is_too_wide(monkeypatch: pytest.M
     for line, marks in zip(lines, ((0.25, 0.5, 0.75), (0.5, 1.0)), strict=False):
         found = [index for index, mark in enumerate(line) if mark in "├●┤|o" and start <= index <= end]
         assert found == [start + round(mark * (end - start)) for mark in marks]
+
+
+def test_many_iterations_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = {"p": {"examples": 3, "outcome": "trained"}}
+    models = {"p": {"model": "m"}}
+    rows = [{"iteration": index, "outcomes": outcomes, "models": models} for index in range(9)]
+    games = {"rollouts": 1, "completions": 1, "cost_usd": 0.0}
+    for count, whole, told, folded in (
+        (9, False, [0, 1, 2, 6, 7, 8], 3),
+        (6, False, range(6), 0),
+        (9, True, range(9), 0),
+    ):
+        show_training({"run_id": "r", "iterations": rows[:count], "tests": [], "games": games}, whole=whole)
+        said = capsys.readouterr().out
+        assert re.findall(r"^iteration (\d)", said, re.MULTILINE) == [str(index) for index in told]
+        assert (f"... {folded} iterations more: nip-run show r --all\n" in said) == (folded > 0)
