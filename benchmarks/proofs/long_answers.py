@@ -71,6 +71,7 @@ class _Size:
         rows = self._counts()
         self.claims(rows == (games, games * ANSWERS, asked), f"{self.name}: rollouts, calls and requests: {rows}")
         self._unsealed(run)
+        self._step("show what is in the journal", "show", run.name)
         self._step("seal what is in the journal", "spec.yaml", "-q")
         self.claims(
             self._counts() == rows and self.server.requests == asked, f"{self.name}: and nothing was asked again"
@@ -79,7 +80,9 @@ class _Size:
         self._step("rebuild the board", "leaderboard", "--rebuild")
         self._step("runs", "runs")
         self._step("show", "show", run.name)
+        self._step("show all rollouts", "show", run.name, "--all")
         self._step("show a game", "show", run.name, "p0")
+        self._step("show a prompt", "show", run.name, "p0", "--prompt", "verifier")
         for name in ("openai", "trl", "verl"):
             self._step(f"export {name}", "export", run.name, "--format", name, "--out", "exported")
             shutil.rmtree(self.here / "exported")
