@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from runner.exit_codes import ExitCode
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
+from runner.spec.checks.seeds import fixed_seeds
 from runner.spec.checks.trees import tree_calls
 from runner.text import comma_join
 from runner.training.keys import key_uses_of
@@ -21,7 +22,7 @@ from runner.training.plan import AnyPlan, TrainingPlan
 
 def execute(args: argparse.Namespace) -> int:
     points = points_as_begun(load_points(args.words, quiet=args.quiet), Results(args.results))
-    points = [replace(point, notes=(*point.notes, *_fixed_seeds(point))) for point in points]
+    points = [replace(point, notes=(*point.notes, *fixed_seeds(point.spec.experiment))) for point in points]
     if args.json:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE
@@ -38,21 +39,6 @@ def execute(args: argparse.Namespace) -> int:
         title = "from the shortest games to the longest, without retries; tokens are rough"
         print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)
     return ExitCode.DONE
-
-
-def _fixed_seeds(point: Point) -> Iterator[str]:
-    """The model groups whose seed may give all repeats and retries one answer."""
-    experiment = point.spec.experiment
-    rollouts, attempts = experiment.rollouts, experiment.retry.invalid_response.attempts
-    repeats = max(rollouts.per_datapoint, rollouts.num_responses_per_timestep or 1)
-    for group in sorted({agent.model for agent in experiment.agents.values()}):
-        settings = experiment.models[group]
-        seed = settings.sampling().get("seed")
-        if seed is not None and settings.traits.remote and max(repeats, attempts) > 1:
-            yield (
-                f"models.{group}.seed is fixed ({seed}): a server that heeds it gives one answer to every retry and "
-                "repeat of a prompt; leave the seed out to have others"
-            )
 
 
 def _keys(plan: AnyPlan) -> list[str]:

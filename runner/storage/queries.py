@@ -51,6 +51,38 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
     return duckdb.connect(":memory:", config=config)
 
 
+TABLE_MEMORY = "512MB"
+
+
+def read_only_table(name: str, file: Path) -> duckdb.DuckDBPyRelation:
+    """A Parquet file as a lazy relation, on a connection of its own that can read no other file, and write none.
+
+    The relation, and what is made of it, keep the connection. What it needs above its memory stands in a folder that
+    is gone when the process ends.
+
+    Raises:
+        RunError: the file cannot be read.
+    """
+    import duckdb
+
+    path = duckdb_pattern(file)
+    connection = connect(memory=TABLE_MEMORY, threads=2, spill=process_spill())
+    try:
+        quoted = "'" + path.replace("'", "''") + "'"
+        connection.execute(
+            f"CREATE VIEW {name} AS SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
+            f"SET allowed_paths=[{quoted}]; SET enable_external_access=false; SET lock_configuration=true"
+        )
+        return connection.view(name)
+    except duckdb.Error as error:
+        raise RunError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
+
+
+def process_spill() -> Path:
+    """A folder that is gone when the process ends, for what a relation needs beside its memory."""
+    return _place_for_links(Path())
+
+
 def duckdb_pattern(path: Path) -> str:
     """A path as DuckDB's readers and writers want it: they take names for patterns, and beginnings for protocols.
 
