@@ -20,6 +20,14 @@ class Delivered(NamedTuple):
     text: str
 
 
+class Answer(NamedTuple):
+    """What a model wrote in a round, whole: messages, and a verdict where it gives one."""
+
+    round: int
+    agent: str
+    text: str
+
+
 @dataclass(frozen=True, repr=False)
 class Transcript:
     """One rollout: its messages, its verdict, what it paid. Printed, it is a text to read."""
@@ -33,7 +41,9 @@ class Transcript:
     columns: Mapping[str, Any]
     """Of the datapoint."""
     messages: tuple[Delivered, ...]
-    """In the order of the game. Empty ones, such as a verdict alone, are left out."""
+    """In the order of the game, without empty ones."""
+    answers: tuple[Answer, ...]
+    """In the order of the game."""
     decision: int | None
     """0 (reject) or 1 (accept); None where the verifier decided nothing."""
     correct: bool | None
@@ -54,8 +64,13 @@ class Transcript:
             for message in played.messages
             if message.text
         )
+        answers = (
+            Answer(index, agent, text)
+            for index, played in enumerate(rollout.rounds)
+            for agent, text in played.raw.items()
+        )
         return cls(
-            run_id, job.rollout_id, point.id, job.repeat, point.label, point.columns, tuple(messages),
+            run_id, job.rollout_id, point.id, job.repeat, point.label, point.columns, tuple(messages), tuple(answers),
             decision=int(rollout.decision) if rollout.outcome == Outcome.DECIDED else None,
             correct=rollout.correct, outcome=rollout.outcome.value, rewards=dict(rollout.rewards), error=rollout.error,
         )  # fmt: skip
@@ -67,9 +82,12 @@ class Transcript:
 
     def _lines(self) -> Iterator[str]:
         yield f"rollout {self.rollout_id} of run {self.run_id}: datapoint {self.datapoint_id}, repeat {self.repeat}"
-        for message in self.messages:
-            yield f"\n[round {message.round}] {message.agent} in {message.channel}:"
-            yield "\n".join("  " + line for line in message.text.split("\n"))
+        heard = [(m.round, f"{m.agent} in {m.channel}", m.text) for m in self.messages]
+        spoke = {(m.round, m.agent) for m in self.messages}
+        alone = [(a.round, f"{a.agent}, to nobody", a.text) for a in self.answers if (a.round, a.agent) not in spoke]
+        for round_, who, text in sorted([*heard, *alone], key=lambda said: said[0]):
+            yield f"\n[round {round_}] {who}:"
+            yield "\n".join("  " + line for line in text.split("\n"))
         verdict = "none" if self.decision is None else stance_word(Decision(self.decision))
         yield f"\noutcome: {self.outcome}, verdict: {verdict}, label: {stance_word(Decision(self.label))}"
         yield "rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in self.rewards.items())
