@@ -35,7 +35,7 @@ class Check:
     run_id: str
     """The id of the run that it makes, or goes on with."""
     rollouts: int
-    """How many games; of a spec that plays trees, how many trees."""
+    """How many games, those of all iterations and tests included; of a spec that plays trees, how many trees."""
     datapoints: int
     models: tuple[CostEstimate, ...]
     """Calls, tokens and cost by model group, each from the least to the most."""
@@ -58,9 +58,8 @@ class Check:
     def __repr__(self) -> str:
         cost = "unknown" if self.cost_usd is None else "${:.2f} to ${:.2f}".format(*self.cost_usd)
         calls = "{:,} to {:,}".format(*self.calls)
-        first = (
-            f"run {self.run_id}: {self.rollouts} rollouts on {self.datapoints} datapoints, {calls} calls, cost {cost}"
-        )
+        kind = "rollouts" if self.spec.experiment.rollouts.num_responses_per_timestep is None else "trees"
+        first = f"run {self.run_id}: {self.rollouts} {kind} on {self.datapoints} datapoints, {calls} calls, cost {cost}"
         return "\n".join(
             [first, *(f"sends {key}" for key in self.keys), *(f"warning: {line}" for line in self.warnings)]
         )

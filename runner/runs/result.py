@@ -12,6 +12,7 @@ from runner.errors import RunError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
+from runner.results.tables import COLUMNS
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import Transcript
 from runner.runs.reconstruct import Reconstructor, rollout_named, saved_plan
@@ -137,7 +138,7 @@ class RunResult:
         file = self.folder.table(name)
         if not file.is_file():
             raise RunError(f"run {self.run_id} is {self.status}; it has tables once it is done: run its spec again")
-        return read_only_table(name, file)
+        return read_only_table(name, file, COLUMNS[name])
 
     def transcript(self, rollout: str) -> Transcript:
         """One game, by the rollout's id, the start of it, or the datapoint's id (the first rollout of it).

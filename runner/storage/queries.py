@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -54,9 +54,10 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
 TABLE_MEMORY = "512MB"
 
 
-def read_only_table(name: str, file: Path) -> duckdb.DuckDBPyRelation:
+def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb.DuckDBPyRelation:
     """A Parquet file as a lazy relation, on a connection of its own that can read no other file, and write none.
 
+    It has these columns, by name and type: one that the file lacks, as those of earlier versions do, is null.
     The relation, and what is made of it, keep the connection. What it needs above its memory stands in a folder that
     is gone when the process ends.
 
@@ -68,9 +69,11 @@ def read_only_table(name: str, file: Path) -> duckdb.DuckDBPyRelation:
     path = duckdb_pattern(file)
     connection = connect(memory=TABLE_MEMORY, threads=2, spill=process_spill())
     try:
+        none = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
         quoted = "'" + path.replace("'", "''") + "'"
         connection.execute(
-            f"CREATE VIEW {name} AS SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
+            f"CREATE VIEW {name} AS (SELECT {none} LIMIT 0) UNION ALL BY NAME "
+            f"SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
             f"SET allowed_paths=[{quoted}]; SET enable_external_access=false; SET lock_configuration=true"
         )
         return connection.view(name)

@@ -14,11 +14,12 @@ import pytest
 
 import runner
 from runner import NestedArrayDict, RunResult, SpecError, UsageError
+from runner.results.tables import COLUMNS
 from tests.api import user_script
+from tests.compatibility.old import opened
 from tests.support.paths import ROOT
 from tests.support.processes import python
 from tests.support.specs import spec_file
-from tests.support.training import training_spec
 
 FUNCTIONS = [name for name in runner.__all__ if inspect.isfunction(getattr(runner, name))]
 EXAMPLES = {
@@ -162,12 +163,19 @@ def test_a_hook_that_raises_ends_the_run_and_the_same_call_goes_on(tmp_path: Pat
     assert heard == [job.rollout_id for job in runner.Plan(spec).jobs()]
 
 
-def test_a_training_run_has_parts(tmp_path: Path) -> None:
-    result = runner.run(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results")
-    assert result.accuracy is None
-    assert [part.run_id.removeprefix(result.run_id) for part in result.parts()] == ["-i0", "-t1"]
+def test_what_0_1_0_wrote_can_be_asked(tmp_path: Path) -> None:
+    results = opened(tmp_path) / "results"
+    finished = runner.open_run("finished", results)
+    assert finished.accuracy is not None
+    assert len(finished.rollouts().fetchall()) == finished.accuracy.n
+    assert finished.completions().select("reasoning").distinct().fetchall() == [(None,)]
+    assert finished.messages().columns == list(COLUMNS["messages"])
+
+    training = runner.open_run("malt", results)
+    assert training.accuracy is None
+    assert [part.run_id.removeprefix(training.run_id) for part in training.parts()] == ["-i0", "-t0", "-t1"]
     with pytest.raises(UsageError, match=r"parts\(\) gives them"):
-        result.rollouts()
+        training.rollouts()
 
 
 # Nested arrays
