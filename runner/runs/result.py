@@ -47,7 +47,7 @@ class Measured:
 class RunResult:
     """What a run left. `runner.run` gives one, and `runner.open_run` one of an earlier run.
 
-    Tables are lazy DuckDB relations, so that `.df()` (pandas), `.pl()` (polars), `.arrow()` and `.fetchall()` work.
+    Tables are lazy DuckDB relations: `.df()` (pandas), `.pl()` (polars), `.arrow()`, `.fetchall()`.
 
         >>> from runner import load_spec, run
         >>> result = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
