@@ -70,6 +70,8 @@ class Results:
     def find(self, name: str) -> RunFolder:
         """A run by its id, by the start of it where that is one run's alone, or by its folder, wherever that is.
 
+        The start of a training run's id means that run, and none of its parts.
+
         Raises:
             UsageError: there is none, or there are several.
         """
@@ -80,6 +82,8 @@ class Results:
         if name and is_file(exact.manifest_path):
             return exact
         found = [folder for folder in self.runs() if folder.run_id.startswith(name)]
+        ids = {folder.run_id for folder in found}
+        found = [folder for folder in found if folder.manifest().parent_run_id not in ids]
         if len(found) == 1:
             return found[0]
         if found:

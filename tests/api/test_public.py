@@ -16,7 +16,7 @@ import runner
 from runner import NestedArrayDict, RunResult, SpecError, UsageError
 from runner.results.tables import COLUMNS
 from tests.api import user_script
-from tests.compatibility.old import RUNS, opened
+from tests.compatibility.old import opened
 from tests.support.paths import ROOT
 from tests.support.processes import python
 from tests.support.specs import spec_file
@@ -171,7 +171,7 @@ def test_what_0_1_0_wrote_can_be_asked(tmp_path: Path) -> None:
     assert finished.completions().select("reasoning").distinct().fetchall() == [(None,)]
     assert finished.messages().columns == list(COLUMNS["messages"])
 
-    training = runner.open_run(RUNS["malt"], results)
+    training = runner.open_run("malt", results)
     assert training.accuracy is None
     assert [part.run_id.removeprefix(training.run_id) for part in training.parts()] == ["-i0", "-t0", "-t1"]
     with pytest.raises(UsageError, match=r"parts\(\) gives them"):
