@@ -70,7 +70,7 @@ def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb
     connection = connect(memory=TABLE_MEMORY, threads=2, spill=process_spill())
     try:
         none = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
-        quoted = "'" + path.replace("'", "''") + "'"
+        quoted = _quoted(path)
         connection.execute(
             f"CREATE VIEW {name} AS (SELECT {none} LIMIT 0) UNION ALL BY NAME "
             f"SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
@@ -114,7 +114,12 @@ def duckdb_literal(path: Path) -> str:
     Raises:
         RunError: see `duckdb_pattern`.
     """
-    return "'" + f"{duckdb_pattern(path.parent)}/{path.name}".replace("'", "''") + "'"
+    return _quoted(f"{duckdb_pattern(path.parent)}/{path.name}")
+
+
+def _quoted(text: str) -> str:
+    """A text in SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 @contextmanager
