@@ -3,59 +3,104 @@
     from runner import load_spec, run
 
     result = run(load_spec("specs/quickstart.yaml"), results="results")
-    result.metrics["outcomes"]
+    result.accuracy
 
-Names are imported when they are first used, so that `import runner` costs nothing.
+What is public is in `__all__`, and nothing else. Names are imported when they are first used, so that `import runner`
+costs nothing.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.version import __version__
 
 if TYPE_CHECKING:
-    from runner.agents import AgentRuntime, OpenAiWholeAgent
-    from runner.agents.environment import Environment
+    from runner.agents.agent import AgentRuntime
+    from runner.agents.environment import Environment, first_turn
     from runner.agents.nested import NestedArrayDict
-    from runner.api import run
-    from runner.protocols.load import load_protocol
+    from runner.agents.whole_agent import OpenAiWholeAgent
+    from runner.api import Check, check, estimate, load_protocol, open_run, query, run
+    from runner.errors import (
+        BudgetExhausted,
+        CallError,
+        GenerationError,
+        Interrupted,
+        LeaderboardError,
+        NipRunError,
+        Problem,
+        ProviderRefusal,
+        RunError,
+        SpecError,
+        UsageError,
+        Waiting,
+    )
+    from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
-    from runner.runs.run import RunResult
+    from runner.rollouts.transcript import Transcript
+    from runner.runs.accounting import Progress
+    from runner.runs.result import Measured, RunResult
     from runner.spec.load import Spec, load_spec, load_specs
-
-_HOMES = {
-    "AgentRuntime": "runner.agents",
-    "Environment": "runner.agents.environment",
-    "NestedArrayDict": "runner.agents.nested",
-    "OpenAiWholeAgent": "runner.agents",
-    "Plan": "runner.rollouts.plan",
-    "RunResult": "runner.runs.run",
-    "Spec": "runner.spec.load",
-    "load_protocol": "runner.protocols.load",
-    "load_spec": "runner.spec.load",
-    "load_specs": "runner.spec.load",
-    "run": "runner.api",
-}
 
 __all__ = [
     "AgentRuntime",
+    "BudgetExhausted",
+    "CallError",
+    "Check",
+    "CostEstimate",
     "Environment",
+    "GenerationError",
+    "Interrupted",
+    "LeaderboardError",
+    "Measured",
     "NestedArrayDict",
+    "NipRunError",
     "OpenAiWholeAgent",
     "Plan",
+    "Problem",
+    "Progress",
+    "ProviderRefusal",
+    "RunError",
     "RunResult",
     "Spec",
+    "SpecError",
+    "Transcript",
+    "UsageError",
+    "Waiting",
     "__version__",
+    "check",
+    "estimate",
+    "first_turn",
     "load_protocol",
     "load_spec",
     "load_specs",
+    "open_run",
+    "query",
     "run",
 ]
 
+if not TYPE_CHECKING:  # a type checker that saw this would take every name for one of ours
+    _HOMES = {
+        "runner.agents.agent": ("AgentRuntime",),
+        "runner.agents.environment": ("Environment", "first_turn"),
+        "runner.agents.nested": ("NestedArrayDict",),
+        "runner.agents.whole_agent": ("OpenAiWholeAgent",),
+        "runner.api": ("Check", "check", "estimate", "load_protocol", "open_run", "query", "run"),
+        "runner.rollouts.estimate": ("CostEstimate",),
+        "runner.rollouts.plan": ("Plan",),
+        "runner.rollouts.transcript": ("Transcript",),
+        "runner.runs.accounting": ("Progress",),
+        "runner.runs.result": ("Measured", "RunResult"),
+        "runner.spec.load": ("Spec", "load_spec", "load_specs"),
+    }
+    _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'runner' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name not in __all__:
+            raise AttributeError(f"module 'runner' has no attribute {name!r}")
+        return getattr(import_module(_HOME_OF.get(name, "runner.errors")), name)
+
+    def __dir__() -> list[str]:
+        return __all__

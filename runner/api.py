@@ -1,102 +1,218 @@
-"""A spec into a finished run, of either kind: a benchmark plays games, training plays them and changes models."""
+"""What `runner` hands on to whoever works in Python: check, estimate, run, open and ask."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from runner.errors import UsageError
-from runner.models.keys import KeyUse, check_allowed, parse_allowed
-from runner.models.layers.budget import Budget
-from runner.models.tally import Tally
+from runner.models.keys import parse_allowed
+from runner.protocols import load as protocols
+from runner.protocols.protocol import Protocol
 from runner.results.results import Results
-from runner.runs.accounting import Watch
-from runner.runs.as_begun import as_begun
-from runner.runs.run import RunOptions, RunResult, run_games
-from runner.runs.spending import spending
+from runner.rollouts.estimate import CostEstimate, estimates, total_cost
+from runner.rollouts.transcript import Transcript
+from runner.runs.accounting import Progress
+from runner.runs.result import RunResult
+from runner.runs.run import RunOptions
 from runner.runs.which import ReplayOf, WhichRun
-from runner.spec.load import Spec
+from runner.spec.load import Spec, SpecSource, load_spec
+from runner.spec.warnings import warnings_of
+from runner.training.any_run import run_spec
 from runner.training.keys import key_uses_of
-from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
+from runner.training.plan import plan_of
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+@dataclass(frozen=True, repr=False)
+class Check:
+    """What a spec without errors would play, and what that would cost. Printed, it is a text to read."""
+
+    spec: Spec
+    run_id: str
+    """The id of the run that it makes, or goes on with."""
+    rollouts: int
+    """How many games, those of all iterations and tests included; of a spec that plays trees, how many trees."""
+    datapoints: int
+    models: tuple[CostEstimate, ...]
+    """Calls, tokens and cost by model group, each from the least to the most."""
+    keys: tuple[str, ...]
+    """The variables that a run sends, and where: `OPENAI_API_KEY -> api.openai.com`."""
+    warnings: tuple[str, ...]
+    """What is allowed, and may not be what was meant."""
+
+    @property
+    def calls(self) -> tuple[int, int]:
+        """Of all model groups, from the least to the most."""
+        return sum(one.calls[0] for one in self.models), sum(one.calls[1] for one in self.models)
+
+    @property
+    def cost_usd(self) -> tuple[float, float] | None:
+        """Of all model groups, from the least to the most; None where a price is unknown."""
+        costs = [one.cost_usd for one in self.models if one.cost_usd is not None]
+        return None if len(costs) < len(self.models) else (sum(low for low, _ in costs), sum(high for _, high in costs))
+
+    def __repr__(self) -> str:
+        cost = "unknown" if self.cost_usd is None else "${:.2f} to ${:.2f}".format(*self.cost_usd)
+        calls = "{:,} to {:,}".format(*self.calls)
+        kind = "rollouts" if self.spec.experiment.rollouts.num_responses_per_timestep is None else "trees"
+        first = f"run {self.run_id}: {self.rollouts} {kind} on {self.datapoints} datapoints, {calls} calls, cost {cost}"
+        return "\n".join(
+            [first, *(f"sends {key}" for key in self.keys), *(f"warning: {line}" for line in self.warnings)]
+        )
+
+
+def check(spec: Spec | SpecSource) -> Check:
+    """See what a spec would play and cost. Calls no model, writes nothing. Overrides: check `load_spec(...)`.
+
+        >>> from runner import SpecError, check
+        >>> check("specs/quickstart.yaml").calls
+        (96, 576)
+        >>> try:
+        ...     check({"extends": "specs/quickstart.yaml", "protocol": {"use": "debat"}})
+        ... except SpecError as error:
+        ...     print(error.problems[0].message)
+        no protocol 'debat'; did you mean 'debate'?; or give a .yaml file
+
+    Raises:
+        SpecError: with everything that is wrong, as `problems`.
+    """
+    loaded = _loaded(spec)
+    plan = plan_of(loaded)
+    return Check(
+        spec=loaded,
+        run_id=plan.run_id,
+        rollouts=sum(games.size for games in plan.all_games()),
+        datapoints=len(loaded.dataset.datapoints),
+        models=tuple(estimate(loaded)),
+        keys=tuple(map(str, key_uses_of(plan))),
+        warnings=(*map(str, loaded.renamed), *warnings_of(loaded)),
+    )
+
+
+def estimate(spec: Spec | SpecSource) -> list[CostEstimate]:
+    """Calls, tokens and cost of a whole run by model group: from the shortest games to the longest, without retries.
+
+    Tokens are rough: four bytes of a prompt are one, and an answer goes from its word limit to the most that its model
+    may say. What fine-tuning costs is not in it.
+
+        >>> from runner import estimate
+        >>> [(row.group, row.model, row.calls, row.cost_usd) for row in estimate("specs/quickstart.yaml")]
+        [('offline', 'dummy', (96, 576), (0.0, 0.0))]
+
+    Raises:
+        SpecError: with everything that is wrong, as `problems`.
+    """
+    return total_cost(row for games in plan_of(_loaded(spec)).all_games() for row in estimates(games))
 
 
 def run(
-    spec: Spec,
+    spec: Spec | SpecSource,
     results: str | Path = "results",
     *,
     run_id: str | None = None,
     again: bool = False,
-    replay: ReplayOf | None = None,
-    budget: Budget | None = None,
-    watch: Watch | None = None,
+    replay: RunResult | str | Path | None = None,
+    until_round: int | None = None,
     set_model: Mapping[str, str] | None = None,
     allow_keys: Sequence[str] = (),
+    on_progress: Callable[[Progress], None] | None = None,
+    on_rollout: Callable[[Transcript], None] | None = None,
 ) -> RunResult:
     """Run a spec, going on where an earlier process stopped.
 
-    A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays it with
-    another run's answers. `budget` is shared with other runs; without one the spec's own holds. `watch` is called
-    whenever the progress has moved. `set_model` names the models that the user has trained, by group. `allow_keys` are
-    the pairs `VAR=HOST` that a spec which came from elsewhere may send.
+    A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays the spec
+    with the answers of another run (its result, id or folder), all of them or those before `until_round`. `set_model`
+    names the models that the user has trained, by group. `allow_keys` are the pairs `VAR=HOST` that a spec which came
+    from elsewhere may send.
+
+    `on_progress` is called whenever the progress has moved, `on_rollout` with each finished rollout in the order of
+    the plan, those too that an earlier process played. Both are called while calls are in flight, which wait for them;
+    what they raise ends the run, and the same call of `run` goes on with it.
+
+        >>> from runner import load_spec, run
+        >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "heard"})
+        >>> heard = []
+        >>> result = run(spec, on_rollout=lambda rollout: heard.append(rollout.outcome))
+        >>> heard
+        ['decided', 'decided']
+        >>> result.metrics["outcomes"]["decided"], result.manifest.cost_usd
+        (2, 0.0)
 
     Raises:
+        SpecError: with everything that is wrong, as `problems`; nothing was called.
         UsageError: what was asked is for the other kind of run; or a spec from elsewhere wants a key.
-        NipRunError: see `runner.runs.run.run_games` and `runner.training.run.train`.
+        BudgetExhausted: what is left does not fit the budget.
+        ProviderRefusal: key, billing, unknown model, refused parameter.
+        Interrupted: SIGINT or SIGTERM; run again to go on.
+        Waiting: a training run goes on when the models of `groups` were trained by hand.
+        RunError: disk, journal, server or leaderboard; the message says what to do.
     """
     folder = Results(Path(results))
-    which = WhichRun(run_id, again, replay)
-    plan, begun = as_begun(plan_of(spec), folder, which)
-    name = name_of(plan, folder, which)
+    source = None
+    if replay is not None:
+        source = ReplayOf(
+            (replay.folder if isinstance(replay, RunResult) else folder.find(str(replay))).path, until_round
+        )
     options = RunOptions(
-        replay=replay, budget=budget, watch=watch, manual_models=set_model or {}, allowed_keys=parse_allowed(allow_keys)
+        replay=source,
+        watch=on_progress,
+        on_rollout=on_rollout,
+        manual_models=set_model or {},
+        allowed_keys=parse_allowed(allow_keys),
     )
-    result = run_plan(plan, folder, name, options)
-    return result if begun is None else replace(result, notes=(begun, *result.notes))
+    return run_spec(_loaded(spec), folder, options, WhichRun(run_id, again, source))
 
 
-def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> RunResult:
-    """Run a plan under a name; see `run`."""
-    if plan.spec.fetched is not None:
-        check_allowed(keys_sent(plan, options.replay), options.allowed_keys, plan.spec.fetched)
-    if not isinstance(plan, TrainingPlan):
-        if options.manual_models:
-            raise UsageError("--set-model is for training runs; this spec is a benchmark")
-        return run_games(plan, results, run_id, options)
-    if options.replay is not None:
-        raise UsageError("--replay is for benchmarks; replay the games of one iteration: its run is <run id>-i0")
-    from runner.training.run import train
+def open_run(run: str | Path, results: str | Path = "results") -> RunResult:
+    """A run that was played, finished or not: by its id, by the start of it, or by its folder.
 
-    return train(plan, results, run_id, options)
-
-
-def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ...]:
-    """Which variables a run of a plan sends where; a whole replay asks nobody."""
-    return () if replay is not None and replay.until_round is None else key_uses_of(plan)
-
-
-def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collection[str] = ()) -> str:
-    """The id that a plan's run has, or will have; `given` are names that other runs are to have.
+        >>> from runner import load_spec, open_run, run
+        >>> played = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "opened"}))
+        >>> open_run("opened").accuracy == played.accuracy
+        True
 
     Raises:
-        UsageError: a training run cannot have this id.
+        UsageError: there is none, or the start is that of several.
+        RunError: it is damaged, or a newer nip-run wrote it.
     """
-    is_replay = which.replay is not None
-    name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, given=given)
-    if isinstance(plan, TrainingPlan):
-        check_run_id(name)
-    return name
+    return RunResult.opened(Results(Path(results)).find(str(run)))
 
 
-def spent(plan: AnyPlan, results: Results, run_id: str) -> Tally:
-    """What a plan's run has spent so far.
+def query(sql: str, results: str | Path = "results") -> duckdb.DuckDBPyRelation:
+    """A question in SQL to all runs of a results folder, as a lazy relation (`.df()`, `.pl()`, `.fetchall()`).
+
+    The tables are `runs`, `agents`, `metrics`, `rollouts`, `messages` and `completions`, and there is the view
+    `leaderboard`. A question only reads, and reaches no other file.
+
+        >>> from runner import load_spec, query, run
+        >>> _ = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "asked"}))
+        >>> query("SELECT name, n FROM leaderboard WHERE name = 'asked'").fetchall()
+        [('asked', 2)]
 
     Raises:
-        RunDirectoryError: the folder is another spec's run, whose journal says nothing to this one.
+        UsageError: the question is wrong, or is more than a question.
+        LeaderboardError: the board is damaged.
     """
-    results.manifest_of(plan, run_id)
-    if isinstance(plan, TrainingPlan):
-        from runner.training.run import spent_on_games
+    return Results(Path(results)).board.relation(sql)
 
-        return spent_on_games(results, run_id)
-    return spending(plan, results.run(run_id))
+
+def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, folder: str | Path = ".") -> Protocol:
+    """Load a protocol by its built-in name, or by its file's path from a folder, with parameters for it.
+
+        >>> from runner import load_protocol
+        >>> debate = load_protocol("debate", {"max_message_rounds": 4})
+        >>> debate.agent_names, debate.max_message_rounds
+        (('prover0', 'prover1', 'verifier'), 4)
+
+    Raises:
+        SpecError: with everything that is wrong with the file or with the parameters for it.
+    """
+    return protocols.load_protocol(name, parameters, folder=Path(folder))
+
+
+def _loaded(spec: Spec | SpecSource) -> Spec:
+    return spec if isinstance(spec, Spec) else load_spec(spec)

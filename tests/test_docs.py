@@ -1,9 +1,11 @@
-"""The README cannot drift from the code: its commands, keys, files and outputs exist."""
+"""The README and the pages in docs/ cannot drift from the code: their commands, keys, files and outputs exist."""
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,20 +16,24 @@ from runner.prompts.templates import VARIABLES
 from runner.results.board_rows import TABLES
 from runner.results.tables import COLUMNS
 from runner.spec.experiment import experiment_schema
+from tests.support.documentation import SHOWN, reference
 from tests.support.paths import ROOT
 from tests.support.processes import python
 from tests.test_structure import ORDER
 
 README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {path.name: path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+TEXT = "\n".join(PAGES.values())
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, text: str = TEXT) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def commands() -> list[list[str]]:
     lines = [line for block in blocks("sh") for line in block.splitlines()]
-    return [shlex.split(line, comments=True) for line in lines if line.startswith("nip-run ")]
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith("nip-run ")]
+    return [list(one) for one in dict.fromkeys(map(tuple, words))]
 
 
 def keys(node: object, path: tuple[str, ...] = ()) -> set[str]:
@@ -42,7 +48,7 @@ def keys(node: object, path: tuple[str, ...] = ()) -> set[str]:
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_every_command_of_the_readme_is_one(words: list[str]) -> None:
+def test_every_command_of_the_pages_is_one(words: list[str]) -> None:
     import argparse
 
     name = words[1] if words[1] in COMMANDS else "run"
@@ -56,25 +62,25 @@ def test_every_command_of_the_readme_is_one(words: list[str]) -> None:
             assert (ROOT / word).is_file(), word
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(specs/[\w./-]+\.yaml)`", README))))
-def test_every_spec_of_the_readme_is_there(path: str) -> None:
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(specs/[\w./-]+\.yaml)`", TEXT))))
+def test_every_spec_of_the_pages_is_there(path: str) -> None:
     assert path == "specs/mine.yaml" or (ROOT / path).is_file()
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block[:30])
-def test_every_yaml_of_the_readme_has_known_keys(block: str) -> None:
+def test_every_yaml_of_the_pages_has_known_keys(block: str) -> None:
     data = yaml.safe_load(block)
     protocol = "cycle" in data or "parameters" in data
     known = keys(experiment_schema()) if not protocol else None
     for name, value in data.items():
         if known is not None:
             assert name in known
-            if isinstance(value, dict) and name not in ("models", "agents"):
+            if isinstance(value, dict) and name not in ("models", "agents", "sweep"):
                 assert set(value) <= known, name
 
 
 def test_the_first_spec_explained_is_the_quickstart(tmp_path: Path) -> None:
-    explained = next(yaml.safe_load(block) for block in blocks("yaml") if "name: quickstart" in block)
+    explained = next(yaml.safe_load(block) for block in blocks("yaml", README) if "name: quickstart" in block)
     from runner.rollouts.plan import Plan
     from runner.spec.load import load_spec
 
@@ -83,7 +89,7 @@ def test_the_first_spec_explained_is_the_quickstart(tmp_path: Path) -> None:
     assert Plan(load_spec(file)).identity == Plan(load_spec(ROOT / "specs" / "quickstart.yaml")).identity
 
 
-def test_the_council_of_the_readme_is_a_protocol(tmp_path: Path) -> None:
+def test_the_council_of_the_protocols_page_is_a_protocol(tmp_path: Path) -> None:
     from runner.protocols.load import load_protocol
 
     text = next(block for block in blocks("yaml") if "name: council" in block)
@@ -93,12 +99,45 @@ def test_the_council_of_the_readme_is_a_protocol(tmp_path: Path) -> None:
     assert [list(protocol.can_be_active(i)) for i in range(4)] == [["verifier"], ["scout"], ["critic"], ["chair"]]
 
 
-def test_the_readme_names_every_variable_of_templates() -> None:
-    assert all(f"`{name}`" in README for name in VARIABLES)
+def test_the_protocols_page_names_every_variable_of_templates() -> None:
+    assert all(f"`{name}`" in PAGES["protocols.md"] for name in VARIABLES)
 
 
-@pytest.mark.parametrize("sql", re.findall(r'nip-run sql "(.*?)"', README))
-def test_every_question_of_the_readme_has_an_answer(sql: str) -> None:
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    assert len(README.splitlines()) <= 150
+    linked = set(re.findall(r"\]\(([^)#:]+)\)", README))
+    assert {f"docs/{name}" for name in PAGES if name != "README.md"} <= linked
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_of_a_page_leads_to_a_file(name: str) -> None:
+    folder = ROOT if name == "README.md" else ROOT / "docs"
+    for link in re.findall(r"\]\(([^)#:]+)\)", PAGES[name]):
+        assert (folder / link).is_file(), link
+
+
+def test_the_reference_is_what_the_schema_says() -> None:
+    assert reference(experiment_schema()) == PAGES["spec-reference.md"], "make it again: python docs/make.py"
+
+
+def test_the_picture_shows_commands() -> None:
+    written = html.unescape(re.sub("<[^>]+>", "", (ROOT / "docs" / "terminal.svg").read_text("utf-8")))
+    shown = re.findall(r"^ *\$ (.*)$", written.replace("\xa0", " "), re.MULTILINE)
+    assert tuple(shown) == SHOWN, "make it again: python docs/make.py"
+
+
+def test_the_citation_has_the_version_the_licence_and_the_paper() -> None:
+    from runner.version import __version__
+
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert (cited["title"], cited["license"], cited["type"]) == (project["name"], project["license"], "software")
+    assert cited["version"] == __version__
+    assert cited["references"][0]["url"] in README
+
+
+@pytest.mark.parametrize("sql", dict.fromkeys(re.findall(r'nip-run sql "(.*?)"', TEXT)))
+def test_every_question_of_the_pages_has_an_answer(sql: str) -> None:
     import duckdb
 
     connection = duckdb.connect(":memory:")
@@ -111,19 +150,19 @@ def test_every_question_of_the_readme_has_an_answer(sql: str) -> None:
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    (code,) = blocks("python")
+    (code,) = blocks("python", README)
     done = python(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "decided" in done.stdout
 
 
-def test_the_python_of_the_agents_page_runs(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "agent.md").read_text("utf-8")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+@pytest.mark.parametrize(("page", "prints"), [("agent.md", 15), ("python.md", 10)])
+def test_the_python_of_a_page_prints_what_is_promised(page: str, prints: int, tmp_path: Path) -> None:
+    code = "\n".join(blocks("python", PAGES[page]))
     done = python(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     promised = re.findall(r"# -> (.*)", code)
-    assert len(promised) == code.count("print(") >= 15
+    assert len(promised) >= prints
     assert done.stdout.splitlines() == promised
 
 

@@ -36,12 +36,14 @@ HOMES = {
     "aiohttp": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "datasets": {"runner.datasets.read"},
     "duckdb": {
+        "runner.api",
         "runner.datasets.load",
         "runner.datasets.read",
         "runner.datasets.tasks",
         "runner.datasets.typed",
         "runner.results.board_rows",
         "runner.results.leaderboard",
+        "runner.runs.result",
         "runner.storage.parquet",
         "runner.storage.queries",
     },
@@ -207,11 +209,11 @@ def paths_of_results(tree: ast.AST) -> Iterator[str]:
             )
 
 
-def test_only_the_public_run_takes_the_results_folder_as_a_path() -> None:
+def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
     takers = {
         f"{m}.{name}" for m, path in FILES.items() for name in paths_of_results(ast.parse(path.read_text("utf-8")))
     }
-    assert takers == {"runner.api.run"}
+    assert takers == {"runner.api.run", "runner.api.open_run", "runner.api.query"}
 
 
 @pytest.mark.parametrize(

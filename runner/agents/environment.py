@@ -31,6 +31,7 @@ from runner.hashing import derived_seed
 from runner.prompts.chat import ChatMessage
 from runner.protocols.game import Played, Reply, Round, play
 from runner.protocols.protocol import Decision, Protocol
+from runner.spec.load import Spec
 from runner.text import comma_join, did_you_mean
 
 _LABELS = ("y", "label")
@@ -79,7 +80,7 @@ class Environment:
 
     def reset(
         self,
-        datapoints: Dataset | Sequence[Datapoint] | Mapping[str, Any] | NestedArrayDict,
+        datapoints: Dataset | Sequence[Datapoint] | Mapping[str, Any],
         *,
         seed: Any = None,
         prover_stance: Any = None,
@@ -268,6 +269,26 @@ class Environment:
         return said
 
 
+def first_turn(
+    spec: Spec, datapoints: Dataset | Sequence[Datapoint] | Mapping[str, Any] | None = None, *, repeat: int = 0
+) -> NestedArrayDict:
+    """The arrays of the first turn of a spec's games, of batch shape (game): what `OpenAiWholeAgent.forward` takes.
+
+    `datapoints` are the spec's own, or columns by name with a label each, `y`; see `Environment.reset`. Seeds and
+    stances are those of the run's rollouts number `repeat`.
+
+        >>> from runner import first_turn, load_spec
+        >>> arrays = first_turn(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
+        >>> arrays.batch_size, arrays["message_history"].shape
+        ((2,), (2, 6, 1))
+
+    Raises:
+        ValueError: see `Environment.reset`.
+    """
+    environment = Environment(spec.protocol, seed=spec.experiment.seed)
+    return environment.reset(spec.dataset if datapoints is None else datapoints, repeat=repeat)
+
+
 def _of_each(name: str, values: Any, size: int) -> Array:
     """Whole numbers, one for each of so many datapoints; one for all is every one's."""
     try:
@@ -291,15 +312,15 @@ def width_of(environment: object) -> int | None:
 
 
 def _points_of(
-    given: Dataset | Sequence[Datapoint] | Mapping[str, Any] | NestedArrayDict,
+    given: Dataset | Sequence[Datapoint] | Mapping[str, Any],
 ) -> tuple[list[Datapoint], Mapping[str, Any]]:
     """The datapoints; and the seeds and stances that were given among their columns."""
     if isinstance(given, Dataset):
         return list(given.datapoints), {}
-    return _points_of_columns(given) if isinstance(given, (Mapping, NestedArrayDict)) else (list(given), {})
+    return _points_of_columns(given) if isinstance(given, Mapping) else (list(given), {})
 
 
-def _points_of_columns(given: Mapping[str, Any] | NestedArrayDict) -> tuple[list[Datapoint], Mapping[str, Any]]:
+def _points_of_columns(given: Mapping[str, Any]) -> tuple[list[Datapoint], Mapping[str, Any]]:
     """Columns by name as datapoints, and the seeds and stances among them."""
     if isinstance(given, NestedArrayDict) and len(given.batch_size) != 1:
         raise ValueError(f"datapoints have one dimension, (game), and not the batch shape {given.batch_size}")

@@ -5,7 +5,7 @@ Text is held in object arrays with None for no message; numbers in integer, floa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,18 @@ Array = NDArray[Any]
 Key = str | tuple[str, ...]
 
 
-class NestedArrayDict:
+class NestedArrayDict(MutableMapping[Any, Any]):
     """A nested dictionary of arrays whose leading dimensions are all `batch_size`.
 
-    `data["round"]`, `data["agents", "decision"]` read a leaf; `data[0]`, `data[2:4]` the part of a batch.
+    `data["round"]`, `data["agents", "decision"]` read a leaf; `data[0]`, `data[2:4]` the part of a batch. Iteration,
+    `len` and `keys` are over the names at the top.
+
+        >>> from runner import NestedArrayDict
+        >>> data = NestedArrayDict({"round": [0, 1], "agents": {"decision": [[2, 1], [2, 0]]}}, batch_size=2)
+        >>> data["agents", "decision"].shape
+        (2, 2)
+        >>> data[1]["round"].item()
+        1
     """
 
     def __init__(self, data: Mapping[Any, Any], batch_size: int | Sequence[int] | None = None) -> None:
@@ -50,13 +58,32 @@ class NestedArrayDict:
             inner = self._data.setdefault(head, NestedArrayDict({}, self.batch_size))
             inner[tuple(rest)] = value
             return
-        if isinstance(value, (Mapping, NestedArrayDict)):
-            self._data[key] = NestedArrayDict(dict(value.items()), self.batch_size)
+        if isinstance(value, Mapping):
+            self._data[key] = NestedArrayDict(value, self.batch_size)
             return
         array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=_dtype_of(value))
         if array.shape[: len(self.batch_size)] != self.batch_size:
             raise ValueError(f"{key!r} has shape {array.shape}, which does not start with the batch {self.batch_size}")
         self._data[key] = array
+
+    def __delitem__(self, key: Key) -> None:
+        if isinstance(key, tuple):
+            *way, key = key
+            (self[tuple(way)] if way else self)._data.__delitem__(key)  # noqa: SLF001 - of its own class
+            return
+        del self._data[key]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the batch, the names and the values are equal; NaN equals NaN."""
+        if not isinstance(other, NestedArrayDict):
+            return NotImplemented
+        return (
+            self.batch_size == other.batch_size
+            and self.keys() == other.keys()
+            and all(_equal(value, other[name]) for name, value in self.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment] # it can be changed
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -74,16 +101,21 @@ class NestedArrayDict:
     def __repr__(self) -> str:
         return f"NestedArrayDict({{{', '.join(self._data)}}}, batch_size={self.batch_size})"
 
-    def keys(self) -> Iterator[str]:
-        return iter(self._data)
+    def get(self, key: Key, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
-    def items(self) -> Iterator[tuple[str, Any]]:
-        return iter(self._data.items())
+    def setdefault(self, key: Key, default: Any = None) -> Any:
+        """What stands there, as an array, set first where nothing does."""
+        if key not in self:
+            self[key] = default
+        return self[key]
 
-    def update(self, other: Mapping[str, Any] | NestedArrayDict) -> NestedArrayDict:
-        """Set every leaf of `other` here."""
-        for key, value in other.items():
-            self[key] = value
+    def update(self, *others: Any, **values: Any) -> NestedArrayDict:  # type: ignore[override] # a chain of calls
+        """Set everything here, and give the dictionary itself."""
+        super().update(*others, **values)
         return self
 
     def reshape(self, *shape: int) -> NestedArrayDict:
@@ -114,12 +146,16 @@ def stacked(items: Sequence[NestedArrayDict]) -> NestedArrayDict:
     return NestedArrayDict(joined, (len(items), *first.batch_size))
 
 
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, NestedArrayDict) or isinstance(other, NestedArrayDict):
+        return bool(one == other) if type(one) is type(other) else False
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f")
+
+
 def _leaves(data: Mapping[Any, Any]) -> Iterator[Array]:
     for value in data.values():
         if isinstance(value, Mapping):
             yield from _leaves(value)
-        elif isinstance(value, NestedArrayDict):
-            yield from _leaves(dict(value.items()))
         else:
             yield np.asarray(value, dtype=_dtype_of(value)) if not isinstance(value, np.ndarray) else value
 

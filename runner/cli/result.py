@@ -9,7 +9,7 @@ from typing import Any
 from runner.cli.learning_curve import show_training
 from runner.cli.output import calls_and_cost, note, print_table, say, shown_point, with_interval
 from runner.results.results import Results
-from runner.runs.run import RunResult
+from runner.runs.result import RunResult
 
 _SHOWN = ("outcomes", "metrics", "iterations", "tests")
 """What of a run's metrics a machine is told at once."""

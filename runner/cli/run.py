@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.api import keys_sent, name_of, run_plan, spent
 from runner.cli.frugal import one_blas_thread
 from runner.cli.output import note, print_json
 from runner.cli.progress import watching
@@ -37,9 +36,11 @@ from runner.results.metrics import load_intervals
 from runner.results.results import Results
 from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 from runner.runs.process import allow_open_files
-from runner.runs.run import RunOptions, RunResult
+from runner.runs.result import RunResult
+from runner.runs.run import RunOptions
 from runner.runs.which import ReplayOf, WhichRun
 from runner.text import comma_join
+from runner.training.any_run import keys_sent, name_of, run_plan, spent
 
 
 @dataclass(frozen=True)

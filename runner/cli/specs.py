@@ -15,7 +15,7 @@ from runner.rollouts.run_plan import sweep_problems
 from runner.runs.as_begun import as_begun
 from runner.runs.which import ITS_OWN, WhichRun
 from runner.spec.experiment import SAVED_SPEC
-from runner.spec.load import Spec, load_specs
+from runner.spec.load import Spec, load_all
 from runner.spec.warnings import warnings_of
 from runner.training.plan import AnyPlan, plan_of
 
@@ -53,7 +53,7 @@ def load_points(words: Sequence[str], *, quiet: bool) -> list[Point]:
     problems: list[Problem] = []
     for path in specs:
         try:
-            plans = [plan_of(spec) for spec in load_specs(path, overrides, also=list(COMMANDS))]
+            plans = [plan_of(spec) for spec in load_all(path, overrides, also=list(COMMANDS))]
             problems.extend(sweep_problems(path, plans))
             loaded.extend(Point(path, plan) for plan in plans)
         except SpecError as error:

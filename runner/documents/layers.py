@@ -12,7 +12,7 @@ from runner.documents.interpolation import resolve
 from runner.documents.layered import Layered
 from runner.documents.overrides import Override, apply_override
 from runner.documents.own_tree import OwnTree
-from runner.documents.reader import Document, KeyPath, read
+from runner.documents.reader import Document, KeyPath, from_mapping, read
 from runner.documents.renames import rename_document
 from runner.errors import Problem
 
@@ -33,15 +33,20 @@ def load_layers(
     *,
     keys: Collection[str] | None = None,
     tree: OwnTree | None = None,
+    written: Mapping[str, Any] | None = None,
 ) -> Layered:
     """Read a file and all it extends, apply overrides, and resolve interpolations.
 
     `names` are old dotted keys that still work, each with the new one. `tree` holds the files of which messages may
     show something, by default that of the file itself; another one must have no other keys than `keys`, or nothing of
-    it is taken.
+    it is taken. `written` is what the file at `path` would say, where there is none.
     """
     layered = Layered(tree=tree or OwnTree.of(path))
-    _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS}).add(path, shown, ())
+    files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
+    if written is None:
+        files.add(path, shown, ())
+    else:
+        files.take(from_mapping(written, Document(shown, path.parent)), path, shown, ())
     for override in overrides:
         apply_override(override, layered, names or {})
     resolve(layered)
@@ -59,7 +64,10 @@ class _Files:
 
     def add(self, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
         assert self.layered.tree is not None
-        document = read(path, shown, is_own=self.layered.tree.holds(path))
+        self.take(read(path, shown, is_own=self.layered.tree.holds(path)), path, shown, chain)
+
+    def take(self, document: Document, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
+        """Add what a file says."""
         self._take_whole_or_not(document)
         renamed = rename_document(document, self.names)
         self.layered.files.append(shown)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -112,6 +113,29 @@ def parse(text: str, document: Document) -> Document:
         message = f"a mapping (KEY: VALUE lines) belongs here, this is {kind}"
         return _failed(document, message, kind=message)
     return _read_mapping(node, text, document)
+
+
+def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
+    """A mapping into `document`, with the same refusals as for the YAML text that says it; keys have no lines."""
+    try:
+        text = yaml.safe_dump(_plain(data), sort_keys=False, allow_unicode=True)
+    except (yaml.YAMLError, RecursionError) as error:
+        return _failed(document, f"a mapping of texts, numbers, lists and mappings belongs here: {error}")
+    parse(text, document)
+    # The text has lines that nobody has seen.
+    nowhere = Place(document.file, is_own=document.is_own)
+    document.places = dict.fromkeys(document.places, nowhere)
+    document.problems = [replace(problem, place=nowhere) for problem in document.problems]
+    return document
+
+
+def _plain(value: Any) -> Any:
+    """Python's own types as YAML has them."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:

@@ -32,6 +32,7 @@ from runner.storage.queries import (
     duckdb_literal,
     duckdb_pattern,
     interruptible_queries,
+    process_spill,
     work_beside,
 )
 
@@ -130,13 +131,26 @@ class Leaderboard:
         """
         with self._tables_of(sql) as connection:
             try:
-                statements = connection.extract_statements(sql)
-                if len(statements) != 1 or statements[0].type not in (_Kind.SELECT, _Kind.EXPLAIN):
-                    raise UsageError("one question at a time, and a question only reads: SELECT ...")
+                _check_question(connection, sql)
                 found = connection.execute(sql, list(parameters))
                 return [item[0] for item in found.description or []], found.fetchall()
             except duckdb.Error as error:
                 raise UsageError(str(error)) from error
+
+    def relation(self, sql: str) -> duckdb.DuckDBPyRelation:
+        """`query`, as a lazy relation, which keeps its connection.
+
+        Raises:
+            UsageError, LeaderboardError: see `query`.
+        """
+        _check_format(self.path)
+        connection = connect(memory=QUESTION_MEMORY, threads=QUESTION_THREADS, spill=process_spill())
+        self._load_closed(connection, sql)
+        try:
+            _check_question(connection, sql)
+            return connection.sql(sql)
+        except duckdb.Error as error:
+            raise UsageError(str(error)) from error
 
     @property
     def _rebuilding(self) -> str:
@@ -184,14 +198,17 @@ class Leaderboard:
             _spill() as spill,
             connect(memory=QUESTION_MEMORY, threads=QUESTION_THREADS, spill=Path(spill)) as connection,
         ):
-            try:
-                self._load(connection, sql.lower())
-                connection.execute("SET enable_external_access=false; SET lock_configuration=true")
-            except (duckdb.Error, OSError) as error:
-                raise LeaderboardError(
-                    f"cannot read {self.path}: {str(error).splitlines()[0]}. It can be made again: {self._rebuilding}"
-                ) from error
+            self._load_closed(connection, sql)
             yield connection
+
+    def _load_closed(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+        try:
+            self._load(connection, sql.lower())
+            connection.execute("SET enable_external_access=false; SET lock_configuration=true")
+        except (duckdb.Error, OSError) as error:
+            raise LeaderboardError(
+                f"cannot read {self.path}: {str(error).splitlines()[0]}. It can be made again: {self._rebuilding}"
+            ) from error
 
     def _load(self, connection: duckdb.DuckDBPyConnection, question: str) -> None:
         if self.path.is_file():
@@ -204,6 +221,17 @@ class Leaderboard:
         for name in ("messages", "completions"):
             if name in question:
                 _load_table(connection, name, self.runs())
+
+
+def _check_question(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """See that a text is one question, and only reads.
+
+    Raises:
+        UsageError: it is not.
+    """
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type not in (_Kind.SELECT, _Kind.EXPLAIN):
+        raise UsageError("one question at a time, and a question only reads: SELECT ...")
 
 
 def _spill() -> TemporaryDirectory[str]:

@@ -72,7 +72,7 @@ class Results:
     def find(self, name: str) -> RunFolder:
         """A run by its id, by the start of it where that is one run's alone, or by its folder, wherever that is.
 
-        `last` is the newest run. A part of a training run is meant by neither, where that run is meant too.
+        `last` is the newest run. The start of a training run's id means that run, and none of its parts.
 
         Raises:
             UsageError: there is none, or there are several.
@@ -87,9 +87,9 @@ class Results:
             return self._last()
         found = [folder for folder in self.runs() if folder.run_id.startswith(name)]
         ids = {folder.run_id for folder in found}
-        wholes = [folder for folder in found if folder.manifest().parent_run_id not in ids]
-        if len(wholes) == 1:
-            return wholes[0]
+        found = [folder for folder in found if folder.manifest().parent_run_id not in ids]
+        if len(found) == 1:
+            return found[0]
         if found:
             raise UsageError(f"{name!r} is the start of {len(found)} runs: {', '.join(f.run_id for f in found[:5])}")
         raise UsageError(f"no run {name!r} in {self.path}; `nip-run runs` lists them")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from runner.aio import one_after_another, run_sync
-from runner.errors import NipRunError, RunError
+from runner.errors import NipRunError, RunError, UsageError
 from runner.models.base import Completion, Request, SampleKey
 from runner.models.journal_index import open_index
 from runner.models.records import Asked, CallRecord, EndedRecord, FailureRecord
@@ -30,6 +30,35 @@ def saved_plan(folder: RunFolder) -> Plan:
     spec = load_saved(folder.spec)
     replayed = folder.manifest().replayed_sha256
     return Plan(spec if replayed is None else replace(spec, replayed=replayed))
+
+
+def rollout_named(folder: RunFolder, plan: Plan, name: str) -> Rollout:
+    """The first rollout with this id, start of an id, or datapoint; of a tree, the first such branch.
+
+    Raises:
+        UsageError: there is none.
+        RunError: it is not finished.
+    """
+
+    def meant(job: Job) -> bool:
+        return bool(name) and (job.rollout_id.startswith(name) or job.datapoint.id == name)
+
+    # The branches of a tree are known only once it is played again.
+    jobs = [job for job in plan.jobs() if plan.shape is not None or meant(job)]
+    reconstructor = Reconstructor(folder, plan)
+    try:
+        for job in jobs:
+            for rollout in reconstructor.of_job(job):
+                if meant(rollout.job):
+                    return rollout
+    finally:
+        reconstructor.close()
+    if jobs and plan.shape is None:
+        raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to go on")
+    first = next(plan.jobs())
+    raise UsageError(
+        f"run {folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} ({first.datapoint.id})"
+    )
 
 
 class Reconstructor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
 
-from runner.errors import FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
+from runner.errors import FolderGoneError, NipRunError, RunDirectoryError
 from runner.models.keys import KeyUse
 from runner.models.layers.budget import Budget
 from runner.results.changes import is_unchanged
@@ -18,79 +17,15 @@ from runner.results.manifest import Manifest, ReplaySource, Status, TrainingPart
 from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
-from runner.rollouts.rollout import Rollout
+from runner.rollouts.transcript import Transcript
 from runner.runs.accounting import Watch
 from runner.runs.process import interruptible
-from runner.runs.reconstruct import Reconstructor, saved_plan
+from runner.runs.result import RunResult
 from runner.runs.session import Session
 from runner.runs.spending import spending
 from runner.runs.which import ReplayOf
 from runner.spec.load import Spec
 from runner.storage.atomic import read_json
-
-if TYPE_CHECKING:
-    from runner.agents.nested import NestedArrayDict
-    from runner.agents.whole_agent import OpenAiWholeAgent
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run left."""
-
-    folder: RunFolder
-    manifest: Manifest
-    metrics: dict[str, Any]
-    was_finished: bool = False
-    notes: tuple[str, ...] = ()
-
-    def timesteps(self, *, prompts: bool = False) -> NestedArrayDict:
-        """The rollouts as arrays over (rollout, timestep), in the order of the plan, made again from the journal.
-
-        Any timestep is what `OpenAiWholeAgent.build_fine_tune_dataset` takes; see `runner.agents.arrays.timesteps`.
-        With `prompts`, `agents` holds each `prompt` too (... agent message field), which takes much memory.
-
-        Raises:
-            UsageError: of a training run, whose games are in runs of their own.
-            RunError: the journal is gone or damaged, or holds no finished rollout.
-            AgentNotActiveInChannelError: two agents speak in one channel in one round; arrays hold one message.
-            ValueError: a column of the dataset has the name of a key of a timestep.
-        """
-        from runner.agents.arrays import stacked, timesteps
-
-        run_id = self.folder.run_id
-        if self.manifest.is_training_run:
-            raise UsageError(f"{run_id} is a training run; its games are in runs of their own, {run_id}-i0 and so on")
-        plan = saved_plan(self.folder)
-        reconstructor = Reconstructor(self.folder, plan)
-        try:
-            rollouts, agents = [], plan.agents()
-            for rollout in reconstructor.rollouts():
-                job = rollout.job
-                steps = timesteps(plan.spec.protocol, rollout.rounds, job.datapoint, seed=job.seed)
-                if prompts:
-                    steps["agents", "prompt"] = _prompts(agents, rollout)
-                rollouts.append(steps)
-        finally:
-            reconstructor.close()
-        if not rollouts:
-            raise RunError(f"{run_id} holds no finished rollout")
-        return stacked(rollouts)
-
-
-def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
-    """The chat that each agent was asked with in each round: (round agent message field)."""
-    from runner.agents.observations import max_prompt_messages, prompt_array
-
-    protocol, rounds = next(iter(agents.values())).protocol_handler, rollout.rounds
-    length, width = protocol.max_message_rounds, max_prompt_messages(protocol)
-    chats = [
-        agent.prompt(rollout.job.observation(round_, rounds[:round_]))
-        if round_ < len(rounds) and name in rounds[round_].raw
-        else []
-        for round_ in range(length)
-        for name, agent in agents.items()
-    ]
-    return prompt_array(chats, width).reshape(length, len(agents), width, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +40,8 @@ class RunOptions:
     """The caller has locked the run already, as whoever counts journals into a budget must."""
     watch: Watch | None = None
     """Called whenever the progress has moved."""
+    on_rollout: Callable[[Transcript], None] | None = None
+    """Called with each finished rollout, in the order of the plan."""
     manual_models: Mapping[str, str] = field(default_factory=dict)
     """Of a training run: the models that the user trained, by group."""
     allowed_keys: frozenset[KeyUse] = frozenset()
@@ -150,7 +87,9 @@ def run_games(
             cache=cache_beside(plan.spec, folder),
             **({} if part is None else asdict(part)),
         )
-        session = Session(plan, folder, manifest, budget=budget, replay=replay, watch=options.watch)
+        session = Session(
+            plan, folder, manifest, budget=budget, replay=replay, watch=options.watch, on_rollout=options.on_rollout
+        )
         _run_session(session, results)
     with interruptible(run_id):
         results.board.append(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from runner.rollouts.ordered import InOrder
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.stop import Stop, Stopped
+from runner.rollouts.transcript import Transcript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.accounting import Accounting, Watch
 from runner.runs.process import log_to, relaxed_gc, stopping_on_signals
@@ -40,8 +41,10 @@ class Session:
         budget: Budget | None = None,
         replay: ReplayOf | None = None,
         watch: Watch | None = None,
+        on_rollout: Callable[[Transcript], None] | None = None,
     ) -> None:
         self.plan, self.folder, self.manifest = plan, folder, manifest
+        self._on_rollout = on_rollout
         self.notes: list[str] = []
         if plan.shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
@@ -115,6 +118,8 @@ class Session:
             for rollout in rollouts:
                 sinks.add(rollout)
                 accounting.add(rollout)
+                if self._on_rollout is not None:
+                    self._on_rollout(Transcript.of(rollout, self.folder.run_id))
             sinks.end_job(rollouts)
             accounting.end_job()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -22,13 +22,30 @@ from runner.text import did_you_mean_file
 __all__ = ["Spec", "load_spec", "load_specs"]
 
 
-def load_spec(path: str | Path, overrides: Sequence[str] = ()) -> Spec:
-    """Load a spec without a sweep.
+SpecSource = str | Path | Mapping[str, Any]
+"""A spec's file, given here or built in; a run's folder; or what such a file says, as a mapping."""
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Lines as on the command line, `KEY=VALUE`, `+KEY=VALUE` and `~KEY`; or values by dotted key, taken as they are."""
+
+
+def load_spec(source: SpecSource, overrides: Overrides = ()) -> Spec:
+    """Load a spec without a sweep: a file, given here or built in, or a mapping that says what such a file says.
+
+    Paths in a mapping are relative to the current folder. `overrides` are lines as on the command line (`KEY=VALUE`,
+    `+KEY=VALUE`, `~KEY`), or values by dotted key, which are taken as they are.
+
+        >>> from runner import load_spec
+        >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "agents.prover.max_response_words": 50})
+        >>> len(spec.dataset.datapoints)
+        2
+        >>> load_spec({"extends": "quickstart.yaml", "name": "mine"}, ["dataset.limit=2"]).experiment.name
+        'mine'
 
     Raises:
-        SpecError: with everything that is wrong, in all files; also where the spec sweeps (see `load_specs`).
+        SpecError: with everything that is wrong, in all files, as `problems`; also where the spec sweeps (see
+            `load_specs`).
     """
-    return _only(path, load_specs(path, overrides))
+    return _only(source, load_specs(source, overrides))
 
 
 def load_saved(path: str | Path) -> Spec:
@@ -40,7 +57,7 @@ def load_saved(path: str | Path) -> Spec:
     return _only(path, _load(Path(path), path, (), saved=True))
 
 
-def _only(path: str | Path, specs: Sequence[Spec]) -> Spec:
+def _only(source: SpecSource, specs: Sequence[Spec]) -> Spec:
     """The one point that there is.
 
     Raises:
@@ -48,42 +65,67 @@ def _only(path: str | Path, specs: Sequence[Spec]) -> Spec:
     """
     if len(specs) > 1:
         raise SpecError(
-            [Problem(Place(str(path)), "sweep", f"the spec sweeps over {len(specs)} points; use load_specs")]
+            [Problem(Place(_shown(source)), "sweep", f"the spec sweeps over {len(specs)} points; use load_specs")]
         )
     return specs[0]
 
 
-def load_specs(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[str] = ()) -> list[Spec]:
-    """Load every point of a spec's sweep, in order: the first key varies slowest.
+def load_specs(source: SpecSource, overrides: Overrides = ()) -> list[Spec]:
+    """Load every point of a spec's sweep, in order: the first key varies slowest. See `load_spec`.
 
-    Of a run's folder, the spec that was saved in it. `also` are other words that a misspelt file may have been meant
-    for, such as commands.
+    Of a run's folder, the spec that was saved in it.
+
+        >>> from runner import load_specs
+        >>> points = load_specs("specs/quickstart.yaml", {"dataset.limit": 2, "sweep": {"seed": [0, 1]}})
+        >>> [spec.point for spec in points]
+        [{'seed': 0}, {'seed': 1}]
 
     Raises:
         SpecError: with everything that is wrong, in all files and all points.
     """
-    saved = Path(path) / SAVED_SPEC
-    if builtin.is_file(saved):  # the folder of a run
-        path = saved
+    return load_all(source, overrides)
+
+
+def load_all(source: SpecSource, overrides: Overrides = (), *, also: Sequence[str] = ()) -> list[Spec]:
+    """`load_specs`; `also` are other words that a misspelt file may have been meant for, such as commands."""
+    if isinstance(source, Mapping):
+        return _load(Path(_WRITTEN), source, overrides, saved=False)
+    saved = Path(source) / SAVED_SPEC
+    path = saved if builtin.is_file(saved) else source  # the folder of a run
     return _load(_found(path, also), path, overrides, saved=False)
 
 
-def _load(found: Path, path: str | Path, overrides: Sequence[str], *, saved: bool) -> list[Spec]:
-    given = [Override(text) for text in overrides]
-    layered = _layers(found, path, given)
+_WRITTEN = "spec"
+"""How messages name a spec that is in no file."""
+
+
+def _shown(source: SpecSource) -> str:
+    return _WRITTEN if isinstance(source, Mapping) else str(source)
+
+
+def _overrides(given: Overrides) -> list[Override]:
+    if isinstance(given, Mapping):
+        return [Override(f"{key}=...", Place(f"override {key!r}"), (value,)) for key, value in given.items()]
+    return [Override(text) for text in given]
+
+
+def _load(found: Path, source: SpecSource, overrides: Overrides, *, saved: bool) -> list[Spec]:
+    given = _overrides(overrides)
+    path = None if isinstance(source, Mapping) else found.absolute()
+    layered = _layers(found, source, given)
     readers = Readers(saved=saved)
     _check_size(layered)
     points = list(_points(layered))
-    overridden = frozenset(text.partition("=")[0].lstrip("+~") for text in overrides)
+    overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in given)
     if not points:
-        return [replace(assemble(layered, readers), path=found.absolute(), overridden=overridden)]
+        return [replace(assemble(layered, readers), path=path, overridden=overridden)]
     problems = [problem for problem in check(layered, experiment_schema()) if problem.key.startswith("sweep")]
     specs = []
     for point in points:
         try:
-            swept = _layers(found, path, [*given, Override("sweep={}"), *point])
+            swept = _layers(found, source, [*given, Override("sweep={}"), *point])
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point}
-            specs.append(replace(assemble(swept, readers), point=values, path=found.absolute(), overridden=overridden))
+            specs.append(replace(assemble(swept, readers), point=values, path=path, overridden=overridden))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:
@@ -111,14 +153,15 @@ def _found(path: str | Path, also: Sequence[str]) -> Path:
     raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
 
 
-def _layers(found: Path, path: str | Path, overrides: Sequence[Override]) -> Layered:
+def _layers(found: Path, source: SpecSource, overrides: Sequence[Override]) -> Layered:
     """The spec's file with all it extends and all overrides.
 
     Raises:
         SpecError: with everything that is wrong before the keys are looked at.
     """
     keys = experiment_schema()["properties"]
-    layered = load_layers(found, str(path), overrides, builtin.find, RENAMED_KEYS, keys=keys)
+    written = source if isinstance(source, Mapping) else None
+    layered = load_layers(found, _shown(source), overrides, builtin.find, RENAMED_KEYS, keys=keys, written=written)
     if layered.problems:
         raise SpecError(layered.problems)
     return layered

@@ -12,6 +12,7 @@ from runner.protocols.protocol import Protocol
 from runner.protocols.schedule import rounds_without_waste, unheard
 from runner.spec.assemble import Spec
 from runner.spec.checks.groups import group_notes
+from runner.spec.checks.seeds import fixed_seeds
 from runner.text import comma_join
 
 MAX_ROUNDS_NAMED = 6
@@ -24,18 +25,7 @@ def warnings_of(spec: Spec) -> list[str]:
 
 
 def _fixed_seeds(spec: Spec) -> Iterator[str]:
-    """The model groups whose seed may give all repeats and retries one answer."""
-    experiment = spec.experiment
-    rollouts, attempts = experiment.rollouts, experiment.retry.invalid_response.attempts
-    repeats = max(rollouts.per_datapoint, rollouts.num_responses_per_timestep or 1)
-    for group in sorted({agent.model for agent in experiment.agents.values()}):
-        settings = experiment.models[group]
-        seed = settings.sampling().get("seed")
-        if seed is not None and settings.traits.remote and max(repeats, attempts) > 1:
-            yield (
-                f"models.{group}.seed is fixed ({seed}): a server that heeds it gives one answer to every retry and "
-                "repeat of a prompt; leave the seed out to have others"
-            )
+    return fixed_seeds(spec.experiment)
 
 
 def _silent_templates(spec: Spec) -> Iterator[str]:

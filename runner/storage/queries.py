@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -51,6 +51,41 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
     return duckdb.connect(":memory:", config=config)
 
 
+TABLE_MEMORY = "512MB"
+
+
+def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb.DuckDBPyRelation:
+    """A Parquet file as a lazy relation, on a connection of its own that can read no other file, and write none.
+
+    It has these columns, by name and type: one that the file lacks, as those of earlier versions do, is null.
+    The relation, and what is made of it, keep the connection. What it needs above its memory stands in a folder that
+    is gone when the process ends.
+
+    Raises:
+        RunError: the file cannot be read.
+    """
+    import duckdb
+
+    path = duckdb_pattern(file)
+    connection = connect(memory=TABLE_MEMORY, threads=2, spill=process_spill())
+    try:
+        none = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
+        quoted = _quoted(path)
+        connection.execute(
+            f"CREATE VIEW {name} AS (SELECT {none} LIMIT 0) UNION ALL BY NAME "
+            f"SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
+            f"SET allowed_paths=[{quoted}]; SET enable_external_access=false; SET lock_configuration=true"
+        )
+        return connection.view(name)
+    except duckdb.Error as error:
+        raise RunError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
+
+
+def process_spill() -> Path:
+    """A folder that is gone when the process ends, for what a relation needs beside its memory."""
+    return _place_for_links(Path())
+
+
 def duckdb_pattern(path: Path) -> str:
     """A path as DuckDB's readers and writers want it: they take names for patterns, and beginnings for protocols.
 
@@ -79,7 +114,12 @@ def duckdb_literal(path: Path) -> str:
     Raises:
         RunError: see `duckdb_pattern`.
     """
-    return "'" + f"{duckdb_pattern(path.parent)}/{path.name}".replace("'", "''") + "'"
+    return _quoted(f"{duckdb_pattern(path.parent)}/{path.name}")
+
+
+def _quoted(text: str) -> str:
+    """A text in SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
-from runner.runs.run import RunOptions, RunResult, cache_beside, run_games
+from runner.runs.result import RunResult
+from runner.runs.run import RunOptions, cache_beside, run_games
 from runner.runs.spending import spending
 from runner.spec.load import Spec
 from runner.storage.atomic import atomic_write, read_json
@@ -128,7 +129,8 @@ class _Work:
 
     def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
         part = TrainingPart(self.folder.run_id, iteration, kind)
-        options = RunOptions(budget=self.options.budget, watch=self.options.watch)
+        given = self.options
+        options = RunOptions(budget=given.budget, watch=given.watch, on_rollout=given.on_rollout)
         played = run_games(Plan(games), self.results, part_id, options, part)
         transport_failed = played.manifest.transport_failed
         if transport_failed:

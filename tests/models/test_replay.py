@@ -11,7 +11,7 @@ import pytest
 
 from runner.errors import RunError, UsageError
 from runner.rollouts.plan import Plan
-from runner.runs.run import RunResult
+from runner.runs.result import RunResult
 from runner.runs.which import ReplayOf
 from runner.spec.load import load_spec
 from tests.support.paths import ROOT

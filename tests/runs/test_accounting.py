@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from runner.api import run
 from runner.models.base import Usage
 from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.settings import Price
 from runner.models.tally import Tally
+from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.accounting import Progress
+from runner.runs.run import RunOptions
 from runner.runs.spending import spending
+from runner.runs.which import ITS_OWN
 from runner.spec.load import load_spec
+from runner.training.any_run import run_spec
 from tests.support.servers.batch_client import providing
 from tests.support.specs import spec_file
 
@@ -39,7 +42,7 @@ def test_progress_manifest_journal_and_budget_have_one_figure(tmp_path: Path, sh
         model = {"share_prompts": share, "max_completion_tokens": 50, "price": {"input": 2.0, "output": 6.0}}
         path = spec_file(tmp_path, provider.base_url, size=4, models={"m": model}, rollouts={"per_datapoint": 3})
         spec = load_spec(path)
-        result = run(spec, tmp_path / "results", budget=budget, watch=seen.append)
+        result = run_spec(spec, Results(tmp_path / "results"), RunOptions(budget=budget, watch=seen.append), ITS_OWN)
         billed, usd = provider.stats()["billed"], provider.billed_usd(2.0, 6.0)
     manifest, progress = result.manifest, seen[-1]
     journal = spending(Plan(spec), result.folder)
@@ -58,7 +61,7 @@ def test_a_run_without_a_price_has_counts_and_no_cost(tmp_path: Path) -> None:
     seen: list[Progress] = []
     with providing() as provider:
         path = spec_file(tmp_path, provider.base_url, size=2)
-        result = run(load_spec(path), tmp_path / "results", watch=seen.append)
+        result = run_spec(load_spec(path), Results(tmp_path / "results"), RunOptions(watch=seen.append), ITS_OWN)
     assert seen[-1].calls == (result.manifest.completions or 0) > 0
     assert seen[-1].cost_usd is None
     assert (result.manifest.cost_usd, result.manifest.cost_usd_at_most) == (None, None)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.api import run
-from runner.runs.run import RunResult
+from runner.runs.accounting import Watch
+from runner.runs.result import RunResult
+from runner.runs.which import ReplayOf
 from runner.spec.load import load_spec
 from tests.support.files import parquet_rows
 
@@ -16,9 +18,19 @@ DERIVED = ("rollouts.parquet", "messages.parquet", "metrics.json")
 """Files of a run that follow from its answers alone; `completions.parquet` holds latencies too."""
 
 
-def played(spec: Path, results: Path, *overrides: str, **options: Any) -> RunResult:
+def played(
+    spec: Path,
+    results: Path,
+    *overrides: str,
+    replay: ReplayOf | None = None,
+    watch: Watch | None = None,
+    **options: Any,
+) -> RunResult:
     """Play a spec in this process."""
-    return run(load_spec(spec, overrides), results, **options)
+    source, until_round = (None, None) if replay is None else (replay.run, replay.until_round)
+    return run(
+        load_spec(spec, overrides), results, replay=source, until_round=until_round, on_progress=watch, **options
+    )
 
 
 def metric(result: RunResult, name: str, agent: str | None = None) -> dict[str, Any]:

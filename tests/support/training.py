@@ -11,7 +11,7 @@ import yaml
 
 from runner.api import run
 from runner.results.folder import RunFolder
-from runner.runs.run import RunResult
+from runner.runs.result import RunResult
 from runner.spec.load import load_spec
 from runner.storage.log_lines import read_journal
 from tests.support.specs import merged

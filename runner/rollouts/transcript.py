@@ -1,0 +1,95 @@
+"""A finished rollout as a person reads it: the messages as they were delivered, and how the game ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from runner.protocols.protocol import Decision, stance_word
+from runner.rollouts.rollout import Outcome, Rollout
+from runner.text import escape_controls
+
+
+class Delivered(NamedTuple):
+    """One message of a game, in the channel that it was delivered in."""
+
+    round: int
+    agent: str
+    channel: str
+    text: str
+
+
+class Answer(NamedTuple):
+    """What a model wrote in a round, whole: messages, and a verdict where it gives one."""
+
+    round: int
+    agent: str
+    text: str
+
+
+@dataclass(frozen=True, repr=False)
+class Transcript:
+    """One rollout: its messages, its verdict, what it paid. Printed, it is a text to read."""
+
+    run_id: str
+    rollout_id: str
+    datapoint_id: str
+    repeat: int
+    label: int
+    """0 (reject is right) or 1 (accept is right)."""
+    columns: Mapping[str, Any]
+    """Of the datapoint."""
+    messages: tuple[Delivered, ...]
+    """In the order of the game, without empty ones."""
+    answers: tuple[Answer, ...]
+    """In the order of the game."""
+    decision: int | None
+    """0 (reject) or 1 (accept); None where the verifier decided nothing."""
+    correct: bool | None
+    """None where transport failed: there was no game."""
+    outcome: str
+    """`decided`, `no_decision`, `invalid_response`, `refused`, `context_exceeded` or `transport_failed`."""
+    rewards: Mapping[str, float]
+    """By agent, of the whole game."""
+    error: str | None = None
+    """Why the game was cut off."""
+
+    @classmethod
+    def of(cls, rollout: Rollout, run_id: str) -> Self:
+        job, point = rollout.job, rollout.job.datapoint
+        messages = (
+            Delivered(index, message.agent, message.channel, message.text)
+            for index, played in enumerate(rollout.rounds)
+            for message in played.messages
+            if message.text
+        )
+        answers = (
+            Answer(index, agent, text)
+            for index, played in enumerate(rollout.rounds)
+            for agent, text in played.raw.items()
+        )
+        return cls(
+            run_id, job.rollout_id, point.id, job.repeat, point.label, point.columns, tuple(messages), tuple(answers),
+            decision=int(rollout.decision) if rollout.outcome == Outcome.DECIDED else None,
+            correct=rollout.correct, outcome=rollout.outcome.value, rewards=dict(rollout.rewards), error=rollout.error,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return escape_controls("\n".join(self._lines()))
+
+    __str__ = __repr__
+
+    def _lines(self) -> Iterator[str]:
+        yield f"rollout {self.rollout_id} of run {self.run_id}: datapoint {self.datapoint_id}, repeat {self.repeat}"
+        heard = [(m.round, f"{m.agent} in {m.channel}", m.text) for m in self.messages]
+        spoke = {(m.round, m.agent) for m in self.messages}
+        alone = [(a.round, f"{a.agent}, to nobody", a.text) for a in self.answers if (a.round, a.agent) not in spoke]
+        for round_, who, text in sorted([*heard, *alone], key=lambda said: said[0]):
+            yield f"\n[round {round_}] {who}:"
+            yield "\n".join("  " + line for line in text.split("\n"))
+        verdict = "none" if self.decision is None else stance_word(Decision(self.decision))
+        yield f"\noutcome: {self.outcome}, verdict: {verdict}, label: {stance_word(Decision(self.label))}"
+        yield "rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in self.rewards.items())
+        if self.error:
+            yield f"error: {self.error}"

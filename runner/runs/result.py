@@ -1,0 +1,217 @@
+"""What a run left, for whoever asks in Python: its numbers, its tables, its games."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.errors import RunError, UsageError
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest, Status
+from runner.results.results import Results
+from runner.results.tables import COLUMNS
+from runner.rollouts.rollout import Rollout
+from runner.rollouts.transcript import Transcript
+from runner.runs.reconstruct import Reconstructor, rollout_named, saved_plan
+from runner.storage.atomic import read_json
+from runner.storage.queries import read_only_table
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from runner.agents.nested import NestedArrayDict
+    from runner.agents.whole_agent import OpenAiWholeAgent
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One metric of a run. Errors are clustered: rollouts of one cluster of datapoints count as one observation."""
+
+    value: float
+    stderr: float | None
+    interval: tuple[float, float] | None
+    """95 %; None where there are too few clusters for one."""
+    n: int
+    """How many rollouts the value is the mean of."""
+    clusters: int
+
+    def __repr__(self) -> str:
+        between = "" if self.interval is None else f" [{self.interval[0]:.3f}, {self.interval[1]:.3f}]"
+        return f"{self.value:.3f}{between} (n={self.n}, clusters={self.clusters})"
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """What a run left. `runner.run` gives one, and `runner.open_run` one of an earlier run.
+
+    Tables are lazy DuckDB relations: `.df()` (pandas), `.pl()` (polars), `.arrow()`, `.fetchall()`.
+
+        >>> from runner import load_spec, run
+        >>> result = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
+        >>> result.status, result.accuracy.n
+        ('done', 2)
+        >>> result.rollouts().aggregate("outcome, count(*)").fetchall()
+        [('decided', 2)]
+        >>> [(first,), _] = result.rollouts().select("rollout_id").fetchall()
+        >>> result.transcript(first).outcome
+        'decided'
+        >>> result.timesteps().batch_size
+        (2, 6)
+    """
+
+    folder: RunFolder
+    """Where it stands: `folder.path`."""
+    manifest: Manifest
+    """The facts of the run: `manifest.completions`, `manifest.cost_usd`, `manifest.to_json()`."""
+    metrics: dict[str, Any]
+    """What `metrics.json` says; empty while the run is not finished."""
+    was_finished: bool = False
+    """Whether it was played before, and is only shown."""
+    notes: tuple[str, ...] = ()
+    """What was noticed while it was played."""
+
+    @classmethod
+    def opened(cls, folder: RunFolder) -> RunResult:
+        """Of a run's folder, whether the run is finished or not.
+
+        Raises:
+            RunError: the manifest or the metrics are damaged.
+        """
+        manifest = folder.manifest()
+        metrics = read_json(folder.metrics) if folder.metrics.is_file() else {}
+        return cls(folder, manifest, metrics, was_finished=manifest.status == Status.DONE)
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.run_id
+
+    @property
+    def status(self) -> str:
+        """`done`, `failed`, `interrupted` or `running`."""
+        return self.manifest.status.value
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def accuracy(self) -> Measured | None:
+        """The share of right verdicts; None of a run that has none: not finished, no game answered, a training run."""
+        return self.metric("accuracy")
+
+    def metric(self, name: str, agent: str | None = None) -> Measured | None:
+        """A metric of the games, or of one agent in them; None where it has no value. `metrics["metrics"]` has all."""
+        for row in self.metrics.get("metrics", ()):
+            if (row["agent"], row["metric"]) == (agent, name) and row["value"] is not None:
+                low, high = row["ci_low"], row["ci_high"]
+                interval = None if low is None or high is None else (low, high)
+                return Measured(row["value"], row["stderr"], interval, row["n"], row["clusters"])
+        return None
+
+    def parts(self) -> list[RunResult]:
+        """Of a training run, its games and tests in order, each a run of its own; else nothing."""
+        return [RunResult.opened(part) for part in Results.of(self.folder).parts_of(self.run_id)]
+
+    def rollouts(self) -> duckdb.DuckDBPyRelation:
+        """A row a rollout, in the order of the plan: `rollout_id`, `datapoint_id`, `decision`, `correct`, `outcome`.
+
+        Raises:
+            UsageError: of a training run, whose games are `parts`.
+            RunError: the run is not finished: its tables are written at its end.
+        """
+        return self._table("rollouts")
+
+    def messages(self) -> duckdb.DuckDBPyRelation:
+        """A row a delivered message: `rollout_id`, `round`, `channel`, `agent`, `content`. Raises as `rollouts`."""
+        return self._table("messages")
+
+    def completions(self) -> duckdb.DuckDBPyRelation:
+        """A row a call to a model: `raw_message`, tokens, `latency_ms`, `error`, ... Raises as `rollouts`."""
+        return self._table("completions")
+
+    def _table(self, name: str) -> duckdb.DuckDBPyRelation:
+        self._check_has_games()
+        file = self.folder.table(name)
+        if not file.is_file():
+            raise RunError(f"run {self.run_id} is {self.status}; it has tables once it is done: run its spec again")
+        return read_only_table(name, file, COLUMNS[name])
+
+    def transcript(self, rollout: str) -> Transcript:
+        """One game, by the rollout's id, the start of it, or the datapoint's id (the first rollout of it).
+
+        It is made again from the journal, so that finished games of an unfinished run can be read.
+
+        Raises:
+            UsageError: there is no such rollout; or of a training run, whose games are `parts`.
+            RunError: the rollout is not finished, or the journal is gone or damaged.
+        """
+        self._check_has_games()
+        return Transcript.of(rollout_named(self.folder, saved_plan(self.folder), rollout), self.run_id)
+
+    def timesteps(self, *, prompts: bool = False) -> NestedArrayDict:
+        """The rollouts as arrays over (rollout, timestep), in the order of the plan, made again from the journal.
+
+        Any timestep is what `OpenAiWholeAgent.build_fine_tune_dataset` takes; see `runner.agents.arrays.timesteps`.
+        With `prompts`, `agents` holds each `prompt` too (... agent message field), which takes much memory.
+
+        Raises:
+            UsageError: of a training run, whose games are `parts`.
+            RunError: the journal is gone or damaged, or holds no finished rollout.
+            AgentNotActiveInChannelError: two agents speak in one channel in one round; arrays hold one message.
+            ValueError: a column of the dataset has the name of a key of a timestep.
+        """
+        from runner.agents.arrays import stacked, timesteps
+
+        self._check_has_games()
+        plan = saved_plan(self.folder)
+        reconstructor = Reconstructor(self.folder, plan)
+        try:
+            rollouts, prompts_of = [], partial(_prompts, plan.agents())
+            for rollout in reconstructor.rollouts():
+                job = rollout.job
+                steps = timesteps(plan.spec.protocol, rollout.rounds, job.datapoint, seed=job.seed)
+                if prompts:
+                    steps["agents", "prompt"] = prompts_of(rollout)
+                rollouts.append(steps)
+        finally:
+            reconstructor.close()
+        if not rollouts:
+            raise RunError(f"{self.run_id} holds no finished rollout")
+        return stacked(rollouts)
+
+    def _check_has_games(self) -> None:
+        if self.manifest.is_training_run:
+            raise UsageError(
+                f"{self.run_id} is a training run; its games are in runs of their own, {self.run_id}-i0 and so on: "
+                "parts() gives them"
+            )
+
+    def __repr__(self) -> str:
+        facts = [self.status]
+        if self.accuracy is not None:
+            facts.append(f"accuracy {self.accuracy!r}")
+        if self.manifest.rollouts is not None:
+            facts.append(f"{self.manifest.rollouts} rollouts")
+        if self.manifest.cost_usd is not None:
+            facts.append(f"${self.manifest.cost_usd:.4f}")
+        return f"<RunResult {self.run_id}: {', '.join(facts)}>"
+
+
+def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
+    """The chat that each agent was asked with in each round: (round agent message field)."""
+    from runner.agents.observations import max_prompt_messages, prompt_array
+
+    protocol, rounds = next(iter(agents.values())).protocol_handler, rollout.rounds
+    length, width = protocol.max_message_rounds, max_prompt_messages(protocol)
+    chats = [
+        agent.prompt(rollout.job.observation(round_, rounds[:round_]))
+        if round_ < len(rounds) and name in rounds[round_].raw
+        else []
+        for round_ in range(length)
+        for name, agent in agents.items()
+    ]
+    return prompt_array(chats, width).reshape(length, len(agents), width, -1)

@@ -1,0 +1,198 @@
+"""What `import runner` shows: its names, the examples in their docstrings, and what a result can be asked."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+from collections.abc import Iterator, MutableMapping
+from contextlib import chdir
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import runner
+from runner import NestedArrayDict, RunResult, SpecError, UsageError
+from runner.results.tables import COLUMNS
+from tests.api import user_script
+from tests.compatibility.old import opened
+from tests.support.paths import ROOT
+from tests.support.processes import python
+from tests.support.specs import spec_file
+
+FUNCTIONS = [name for name in runner.__all__ if inspect.isfunction(getattr(runner, name))]
+EXAMPLES = {
+    name: found
+    for name in runner.__all__
+    for found in doctest.DocTestFinder(recurse=False).find(getattr(runner, name), name, globs={})
+    if found.examples
+}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with no file in it, in which the tests of this module play."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with chdir(folder):
+        yield folder
+
+
+def test_import_runner_shows_what_is_public_and_nothing_else() -> None:
+    done = python("import runner; print(*dir(runner))")
+    assert done.stdout.split() == sorted(runner.__all__)
+    assert all(getattr(runner, name) is not None for name in runner.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Budget'"):
+        _ = runner.Budget  # type: ignore[attr-defined]
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    tree = ast.parse((ROOT / "runner" / "__init__.py").read_text("utf-8"))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(runner.__all__) <= imported
+    assert (ROOT / "runner" / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_public_function_has_an_example(name: str) -> None:
+    assert name in EXAMPLES
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_in_a_docstring_runs(name: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed, tried = doctest.DocTestRunner().run(EXAMPLES[name])
+    assert tried > 0
+    assert failed == 0, capsys.readouterr().out
+    assert {path.name for path in elsewhere.iterdir()} <= {"results"}
+
+
+PLUMBING = ("Budget", "Watch", "Results", "RunOptions", "RunFolder", "ReplayOf", "OwnTree", "PlaceOf")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_plumbing_is_in_a_public_signature(name: str) -> None:
+    function = getattr(runner, name)
+    annotations = " ".join(map(str, function.__annotations__.values()))
+    assert not [word for word in PLUMBING if word in annotations.replace("RunResult", "")]
+
+
+def test_the_script_of_a_user_runs_and_uses_every_public_name(tmp_path: Path, elsewhere: Path) -> None:
+    tree = ast.parse(Path(user_script.__file__).read_text("utf-8"))
+    used = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(runner.__all__) - used == {"__version__"}
+    user_script.main(tmp_path)
+
+
+# A spec from a mapping
+
+
+def test_a_mapping_is_refused_as_a_file_is(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as refused:
+        runner.load_spec({"extends": "quickstart.yaml", "dataset": {"splitt": "x"}, "seed": object()})
+    assert "a mapping of texts, numbers, lists and mappings belongs here" in str(refused.value)
+    with pytest.raises(SpecError) as refused:
+        runner.load_spec({"extends": "quickstart.yaml", "dataset": {"splitt": "x"}}, {"seeed": 1})
+    assert [str(problem) for problem in refused.value.problems] == [
+        "override 'seeed':1:1: seeed: unknown key; did you mean 'seed'?",
+        "spec:1:1: dataset.splitt: unknown key; did you mean 'split'?",
+    ]
+
+
+def test_a_mapping_and_the_file_that_says_the_same_are_one_run(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    assert runner.check({"extends": str(path)}).run_id == runner.check(path).run_id
+    assert runner.load_spec(path, {"seed": 3}).experiment == runner.load_spec(path, ["seed=3"]).experiment
+    with pytest.raises(SpecError, match=r"\$\{name\}"):
+        runner.load_spec(path, {"dataset.path": "${name}"})  # taken as it is: there is no such file
+
+
+# What a result can be asked
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    spec = runner.load_spec("specs/quickstart.yaml", {"dataset.limit": 2})
+    return runner.run(spec, tmp_path_factory.mktemp("asked") / "results")
+
+
+def test_a_result_is_shown_in_a_line(result: RunResult) -> None:
+    assert repr(result) == (f"<RunResult {result.run_id}: done, accuracy {result.accuracy!r}, 2 rollouts, $0.0000>")
+    assert result.accuracy is not None
+    assert f"(n={result.accuracy.n}, clusters=2)" in repr(result.accuracy)
+
+
+def test_the_tables_of_a_result_read_their_own_file_and_write_none(result: RunResult, tmp_path: Path) -> None:
+    import duckdb
+
+    rows = result.rollouts()
+    assert len(rows.filter("rounds > 0").fetchall()) == len(rows.fetchall()) == 2
+    for attack in ("SELECT * FROM read_text('/etc/hostname')", f"COPY t TO '{tmp_path / 'x'}'", "SET threads=8"):
+        with pytest.raises(duckdb.Error):
+            rows.query("t", attack).fetchall()  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match="only reads"):
+        runner.query(f"COPY runs TO '{tmp_path / 'x'}'", result.path.parents[1])
+    with pytest.raises(UsageError, match="disabled"):
+        runner.query("SELECT * FROM read_text('/etc/hostname')", result.path.parents[1])
+
+
+def test_a_transcript_is_what_was_delivered(result: RunResult) -> None:
+    ((rollout_id, point),) = result.rollouts().select("rollout_id, datapoint_id").limit(1).fetchall()
+    transcript = result.transcript(rollout_id[:8])
+    assert transcript == result.transcript(point)
+    rows = result.messages().filter(f"rollout_id = '{rollout_id}' AND content <> ''").fetchall()
+    assert {(m.round, m.channel, m.agent, m.text) for m in transcript.messages} == {row[2:] for row in rows}
+    assert f"[round 0] {transcript.messages[0].agent} in {transcript.messages[0].channel}:\n  " in str(transcript)
+    with pytest.raises(UsageError, match="its first is"):
+        result.transcript("no such rollout")
+
+
+def test_a_hook_that_raises_ends_the_run_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    spec = runner.load_spec(spec_file(tmp_path, size=2))
+
+    def refuse(_: object) -> None:
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        runner.run(spec, tmp_path / "results", on_rollout=refuse)
+    unfinished = runner.open_run(runner.check(spec).run_id, tmp_path / "results")
+    assert (unfinished.status, unfinished.accuracy, unfinished.metrics) == ("failed", None, {})
+    with pytest.raises(runner.RunError, match="run its spec again"):
+        unfinished.rollouts()
+    heard: list[str] = []
+    runner.run(spec, tmp_path / "results", on_rollout=lambda rollout: heard.append(rollout.rollout_id))
+    assert heard == [job.rollout_id for job in runner.Plan(spec).jobs()]
+
+
+def test_what_0_1_0_wrote_can_be_asked(tmp_path: Path) -> None:
+    results = opened(tmp_path) / "results"
+    finished = runner.open_run("finished", results)
+    assert finished.accuracy is not None
+    assert len(finished.rollouts().fetchall()) == finished.accuracy.n
+    assert finished.completions().select("reasoning").distinct().fetchall() == [(None,)]
+    assert finished.messages().columns == list(COLUMNS["messages"])
+
+    training = runner.open_run("malt", results)
+    assert training.accuracy is None
+    assert [part.run_id.removeprefix(training.run_id) for part in training.parts()] == ["-i0", "-t0", "-t1"]
+    with pytest.raises(UsageError, match=r"parts\(\) gives them"):
+        training.rollouts()
+
+
+# Nested arrays
+
+
+def test_a_nested_array_dict_is_a_mutable_mapping() -> None:
+    data = NestedArrayDict({"a": np.zeros(2), "b": {"c": np.ones((2, 3)), "d": ["x", None]}}, (2,))
+    assert isinstance(data, MutableMapping)
+    assert dict(data).keys() == {"a", "b"}
+    same = NestedArrayDict(dict(data), (2,))
+    assert same == data
+    assert data.get(("b", "none"), 5) == 5
+    assert data.pop(("b", "c")).shape == (2, 3)
+    assert ("b", "c") not in data
+    assert same != data
+    assert data.setdefault("e", [1, 2]).tolist() == [1, 2]
+    del data["a"]
+    assert list(data) == ["b", "e"]
+    with pytest.raises(KeyError):
+        del data["b", "nothing"]

@@ -1,0 +1,120 @@
+"""A user's script with every public name: `.ci/run` types it by `mypy --strict` against the installed wheel."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import runner
+from runner import (
+    AgentRuntime,
+    BudgetExhausted,
+    CallError,
+    Check,
+    CostEstimate,
+    Environment,
+    GenerationError,
+    Interrupted,
+    LeaderboardError,
+    Measured,
+    NestedArrayDict,
+    NipRunError,
+    OpenAiWholeAgent,
+    Plan,
+    Problem,
+    Progress,
+    ProviderRefusal,
+    RunError,
+    RunResult,
+    Spec,
+    SpecError,
+    Transcript,
+    UsageError,
+    Waiting,
+    check,
+    estimate,
+    first_turn,
+    load_protocol,
+    load_spec,
+    load_specs,
+    open_run,
+    query,
+    run,
+)
+
+
+def looked_at(spec: Spec) -> list[str]:
+    checked: Check = check(spec)
+    rows: list[CostEstimate] = estimate(spec)
+    low, high = checked.calls
+    assert [row.calls for row in rows] == [(low, high)]
+    jobs = list(Plan(spec).jobs())
+    assert len(jobs) == checked.rollouts == len(spec.dataset.datapoints)
+    return [*checked.warnings, *checked.keys]
+
+
+def played(spec: Spec, results: Path) -> RunResult:
+    seen: list[Transcript] = []
+
+    def on_progress(progress: Progress) -> None:
+        assert progress.jobs <= progress.total
+
+    result = run(spec, results, on_progress=on_progress, on_rollout=seen.append)
+    assert [one.outcome for one in seen] == ["decided", "decided"]
+    return result
+
+
+def asked(result: RunResult, results: Path) -> tuple[float, int]:
+    accuracy: Measured | None = result.accuracy
+    assert accuracy is not None
+    low, high = accuracy.interval or (0.0, 1.0)
+    assert low <= accuracy.value <= high
+    ids = [str(row[0]) for row in result.rollouts().select("rollout_id").fetchall()]
+    for name, text in [(sent.agent, sent.text) for sent in result.transcript(ids[0]).messages]:
+        assert name in ("prover", "verifier")
+        assert text
+    ((calls,),) = result.completions().aggregate("count(*)").fetchall()
+    ((messages,),) = result.messages().aggregate("count(*)").fetchall()
+    assert int(messages) <= int(calls)
+    ((n,),) = query("SELECT n FROM leaderboard", results).fetchall()
+    assert open_run(result.run_id, results).accuracy == accuracy
+    return accuracy.value, int(n)
+
+
+def stepped(spec: Spec) -> MutableMapping[Any, Any]:
+    protocol = load_protocol("nip", {"max_message_rounds": 6})
+    assert protocol.agent_names == spec.protocol.agent_names
+    environment = Environment(spec.protocol, seed=spec.experiment.seed)
+    runtime = AgentRuntime(spec.prompts)
+    agents = {n: OpenAiWholeAgent(spec.experiment, runtime, n, spec.protocol) for n in spec.protocol.agent_names}
+    arrays: NestedArrayDict = first_turn(spec)
+    replies = {name: agent.forward(arrays, environment) for name, agent in agents.items()}
+    step = environment.step(environment.add_replies(arrays, replies))
+    assert ("agents", "done") in step.arrays
+    return step.arrays
+
+
+def main(folder: Path) -> None:
+    overrides = {"dataset.limit": 2, "models": {"offline": {"provider": "dummy"}}}
+    spec = load_spec({"extends": "specs/quickstart.yaml", "name": "mine"}, overrides)
+    assert len(load_specs("specs/quickstart.yaml", ["dataset.limit=2", "sweep={seed: [0, 1]}"])) == 2
+    print(looked_at(spec), asked(played(spec, folder), folder), len(stepped(spec)), runner.__version__)
+    try:
+        load_spec("specs/quickstart.yaml", {"dataset.splitt": "test"})
+    except SpecError as error:
+        problem: Problem = error.problems[0]
+        print(problem.key, problem.place.file)
+    try:
+        open_run("no such run", folder)
+    except (BudgetExhausted, ProviderRefusal, Interrupted, Waiting, LeaderboardError, RunError):
+        raise
+    except UsageError as error:
+        known: NipRunError = error
+        print(known)
+    assert not issubclass(CallError, GenerationError)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,14 @@
+"""What `docs/make.py` makes, loaded from where it stands."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.paths import ROOT
+
+_MAKE = runpy.run_path(str(ROOT / "docs" / "make.py"), run_name="make")
+
+reference: Callable[[dict[str, Any]], str] = _MAKE["reference"]
+SHOWN: tuple[str, ...] = _MAKE["COMMANDS"]
