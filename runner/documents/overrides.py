@@ -11,6 +11,7 @@ from runner.documents.dump import escaped
 from runner.documents.layered import Layered
 from runner.documents.reader import MAX_DEPTH, Document, parse
 from runner.documents.renames import rename_document
+from runner.documents.yaml_words import SECOND_COLON
 from runner.errors import Place, Problem
 from runner.text import did_you_mean, not_text
 
@@ -124,7 +125,9 @@ def _value_of(name: str, written: str) -> Any:
     document = parse(f"value: {written}" if written.strip() else "value: null", Document(name, Path()))
     if document.problems:
         # YAML's columns count from our own prefix; the place of an override is the override.
-        raise _Refused(name, document.problems[0].message)
+        problem = document.problems[0]
+        is_colon = problem.what == SECOND_COLON
+        raise _Refused(name, f"{SECOND_COLON}; write '{name}=\"...\"'" if is_colon else problem.message)
     if set(document.data) != {"value"}:
         raise _Refused(name, "one value belongs here, not several lines")
     return document.data["value"]

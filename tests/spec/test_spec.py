@@ -106,21 +106,23 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "messages"),
     [
-        ("name: tiny", "nam: tiny", ["spec.yaml:1:1: (root): missing key: name",
+        ("name: tiny", "nam: tiny", ["spec.yaml:1:1: (root): missing key: name; add name: nip-code-validation",
                                      "spec.yaml:1:1: nam: unknown key; did you mean 'name'?"]),
-        ("name: tiny", "name: [tiny]", ["spec.yaml:1:1: name: text belongs here, not a list"]),
+        ("name: tiny", "name: [tiny]", [
+            "spec.yaml:1:1: name: text belongs here, not a list; for example name: nip-code-validation"]),
         ("use: nip", "use: debat", [
             "spec.yaml:3:12: protocol.use: no protocol 'debat'; did you mean 'debate'?; or give a .yaml file"]),
         ("use: nip", "use: nip, max_message_round: 3", [
             "spec.yaml:3:22: protocol.max_message_round: unknown key; did you mean 'max_message_rounds'?"]),
         ("use: nip", "use: nip, max_message_rounds: '3'", [
-            "spec.yaml:3:22: protocol.max_message_rounds: a whole number belongs here, not '3'"]),
+            "spec.yaml:3:22: protocol.max_message_rounds: a whole number belongs here, not '3'; "
+            + "for example max_message_rounds: 8"]),
         ("use: nip", "use: nip, sequential: true", [
             "spec.yaml:3:22: protocol.sequential: nip fixes sequential at False; leave it out"]),
         ("use: nip", "use: nip, min_message_rounds: 9", [
             "spec.yaml:3:22: protocol.min_message_rounds: 9 is more than max_message_rounds (8)"]),
         ("use: nip", "use: nip, force_guess: two", [
-            "spec.yaml:3:22: protocol.force_guess: 'two' is none of zero, one, y"]),
+            "spec.yaml:3:22: protocol.force_guess: 'two' is none of zero, one, y; write one of them"]),
         ("path: data.jsonl", "path: dota.jsonl", [
             "spec.yaml:2:11: dataset.path: no file 'dota.jsonl' beside the spec, nor among the built-in ones"]),
         ("m: {provider: dummy}", "m: {provider: dumy}", [
@@ -140,7 +142,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
             "spec.yaml:6:25: models.m.run: no run folder 'gone'"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: 'https://me@evil.example'}", [
-            "spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form ^https?://[^@\\s]+$"]),
+            "spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form ^https?://[^@\\s]+$; "
+            + 'for example base_url: "http://127.0.0.1:8000/v1"']),
         ("m: {provider: dummy}", "m: {provider: dummy, temperature: -1}", [
             "spec.yaml:6:24: models.m.temperature: -1 is too small; at least 0"]),
         ("m: {provider: dummy}", "m: {provider: dummy, temperature: .nan}", None),
@@ -151,7 +154,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             "spec.yaml:7:1: agents: nip has a seat that nobody fills: prover",
             "spec.yaml:8:3: agents.provr: nip has no such agent; did you mean 'prover'?"]),
         ("prover: {model: m}", "prover: 3", [
-            "spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3"]),
+            "spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "
+            + "its keys are model, max_response_words, freeze"]),
         ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
             "spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones"]),
         ("name: tiny", "name: tiny\nfine_tune: {agents: [verifier, provr]}", [
@@ -254,7 +258,7 @@ def test_a_sweep_wins_over_an_override_of_the_same_key(spec: Path) -> None:
 def test_a_mistake_in_a_swept_value_is_said_at_the_value(spec: Path) -> None:
     spec.write_text(SPEC + "sweep:\n  seed: [0, x]\n  agents.prover.model:\n  - m\n  - n\n")
     assert problems(spec) == [
-        "spec.yaml:11:13: seed: a whole number belongs here, not 'x'",
+        "spec.yaml:11:13: seed: a whole number belongs here, not 'x'; for example seed: 0",
         "spec.yaml:14:5: agents.prover.model: no model group 'n'; there are m",
     ]
 
