@@ -49,7 +49,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _hint(message: str, options: Collection[str]) -> str | None:
-    """What to write in the place of an unknown option, which may be meant for an override: `--rollouts.concurrency=3`."""
+    """What to write in the place of an unknown option, such as `--seed=3` for the override `seed=3`."""
     words = message.split()
     index = next((index for index, word in enumerate(words) if word.startswith("-")), None)
     if index is None or not message.startswith("unrecognized"):

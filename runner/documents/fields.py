@@ -10,7 +10,7 @@ import collections.abc
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -155,6 +155,8 @@ def _value(hint: Any, value: Any) -> Any:
         return hint(value)
     if origin is tuple:
         return tuple(_value(get_args(hint)[0], item) for item in value)
+    if origin in (Union, types.UnionType) and isinstance(value, Mapping):
+        hint = next((arm for arm in get_args(hint) if get_origin(arm) in (dict, collections.abc.Mapping)), hint)
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return from_plain(hint, value)
@@ -197,6 +199,33 @@ def path_keys(cls: type, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
+def removable_keys(cls: type) -> frozenset[tuple[str, ...]]:
+    """The keys that null in a file takes away, since null is no value of theirs; `*` is any one name.
+
+    They are the entries of mappings such as `agents`, and such mappings as a whole where they need not be given.
+    """
+    return frozenset(_removable(cls, ()))
+
+
+def _removable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    hint, _ = _without_none(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        for arm in get_args(hint):
+            yield from _removable(arm, at)
+    elif get_origin(hint) in (dict, collections.abc.Mapping):
+        item = get_args(hint)[1]
+        if item is not Any and not _without_none(item)[1]:
+            yield (*at, "*")
+            yield from _removable(item, (*at, "*"))
+    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        for field in dataclasses.fields(hint):
+            key, kind = (*at, field.name), _types(hint)[field.name]
+            below = list(_removable(kind, key))
+            if (*key, "*") in below and not _without_none(kind)[1] and field.default_factory is not MISSING:
+                yield key
+            yield from below
+
+
 def for_editors(checked: dict[str, Any], example: str) -> dict[str, Any]:
     """A schema of one file as it is written: with `extends`, and nothing required, because a base may give it."""
     extends = {
@@ -204,15 +233,30 @@ def for_editors(checked: dict[str, Any], example: str) -> dict[str, Any]:
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
         "examples": [example],
     }
-    relaxed: dict[str, Any] = _without_required(checked)
+    relaxed: dict[str, Any] = _relaxed(checked)
     return {**relaxed, "properties": {"extends": extends, **relaxed["properties"]}}
 
 
-def _without_required(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {
-            name: _without_required(value)
-            for name, value in node.items()
-            if not (name == "required" and isinstance(value, list))
-        }
-    return [_without_required(item) for item in node] if isinstance(node, list) else node
+def _relaxed(node: Any) -> Any:
+    """A schema without what a base may give, and with null for the entries that it takes away."""
+    if isinstance(node, list):
+        return [_relaxed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    result = {
+        name: _relaxed(value) for name, value in node.items() if not (name == "required" and isinstance(value, list))
+    }
+    entry = result.get("additionalProperties")
+    if isinstance(entry, dict) and (set(entry) & {"$ref", "type", "anyOf"}):
+        result["additionalProperties"] = _or_null(entry)
+        if result.get("default") == {} and result.get("type") == "object":
+            result["type"] = ["object", "null"]
+    return _or_null(result) if result.get("default") == {} and "anyOf" in result else result
+
+
+def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
+    if "anyOf" in entry:
+        return entry if {"type": "null"} in entry["anyOf"] else {**entry, "anyOf": [*entry["anyOf"], {"type": "null"}]}
+    if "null" in entry.get("type", ()):
+        return entry
+    return {"anyOf": [entry, {"type": "null"}]}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from runner.documents.own_tree import OwnTree
 from runner.documents.reader import Document, KeyPath, read
 from runner.documents.renames import rename_document
 from runner.errors import Problem
+from runner.text import did_you_mean
 
 EXTENDS = "extends"
 MAX_EXTENDS = 16
@@ -32,15 +33,17 @@ def load_layers(
     names: Mapping[str, str] | None = None,
     *,
     keys: Collection[str] | None = None,
+    removable: Collection[KeyPath] = (),
     tree: OwnTree | None = None,
 ) -> Layered:
     """Read a file and all it extends, apply overrides, and resolve interpolations.
 
     `names` are old dotted keys that still work, each with the new one. `tree` holds the files of which messages may
     show something, by default that of the file itself; another one must have no other keys than `keys`, or nothing of
-    it is taken.
+    it is taken. `removable` are the keys, with `*` for any one name, that null takes away: what a file inherits, or an
+    override changes.
     """
-    layered = Layered(tree=tree or OwnTree.of(path))
+    layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable))
     _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS}).add(path, shown, ())
     for override in overrides:
         apply_override(override, layered, names or {})
@@ -121,11 +124,37 @@ def _bases(document: Document, layered: Layered) -> list[tuple[KeyPath, str]]:
 
 def _merge(document: Document, layered: Layered) -> None:
     layered.has_others |= bool(document.data) and not document.is_own
+    for at in list(_removed(document.data, (), layered)):
+        _remove(at, document, layered)
     replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
     for at in replaced:
         layered.forget_below(at)
     layered.data = _merged(layered.data, document.data)
     layered.places.update(document.places)
+
+
+def _removed(value: Any, at: KeyPath, layered: Layered) -> Iterator[KeyPath]:
+    """The keys that null takes away."""
+    for name, item in value.items() if isinstance(value, dict) else ():
+        if item is None and layered.is_removable((*at, name)):
+            yield (*at, name)
+        else:
+            yield from _removed(item, (*at, name), layered)
+
+
+def _remove(at: KeyPath, document: Document, layered: Layered) -> None:
+    """Take away a key that the file inherits, which its own data no longer names either."""
+    del _value_at(document.data, at[:-1])[at[-1]]
+    inherited = _value_at(layered.data, at[:-1])
+    if isinstance(inherited, dict) and at[-1] in inherited:
+        del inherited[at[-1]]
+        layered.forget_below(at)
+        return
+    place = document.place(at)
+    place = replace(place, is_own=place.is_own and not layered.has_others)  # a hint may name what another file has
+    hint = did_you_mean(str(at[-1]), inherited if isinstance(inherited, dict) else ()) or "; leave the line out"
+    message = f"null takes away what the file inherits, and it inherits no such key{hint}"
+    layered.problems.append(Problem(place, ".".join(map(str, at)), message))
 
 
 def _value_at(data: Any, at: KeyPath) -> Any:

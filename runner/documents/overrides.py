@@ -43,7 +43,8 @@ class _Refused(Exception):
 def apply_override(override: Override, layered: Layered, names: Mapping[str, str]) -> None:
     """`KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted.
 
-    `names` are old dotted keys that still work, each with the new one.
+    Null as the value of an entry such as an agent deletes it, too. `names` are old dotted keys that still work, each
+    with the new one.
     """
     place = override.place or Place(f"override {_shortened(override.text)!r}")
     try:
@@ -57,6 +58,8 @@ def _apply(override: Override, place: Place, layered: Layered, names: Mapping[st
     sign, at, value = _read(override)
     at, value = _renamed(at, value, place, layered, names)
     name = ".".join(at)
+    if sign == "" and value is None and layered.is_removable(at):
+        sign = "~"
     parent = _parent(layered.data, at, make=sign != "~")
     if sign == "~":
         if at[-1] not in parent:

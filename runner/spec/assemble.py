@@ -30,6 +30,7 @@ from runner.spec.checks.training import training_problems
 from runner.spec.checks.trees import tree_problems
 from runner.spec.experiment import SAVED_SPEC, Experiment, experiment_schema
 from runner.spec.origin import fetched_folder
+from runner.spec.seats import fill_seats
 from runner.storage.journal import JOURNAL
 
 _DATASET = ("dataset", "path")
@@ -105,13 +106,18 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
     Raises:
         SpecError: with everything that is wrong.
     """
-    problems = check(layered, experiment_schema())
-    sound = Sound(layered.data, frozenset(problem.key for problem in problems))
     dataset = protocol = prompts = None
+    problems, sound = _checked(layered)
+    refused: list[Problem] = []
+    with _collecting(refused):
+        protocol = _protocol(layered, sound)
+    filled = fill_seats(layered, protocol)
+    if filled is not None:
+        problems, sound = _checked(layered)
+        problems.extend(filled.unused)
+    problems.extend(refused)
     with _collecting(problems):
         dataset = _dataset(layered, readers, sound)
-    with _collecting(problems):
-        protocol = _protocol(layered, sound)
     if protocol is not None:
         problems.extend(unplayable(protocol, _where(layered)))
         problems.extend(agent_problems(layered, protocol, sound))
@@ -125,8 +131,14 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
         place = replace(place, is_own=place.is_own and _shows_dataset(layered))
         problems.extend(column_problems(dataset, prompts, place))
     if problems or dataset is None or protocol is None or prompts is None:
-        raise SpecError(problems)
+        raise SpecError(problems if filled is None else filled.as_written(problems))
     return _complete(Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset), layered, readers)
+
+
+def _checked(layered: Layered) -> tuple[list[Problem], Sound]:
+    """What the schema finds wrong, and the rest."""
+    problems = check(layered, experiment_schema())
+    return problems, Sound(layered.data, frozenset(problem.key for problem in problems))
 
 
 @contextmanager

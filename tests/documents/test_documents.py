@@ -68,13 +68,17 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ),
         (
             "just text\n",
-            "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value; "
-            "`nip-run schema` lists the keys",
+            (
+                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value; "
+                "`nip-run schema` lists the keys"
+            ),
         ),
         (
             "---\n",
-            "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value; "
-            "`nip-run schema` lists the keys",
+            (
+                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value; "
+                "`nip-run schema` lists the keys"
+            ),
         ),
         ("a: 1\n---\nb: 2\n", "a.yaml:2:1: a second document starts here; one file holds one document"),
         ("a:\n\tb: 1\n", "a.yaml:2:1: a tab in the indentation; indent with blanks, two for each level"),

@@ -97,7 +97,7 @@ def test_a_misspelt_spec_gets_the_nearest_one(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_spec(tmp_path: Path) -> None:
-    assert "no such spec file" in problems(tmp_path)[0]
+    assert "a folder, not a spec; give a .yaml file" in problems(tmp_path)[0]
 
 
 # What is wrong, and where
@@ -115,8 +115,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("use: nip", "use: nip, max_message_round: 3", [
             "spec.yaml:3:22: protocol.max_message_round: unknown key; did you mean 'max_message_rounds'?"]),
         ("use: nip", "use: nip, max_message_rounds: '3'", [
-            "spec.yaml:3:22: protocol.max_message_rounds: a whole number belongs here, not '3'; "
-            + "for example max_message_rounds: 8"]),
+            ("spec.yaml:3:22: protocol.max_message_rounds: a whole number belongs here, not '3'; "
+             "for example max_message_rounds: 8")]),
         ("use: nip", "use: nip, sequential: true", [
             "spec.yaml:3:22: protocol.sequential: nip fixes sequential at False; leave it out"]),
         ("use: nip", "use: nip, min_message_rounds: 9", [
@@ -142,8 +142,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
             "spec.yaml:6:25: models.m.run: no run folder 'gone'"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: 'https://me@evil.example'}", [
-            "spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form ^https?://[^@\\s]+$; "
-            + 'for example base_url: "http://127.0.0.1:8000/v1"']),
+            ("spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form ^https?://[^@\\s]+$; "
+             'for example base_url: "http://127.0.0.1:8000/v1"')]),
         ("m: {provider: dummy}", "m: {provider: dummy, temperature: -1}", [
             "spec.yaml:6:24: models.m.temperature: -1 is too small; at least 0"]),
         ("m: {provider: dummy}", "m: {provider: dummy, temperature: .nan}", None),
@@ -154,8 +154,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             "spec.yaml:7:1: agents: nip has a seat that nobody fills: prover",
             "spec.yaml:8:3: agents.provr: nip has no such agent; did you mean 'prover'?"]),
         ("prover: {model: m}", "prover: 3", [
-            "spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "
-            + "its keys are model, max_response_words, freeze"]),
+            ("spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "
+             "its keys are model, max_response_words, freeze")]),
         ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
             "spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones"]),
         ("name: tiny", "name: tiny\nfine_tune: {agents: [verifier, provr]}", [
