@@ -85,6 +85,14 @@ NOT_SHOWN = (
 _WHAT = re.compile(r"""(?s:(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*"|`[^`]*`|(?!;\ ).)*""", re.VERBOSE)
 """A message up to the first `; ` that is not in quotes."""
 
+
+def split_message(message: str) -> tuple[str, str | None]:
+    """What is wrong, and the next step where the message says one."""
+    found = _WHAT.match(message)
+    end = found.end() if found else len(message)
+    return message[:end], message[end:].removeprefix("; ") or None
+
+
 PlaceOf = Callable[[str], Place]
 """A dotted key into the place that set it."""
 
@@ -112,12 +120,12 @@ class Problem:
     @property
     def what(self) -> str:
         """What is wrong, without the next step."""
-        return _WHAT.match(self.message)[0]  # type: ignore[index] - it matches every text
+        return split_message(self.message)[0]
 
     @property
     def hint(self) -> str | None:
         """What to do next."""
-        return self.message[len(self.what) :].removeprefix("; ") or None
+        return split_message(self.message)[1]
 
     def __str__(self) -> str:
         return f"{self.place}: {self.key}: {self.message}" if self.key else f"{self.place}: {self.message}"

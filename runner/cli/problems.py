@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-from runner.errors import NipRunError, Place, Problem, SpecError
+from runner.errors import NipRunError, Place, Problem, SpecError, split_message
 from runner.text import in_one_line
 
 LONGEST_LINE = 100
@@ -28,7 +28,8 @@ def error_objects(error: NipRunError) -> list[dict[str, Any]]:
     if isinstance(error, SpecError):
         return [_problem_object(problem) for problem in error.problems]
     message, *notes = error.lines()
-    return [error_object(message, "\n".join(notes) or None)]
+    what, step = split_message(message)
+    return [error_object(what, "\n".join([*([step] if step else []), *notes]) or None)]
 
 
 def error_object(message: str, hint: str | None) -> dict[str, Any]:

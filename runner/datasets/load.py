@@ -127,7 +127,8 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSe
         raise _refused(where, f"one column under two names: {comma_join(doubled)}", "dataset.columns")
     for ours, theirs in settings.columns.items():
         if theirs not in table.columns:
-            message = f"the file has no column {theirs!r}{did_you_mean(theirs, table.columns)}"
+            hint = did_you_mean(theirs, table.columns) or f"; it has {comma_join(table.columns)}"
+            message = f"the file has no column {theirs!r}{hint}"
             raise _refused(where, message, f"dataset.columns.{ours}")
     there = table.columns
     table = renamed(table, settings.columns)
@@ -187,7 +188,7 @@ def _row_problems(rows: list[dict[str, Any]], columns: Sequence[str], place: Pla
     ids = Counter(str(row["id"]) for row in rows if row["id"] is not None and row["id"] != "")
     doubled = [name for name, count in ids.items() if count > 1]
     if doubled:
-        yield Problem(place, "dataset", f"ids that stand twice: {some(doubled)}")
+        yield Problem(place, "dataset", f"ids that stand twice: {some(doubled)}; give each row an id of its own")
     wrong = [f"{row['id']} has {row['label']!r}" for row in rows if not _is_label(row)]
     if wrong:
         yield Problem(place, "dataset", f"a label is 0 or 1: {some(wrong)}")

@@ -146,6 +146,8 @@ def _kinds(error: ValidationError) -> list[str]:
 def _expected(kinds: list[str], value: Any) -> str:
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
+    if kinds == ["array"] and isinstance(value, (str, int, float)):
+        return f"a list belongs here, not {_shown(value)}; write [{_shown(value)}]"
     wanted = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
@@ -166,8 +168,8 @@ def _next_step(error: ValidationError, message: str) -> str:
     """What to write instead, where the message does not say it: the keys of a mapping, or the key's example."""
     if "; " in message:
         return ""
-    rule: Any = cast("dict[str, Any]", error.schema)
-    if error.validator == "required":
+    rule = cast("dict[str, Any]", error.schema)
+    if error.validator == "required" and isinstance(error.instance, dict):
         examples = {name: _example(rule["properties"][name]) for name in rule["required"] if name not in error.instance}
         return "".join(f"; add {name}: {example}" for name, example in examples.items() if example)
     if "properties" in rule:

@@ -15,7 +15,7 @@ from runner.documents.own_tree import OwnTree
 from runner.documents.reader import Document, KeyPath, read
 from runner.documents.renames import rename_document
 from runner.errors import Problem
-from runner.text import did_you_mean
+from runner.text import did_you_mean, did_you_mean_file
 
 EXTENDS = "extends"
 MAX_EXTENDS = 16
@@ -74,9 +74,11 @@ class _Files:
         for at, base in _bases(document, self.layered):
             found = self.find(base, document.folder)
             if found is None:
-                self._refuse(document, at, f"no file {base!r} in {str(document.folder)!r}, nor among the built-in ones")
+                self._refuse(document, at, _not_found(base, document, self.layered))
             elif found.resolve() in (*chain, path.resolve()):
-                self._refuse(document, at, f"{base!r} extends itself, by way of this file")
+                self._refuse(
+                    document, at, f"{base!r} extends itself, by way of this file; take one of the two `extends` out"
+                )
             elif len(chain) >= MAX_EXTENDS or len(self.layered.files) >= MAX_FILES:
                 self._refuse(
                     document, at, f"more than {MAX_EXTENDS} files extend each other, or {MAX_FILES} are read in all"
@@ -99,6 +101,15 @@ class _Files:
 
     def _refuse(self, document: Document, at: KeyPath, message: str) -> None:
         self.layered.problems.append(Problem(document.places[at], EXTENDS, message))
+
+
+def _not_found(base: str, document: Document, layered: Layered) -> str:
+    """What to say of a base that is not there; the names of files are told of the spec's own folders alone."""
+    folder = document.folder / Path(base).parent
+    is_own = document.is_own and layered.tree is not None and layered.tree.holds(folder)
+    near = did_you_mean_file(base, (file.name for file in folder.glob("*.yaml"))) if is_own else ""
+    hint = near or "; a name is relative to the folder of the file that says it"
+    return f"no file {base!r} in {str(document.folder)!r}, nor among the built-in ones{hint}"
 
 
 def _shown(found: Path) -> str:

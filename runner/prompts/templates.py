@@ -208,7 +208,7 @@ def _template_problems(
     for name, line in sorted(found.variables.items()):
         place = _place_of(name, line, source, file)
         if name in FORBIDDEN:
-            yield Problem(place, name, "the label must not reach a prompt")
+            yield Problem(place, name, "the label must not reach a prompt; take it out")
         elif name in VARIABLES and name in (columns or ()):
             message = "both a column of the dataset and a variable of the runner; rename the column (dataset.columns)"
             yield Problem(place, name, message)
