@@ -1,19 +1,25 @@
-"""`nip-run check`: every error at once, then what would be played and what it would cost. Writes nothing."""
+"""`nip-run check`: every error at once, then what would be played, turn by turn, and what it would cost.
+
+Writes nothing.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from runner.cli.output import print_json, print_table, say, shown_point
-from runner.cli.specs import Point, load_points, points_as_begun
+from runner.cli.schedule import schedule_as_json, show_schedule
+from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
 from runner.exit_codes import ExitCode
+from runner.protocols.protocol import Protocol
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.spec.checks.trees import tree_calls
+from runner.spec.warnings import warnings_of
 from runner.text import comma_join
 from runner.training.keys import key_uses_of
 from runner.training.plan import AnyPlan, TrainingPlan
@@ -21,10 +27,11 @@ from runner.training.plan import AnyPlan, TrainingPlan
 
 def execute(args: argparse.Namespace) -> int:
     points = points_as_begun(load_points(args.words, quiet=args.quiet), Results(args.results))
-    points = [replace(point, notes=(*point.notes, *_fixed_seeds(point))) for point in points]
     if args.json:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE
+    show_warnings(points)
+    shown: Protocol | None = None
     for point in points:
         spec, games = point.spec, point.plan.all_games()
         datapoints = spec.dataset.datapoints
@@ -34,25 +41,13 @@ def execute(args: argparse.Namespace) -> int:
         say(f"on {len(datapoints)} datapoints ({sum(p.label for p in datapoints)} with label 1).")
         for line in (*_keys(point.plan), *point.notes):
             say(line)
+        if spec.protocol != shown:
+            show_schedule(spec.protocol)
+            shown = spec.protocol
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
         title = "from the shortest games to the longest, without retries; tokens are rough"
         print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)
     return ExitCode.DONE
-
-
-def _fixed_seeds(point: Point) -> Iterator[str]:
-    """The model groups whose seed may give all repeats and retries one answer."""
-    experiment = point.spec.experiment
-    rollouts, attempts = experiment.rollouts, experiment.retry.invalid_response.attempts
-    repeats = max(rollouts.per_datapoint, rollouts.num_responses_per_timestep or 1)
-    for group in sorted({agent.model for agent in experiment.agents.values()}):
-        settings = experiment.models[group]
-        seed = settings.sampling().get("seed")
-        if seed is not None and settings.traits.remote and max(repeats, attempts) > 1:
-            yield (
-                f"models.{group}.seed is fixed ({seed}): a server that heeds it gives one answer to every retry and "
-                "repeat of a prompt; leave the seed out to have others"
-            )
 
 
 def _keys(plan: AnyPlan) -> list[str]:
@@ -109,7 +104,9 @@ def _as_json(point: Point) -> dict[str, Any]:
         "rollouts": sum(one.size for one in games) if plan.games.shape is None else None,
         "datapoints": len(spec.dataset.datapoints),
         "protocol": spec.protocol.name,
+        "schedule": schedule_as_json(spec.protocol),
         "keys": [asdict(use) for use in key_uses_of(plan)],
         "models": [asdict(estimate) for estimate in _estimates(games)],
         "notes": list(point.notes),
+        "warnings": warnings_of(spec),
     }

@@ -16,7 +16,7 @@ from runner.cli.frugal import one_blas_thread
 from runner.cli.output import note, print_json
 from runner.cli.progress import watching
 from runner.cli.result import as_json, show_result
-from runner.cli.specs import Point, load_points, points_as_begun, split_words
+from runner.cli.specs import Point, load_points, points_as_begun, show_warnings, split_words
 from runner.errors import (
     BudgetExhausted,
     FolderGoneError,
@@ -129,6 +129,8 @@ class _Runs:
         """Tell what there is to say of the points before any is played."""
         for line in () if self.args.quiet else [line for point in self.points for line in point.notes]:
             note(f"note: {line}")
+        if not self.args.quiet:
+            show_warnings(self.points)
 
     def _show_keys(self) -> None:
         """Tell which variables go where, before any does; and ask, where a spec came from elsewhere."""

@@ -17,6 +17,7 @@ from runner.runs.as_begun import as_begun
 from runner.runs.which import ITS_OWN, WhichRun
 from runner.spec.experiment import SAVED_SPEC
 from runner.spec.load import Spec, load_specs
+from runner.spec.warnings import warnings_of
 from runner.training.plan import AnyPlan, plan_of
 
 
@@ -99,3 +100,9 @@ def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
         return
     for line in dict.fromkeys(str(key) for spec in specs for key in spec.renamed):
         note(f"note: {line}")
+
+
+def show_warnings(points: Sequence[Point]) -> None:
+    """Print each warning once, on stderr."""
+    for line in dict.fromkeys(line for point in points for line in warnings_of(point.spec)):
+        note(f"warning: {line}")

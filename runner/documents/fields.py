@@ -83,6 +83,8 @@ def _first_paragraph(cls: type) -> str:
 
 def _field_schema(field: Field[Any], hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     result = {"description": field.metadata["doc"], **_type_schema(hint, definitions)}
+    if "type" in field.metadata["constraints"]:
+        result.pop("anyOf", None)  # what a key of several types may hold is said by keywords for each of them
     result.update(field.metadata["constraints"])
     if field.default is not MISSING:
         result["default"] = to_plain(field.default)
@@ -224,39 +226,3 @@ def _removable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             if (*key, "*") in below and not _without_none(kind)[1] and field.default_factory is not MISSING:
                 yield key
             yield from below
-
-
-def for_editors(checked: dict[str, Any], example: str) -> dict[str, Any]:
-    """A schema of one file as it is written: with `extends`, and nothing required, because a base may give it."""
-    extends = {
-        "description": "One file or an ordered list; later ones win over earlier, and this file over all.",
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        "examples": [example],
-    }
-    relaxed: dict[str, Any] = _relaxed(checked)
-    return {**relaxed, "properties": {"extends": extends, **relaxed["properties"]}}
-
-
-def _relaxed(node: Any) -> Any:
-    """A schema without what a base may give, and with null for the entries that it takes away."""
-    if isinstance(node, list):
-        return [_relaxed(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    result = {
-        name: _relaxed(value) for name, value in node.items() if not (name == "required" and isinstance(value, list))
-    }
-    entry = result.get("additionalProperties")
-    if isinstance(entry, dict) and (set(entry) & {"$ref", "type", "anyOf"}):
-        result["additionalProperties"] = _or_null(entry)
-        if result.get("default") == {} and result.get("type") == "object":
-            result["type"] = ["object", "null"]
-    return _or_null(result) if result.get("default") == {} and "anyOf" in result else result
-
-
-def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
-    if "anyOf" in entry:
-        return entry if {"type": "null"} in entry["anyOf"] else {**entry, "anyOf": [*entry["anyOf"], {"type": "null"}]}
-    if "null" in entry.get("type", ()):
-        return entry
-    return {"anyOf": [entry, {"type": "null"}]}

@@ -9,7 +9,8 @@ from typing import Any
 
 from runner import builtin
 from runner.documents.check import check
-from runner.documents.fields import for_editors, from_plain, removable_keys, schema
+from runner.documents.editors import for_editors
+from runner.documents.fields import from_plain, removable_keys, schema
 from runner.documents.layered import Layered
 from runner.documents.layers import load_layers
 from runner.documents.own_tree import OwnTree
@@ -79,13 +80,19 @@ def load_protocol(
     problems = layered.problems or check(layered, checked)
     if problems:
         raise SpecError(problems)
-    file = from_plain(ProtocolFile, layered.data)
+    file, declared = from_plain(ProtocolFile, layered.data), "verifier_first" in layered.data.get("parameters", {})
+    if not declared:  # the cycle starts as it is written
+        file = replace(file, parameters=replace(file.parameters, verifier_first=_starts_with_verifier(file)))
     problems = list(_static_problems(file, layered))
     given = dict(parameters or {})
-    problems.extend(_parameter_problems(file, given, where))
+    problems.extend(_parameter_problems(file, given, where, turns=declared))
     if problems:
         raise SpecError(problems)
-    return Protocol(file, replace(file.parameters, **given))
+    return Protocol(file, replace(file.parameters, **given), declared)
+
+
+def _starts_with_verifier(file: ProtocolFile) -> bool:
+    return any(file.agents[name].role == "verifier" for name in file.cycle[0].speak if name in file.agents)
 
 
 def _static_problems(file: ProtocolFile, layered: Layered) -> Iterator[Problem]:
@@ -157,7 +164,9 @@ def _agent_problems(file: ProtocolFile, layered: Layered, name: str) -> Iterator
         yield order("a channel is named twice")
 
 
-def _parameter_problems(file: ProtocolFile, given: Mapping[str, Any], where: PlaceOf) -> Iterator[Problem]:
+def _parameter_problems(
+    file: ProtocolFile, given: Mapping[str, Any], where: PlaceOf, *, turns: bool
+) -> Iterator[Problem]:
     known = [field.name for field in fields(Parameters) if field.name not in file.fixed]
     for name, value in given.items():
         key = f"protocol.{name}"
@@ -166,6 +175,12 @@ def _parameter_problems(file: ProtocolFile, given: Mapping[str, Any], where: Pla
             yield Problem(where(key), key, f"{file.name} fixes {name} at {fixed!r}; leave it out")
         elif name not in file.fixed and name not in known:
             yield Problem(where(key), key, f"no such parameter{did_you_mean(name, known)}")
+        elif name == "verifier_first" and not turns and value != file.parameters.verifier_first:
+            message = (
+                f"{file.name} starts as its cycle is written; to have verifier_first turn it, add "
+                f"parameters: {{verifier_first: {str(value).lower()}}} to the protocol's file"
+            )
+            yield Problem(where(key), key, message)
 
 
 def unplayable(protocol: Protocol, where: PlaceOf) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """A protocol file and a spec's parameters into the table that games are played by.
 
-Three operations on the cycle give every variant of every protocol: start it at another step
-(`verifier_first`), split a step of several speakers into one each (`sequential`, `prover0_first`), and draw
+Three operations on the cycle give every variant of every protocol: start it at another step (`verifier_first`,
+where the file declares it), split a step of several speakers into one each (`sequential`, `prover0_first`), and draw
 one of a step's speakers by the rollout's seed (`draw: one`).
 """
 
@@ -41,6 +41,17 @@ class Protocol:
 
     file: ProtocolFile
     parameters: Parameters
+    is_turned: bool = True
+    """Whether the file declares `verifier_first`, which turns its cycle; else the parameter says how it is written."""
+
+    def turned(self, *, verifier_first: bool) -> Protocol:
+        """The protocol as if its file declared this."""
+        file = replace(self.file, parameters=replace(self.file.parameters, verifier_first=verifier_first))
+        return Protocol(file, replace(self.parameters, verifier_first=verifier_first))
+
+    def lasting(self, rounds: int) -> Protocol:
+        """The protocol with another number of rounds."""
+        return replace(self, parameters=replace(self.parameters, max_message_rounds=rounds))
 
     @property
     def name(self) -> str:

@@ -79,7 +79,8 @@ class Parameters:
         minimum=1,
     )
     verifier_first: bool = option(
-        "The cycle starts at its first step in which the verifier speaks; false: at the first in which it does not.",
+        "Start the cycle at its first step in which the verifier speaks; false: at the first in which it does not. "
+        "Left out of a protocol's file: the cycle starts as it is written, and a spec cannot turn it.",
         default=True,
     )
     sequential: bool = option("Steps of several speakers are split into one round for each.", default=False)

@@ -1,6 +1,7 @@
-"""A run goes on in the chat format that it began in, also where its spec leaves the format to the address.
+"""A run goes on in the chat format and the order of turns that it began in, also where its spec leaves them open.
 
-What 0.1.0 began is in `openai` format whatever its address; and an address may change while a run goes on.
+What 0.1.0 began is in `openai` format whatever its address; and an address may change while a run goes on. A protocol's
+file that says no `verifier_first` meant `true` then, and its cycle as it is written now.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from dataclasses import replace
 from itertools import islice, product
 from typing import TypeVar, get_args
 
+from runner import builtin
+from runner.documents.layers import load_layers
 from runner.errors import UsageError
 from runner.prompts.chat_format import ChatFormat
+from runner.protocols.load import load_protocol
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.rollouts.run_plan import RunPlan
 from runner.runs.own_folder import of_own_folder
 from runner.runs.which import ITS_OWN, ReplayOf, WhichRun
 from runner.spec.chat_formats import AskedIn, default_role, saved_formats
+from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.load import Spec
 from runner.text import comma_join
 
@@ -30,7 +35,7 @@ MAX_TRIED = 16
 def as_begun(
     plan: P, results: Results, which: WhichRun = ITS_OWN, *, others: Collection[str] = ()
 ) -> tuple[P, str | None]:
-    """A plan in the chat formats of its run, or of the run that it replays; and a note where the address has others.
+    """A plan as its run, or the run that it replays, began; and a note where the spec alone would mean another.
 
     A format that the spec says stays, and so does what is begun anew. `others` are the ids of other plans' runs.
 
@@ -44,15 +49,52 @@ def as_begun(
     if own is not None:
         return own
     if which.replay is not None:
-        return _as_replayed(plan, which.replay), None
-    spec = plan.spec
-    if which.again or not spec.by_address or _has_begun(plan, results, which.run_id):
+        turned = _turned_as_replayed(plan, which.replay)
+        if turned is None:
+            return _as_replayed(plan, which.replay), None
+        note = f"run {which.replay.run.name} is replayed with {_order(turned.spec)}, as it began"
+        return _as_replayed(turned, which.replay), note
+    if which.again or _has_begun(plan, results, which.run_id):
         return plan, None
-    for formats in _ways(spec):
-        other = plan.with_spec(_with_formats(spec, _ways_of(formats)))
+    for other, said in _others(plan):
         if other.run_id not in others and _has_begun(other, results, which.run_id):
-            return other, _note(which.run_id or other.run_id, spec, formats)
+            run_id = which.run_id or other.run_id
+            return other, f"run {run_id} began with {said[0]} and goes on with it; a new run of this spec has {said[1]}"
     return plan, None
+
+
+def _others(plan: P) -> Iterator[tuple[P, tuple[str, str]]]:
+    """The plans that the spec may have meant when its run began, and how each differs: its own way, and the spec's."""
+    spec = plan.spec
+    turned = _turned_by_0_1_0(spec)
+    for began in [*([spec] if spec.by_address else []), *([] if turned is None else [turned])]:
+        for formats in _ways(spec):
+            other = _with_formats(began, _ways_of(formats))
+            yield plan.with_spec(other), _difference(spec, other, formats)
+
+
+def _turned_by_0_1_0(spec: Spec) -> Spec | None:
+    """The spec with its protocol's cycle as 0.1.0 turned it, where the file leaves it open and that is another game."""
+    protocol = spec.protocol
+    if protocol.is_turned or protocol.parameters.verifier_first:
+        return None
+    return replace(spec, protocol=protocol.turned(verifier_first=True))
+
+
+def _turned_as_replayed(plan: P, replay: ReplayOf) -> P | None:
+    """The plan with the order of turns of the run that it replays, where the protocol's file leaves it open."""
+    turned, saved = _turned_by_0_1_0(plan.spec), RunFolder(replay.run).spec
+    if turned is None or not saved.is_file():
+        return None
+    section = load_layers(saved, str(saved), (), builtin.find, RENAMED_KEYS).data.get("protocol")
+    if not isinstance(section, dict) or section.get("verifier_first") is not True:
+        return None
+    cycle = load_protocol(str(section.get("use")), folder=saved.parent).file.cycle
+    return plan.with_spec(turned) if cycle == turned.protocol.file.cycle else None
+
+
+def _order(spec: Spec) -> str:
+    return f"protocol.verifier_first={str(spec.protocol.parameters.verifier_first).lower()}"
 
 
 def _as_replayed(plan: P, replay: ReplayOf) -> P:
@@ -122,12 +164,18 @@ def _has_begun(plan: RunPlan, results: Results, run_id: str | None) -> bool:
     return folder.manifest().identity == plan.identity
 
 
-def _note(run_id: str, spec: Spec, formats: Mapping[str, ChatFormat]) -> str:
+def _difference(spec: Spec, other: Spec, formats: Mapping[str, ChatFormat]) -> tuple[str, str]:
+    """What another reading of a spec has, and what the spec has today, with how to say it."""
     models = spec.experiment.models
     differ = [group for group, format_ in formats.items() if models[group].chat_format != format_]
-    began = comma_join(f"models.{group}.chat_format={formats[group]}" for group in differ)
-    new = " ".join(f"models.{group}.chat_format={models[group].chat_format}" for group in differ)
-    return (
-        f"run {run_id} began with {began} and goes on with it; a new run of this spec has {new}, by its base_url: say "
-        "that, or --again, to begin one"
-    )
+    began = [f"models.{group}.chat_format={formats[group]}" for group in differ]
+    new, how = [], []
+    if differ:
+        new.append(" ".join(f"models.{group}.chat_format={models[group].chat_format}" for group in differ))
+        new[-1] += ", by its base_url"
+        how.append("say that, or --again,")
+    if spec.protocol is not other.protocol:
+        began.append(_order(other))
+        new.append("its protocol's cycle as it is written")
+        how = ["say --again"]
+    return comma_join(began), f"{' and '.join(new)}: {' '.join(how)} to begin one"

@@ -7,11 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
-from runner.documents.fields import for_editors, option, removable_keys, schema
+from runner.documents.editors import for_editors, one_of, or_null
+from runner.documents.fields import option, removable_keys, schema
 from runner.models.layers.budget import BudgetSettings
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
 from runner.prompts.chat_format import ChatFormat
+from runner.protocols.load import builtin_names
 from runner.protocols.parse import DecisionFormat
 from runner.protocols.table import Parameters
 from runner.spec.trainers import TrainingSettings
@@ -101,7 +103,7 @@ class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
     use: str = option(
-        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier) or a .yaml file.",
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier), or the path of a protocol's file.",
         example="nip",
     )
 
@@ -124,7 +126,9 @@ class Experiment:
         "The leaderboard that the rows belong to; null: the name.", default=None, example="code-validation/v1"
     )
     dataset: DatasetSettings = option("What is played.", example={"path": "data/code_validation.jsonl"})
-    protocol: ProtocolUse = option("By which rules.", example={"use": "nip", "max_message_rounds": 8})
+    protocol: ProtocolUse = option(
+        "The rules of the game: a protocol and its parameters.", example={"use": "nip", "max_message_rounds": 8}
+    )
     prompts: str = option(
         "The folder of Jinja2 templates, one for each agent.", example="prompts/code_validation/nip", path=True
     )
@@ -161,18 +165,11 @@ class Experiment:
         "have one length and advance together. Or a list of points, each a mapping of dotted keys to values.",
         factory=dict,
         example={"agents.verifier.model": ["small", "strong"]},
-        anyOf=[
-            {
-                "type": "object",
-                "properties": {"zip": {"type": "object", "minProperties": 1, **_SWEPT}},
-                **_SWEPT,
-            },
-            {
-                "type": "array",
-                "minItems": 1,
-                "items": {"type": "object", "minProperties": 1, "propertyNames": _SWEPT["propertyNames"]},
-            },
-        ],
+        type=["object", "array"],
+        properties={"zip": {"type": "object", "minProperties": 1, **_SWEPT}},
+        minItems=1,
+        items={"type": "object", "minProperties": 1, "propertyNames": _SWEPT["propertyNames"]},
+        **_SWEPT,
     )
     max_sweep_points: int = option("More combinations than this are an error.", default=MAX_SWEEP_POINTS, minimum=1)
 
@@ -200,8 +197,11 @@ def removable_spec_keys() -> frozenset[tuple[str, ...]]:
 def editor_schema() -> dict[str, Any]:
     """The schema for editors, of a file as it is written: the bases that it extends may hold what it leaves out."""
     result = for_editors(experiment_schema(), "base/offline.yaml")
-    use = result["$defs"]["ProtocolUse"]["properties"]
-    for section, *name in removable_spec_keys():
-        if section == "protocol":
-            use[name[0]]["type"] = [use[name[0]]["type"], "null"]
+    section = result["$defs"]["ProtocolUse"]
+    use = section["properties"].pop("use")
+    named = {"description": use["description"], **one_of(builtin_names(), r"\.ya?ml$"), "examples": use["examples"]}
+    section["properties"] = {"use": named, **section["properties"]}
+    for at in removable_spec_keys():
+        if at[0] == "protocol":
+            section["properties"][at[1]] = or_null(section["properties"][at[1]])
     return result

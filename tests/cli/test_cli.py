@@ -176,14 +176,14 @@ def test_all_problems_come_at_once_with_their_places(tmp_path: Path) -> None:
     assert any("models.m.temperature" in line and "hot" in line for line in lines)
 
 
-def test_check_tells_of_a_seed_that_leaves_no_other_answer(tmp_path: Path) -> None:
+def test_check_warns_of_a_seed_that_leaves_no_other_answer(tmp_path: Path) -> None:
     path = spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"seed": 3}})
     told = called("check", str(path), cwd=tmp_path)
-    assert (told.stdout.count("models.m.seed is fixed (3)"), "seed" in told.stderr) == (1, False)
-    (note,) = json.loads(called("check", str(path), "--json", cwd=tmp_path).stdout)[0]["notes"]
-    assert note in told.stdout.replace("\n", " ")
+    assert (told.returncode, told.stderr.count("warning: models.m.seed is fixed (3)")) == (0, 1)
+    warnings = json.loads(called("check", str(path), "--json", cwd=tmp_path).stdout)[0]["warnings"]
+    assert [f"warning: {line}" in told.stderr.splitlines() for line in warnings] == [True] * len(warnings)
     once = (str(path), "retry.invalid_response.attempts=1")
-    assert "seed is fixed" not in called("check", *once, cwd=tmp_path).stdout
+    assert "seed is fixed" not in called("check", *once, cwd=tmp_path).stderr
 
 
 def test_check_writes_nothing_and_plans_everything(tmp_path: Path) -> None:

@@ -266,7 +266,8 @@ MISTAKES: dict[str, Mistake] = {
 }  # fmt: skip
 
 MORE = (
-    "a text that begins with @", "a number for a text", "a value for a mapping", "a share above one", "a kind that is none",
+    "a text that begins with @", "a number for a text", "a value for a mapping", "a share above one",
+    "a kind that is none",
     "a name that no folder can have", "a key in the place of its variable", "a parameter that the protocol fixes",
     "no column of labels", "a column that is not there", "a split that is not there", "a trainer of no group",
     "an override of the wrong type",

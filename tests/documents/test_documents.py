@@ -186,7 +186,9 @@ def test_a_base_is_looked_up_beside_the_file_that_names_it(tmp_path: Path) -> No
 def test_a_cycle_of_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "b.yaml", "extends: a.yaml\n")
     (message,) = refused(tmp_path, "n: 1\nextends: b.yaml\n")
-    assert message.endswith("b.yaml:1:1: extends: 'a.yaml' extends itself, by way of this file")
+    assert message.endswith(
+        "b.yaml:1:1: extends: 'a.yaml' extends itself, by way of this file; take one of the two `extends` out"
+    )
     assert "extends itself" in refused(tmp_path, "extends: a.yaml\n")[0]
 
 

@@ -124,7 +124,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("use: nip", "use: nip, force_guess: two", [
             "spec.yaml:3:22: protocol.force_guess: 'two' is none of zero, one, y; write one of them"]),
         ("path: data.jsonl", "path: dota.jsonl", [
-            "spec.yaml:2:11: dataset.path: no file 'dota.jsonl' beside the spec, nor among the built-in ones"]),
+            ("spec.yaml:2:11: dataset.path: no file 'dota.jsonl' beside the spec, nor among the built-in ones; "
+            "did you mean 'data.jsonl'?")]),
         ("m: {provider: dummy}", "m: {provider: dumy}", [
             "spec.yaml:6:7: models.m.provider: 'dumy' is none of openai, dummy, replay; did you mean 'dummy'?"]),
         ("m: {provider: dummy}", "m: {provider: openai}", [
@@ -157,7 +158,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             ("spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "
              "its keys are model, max_response_words, freeze")]),
         ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
-            "spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones"]),
+            ("spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones; "
+            "a path is relative to the folder of the file that says it")]),
         ("name: tiny", "name: tiny\nfine_tune: {agents: [verifier, provr]}", [
             "spec.yaml:2:32: fine_tune.agents: nip has no agent 'provr'; did you mean 'prover'?"]),
         ("name: tiny", """name: tiny

@@ -1,0 +1,68 @@
+"""The schedule of a protocol as `check` shows it: a table for people, rounds that repeat folded, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from runner.cli.output import print_table, say
+from runner.protocols.protocol import Protocol
+from runner.protocols.schedule import ScheduledRound, folded, schedule
+from runner.text import comma_join
+
+COLUMNS = ("round", "speaks", "in channel", "heard by", "may decide")
+
+
+def show_schedule(protocol: Protocol) -> None:
+    """Print who speaks, where, who hears it and who may decide, round by round; then what is drawn by lot."""
+    rounds = schedule(protocol)
+    rows: list[tuple[str, ...]] = []
+    for stretch in folded(rounds, len(protocol.steps)):
+        for number in range(stretch.first, stretch.last + 1):
+            rows.extend(_rows(number, rounds[number]))
+        if stretch.until > stretch.last:
+            repeats, played = _span(stretch.last + 1, stretch.until), _span(stretch.first, stretch.last)
+            rows.append((repeats, f"as {played}", "", "", ""))
+    print_table(COLUMNS, rows, title=f"schedule of {protocol.name}: {len(rounds)} rounds at most")
+    for line in drawn(protocol):
+        say(line)
+
+
+def _rows(number: int, played: ScheduledRound) -> Iterator[tuple[str, ...]]:
+    if not played.speech:
+        yield (str(number), "nobody", "", "", "")
+    before = None
+    for index, speech in enumerate(played.speech):
+        is_new = speech.agent != before
+        yield (
+            "" if index else str(number),
+            speech.agent + " (drawn)" * (played.draw == "one") if is_new else "",
+            speech.channel,
+            comma_join(speech.heard_by) or "nobody else",
+            ("yes" if speech.agent in played.may_decide else "no") if is_new else "",
+        )
+        before = speech.agent
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def drawn(protocol: Protocol) -> Iterator[str]:
+    """What of the schedule differs from rollout to rollout, a sentence each."""
+    for number in range(min(len(protocol.steps), protocol.max_message_rounds)):
+        if protocol.step(number).draw == "one" and len(protocol.can_be_active(number)) > 1:
+            names = " or ".join(protocol.can_be_active(number))
+            yield f"round {number}: {names}, one of them, drawn by the rollout's seed"
+    for agent in protocol.agent_names if protocol.parameters.randomize_channel_order else ():
+        for entry in protocol.agent_spec(agent).channel_order or ():
+            if not isinstance(entry, str) and len(entry) > 1:
+                yield f"{agent} reads {comma_join(entry)} in an order drawn by the rollout's seed"
+    if protocol.parameters.randomize_prover_stance:
+        yield "provers argue the stance of the datapoint: the parity of its solution's hash"
+
+
+def schedule_as_json(protocol: Protocol) -> dict[str, Any]:
+    rounds = [{"round": number, **asdict(played)} for number, played in enumerate(schedule(protocol))]
+    return {"rounds": rounds, "drawn": list(drawn(protocol))}

@@ -1,0 +1,83 @@
+"""What a sound spec may not mean: each warning one line. `check` shows them, and `run` before it begins; none stops it.
+
+A new warning is a function of a spec, in the list at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from runner.prompts.templates import LAST_ROUND, SUFFIX
+from runner.protocols.protocol import Protocol
+from runner.protocols.schedule import rounds_without_waste, unheard
+from runner.spec.assemble import Spec
+from runner.text import comma_join
+
+MAX_ROUNDS_NAMED = 6
+"""A warning names so many of the rounds that are wasted."""
+
+
+def warnings_of(spec: Spec) -> list[str]:
+    """All warnings on a spec, in the order of `WARNINGS`."""
+    return [line for warning in WARNINGS for line in warning(spec)]
+
+
+def _fixed_seeds(spec: Spec) -> Iterator[str]:
+    """The model groups whose seed may give all repeats and retries one answer."""
+    experiment = spec.experiment
+    rollouts, attempts = experiment.rollouts, experiment.retry.invalid_response.attempts
+    repeats = max(rollouts.per_datapoint, rollouts.num_responses_per_timestep or 1)
+    for group in sorted({agent.model for agent in experiment.agents.values()}):
+        settings = experiment.models[group]
+        seed = settings.sampling().get("seed")
+        if seed is not None and settings.traits.remote and max(repeats, attempts) > 1:
+            yield (
+                f"models.{group}.seed is fixed ({seed}): a server that heeds it gives one answer to every retry and "
+                "repeat of a prompt; leave the seed out to have others"
+            )
+
+
+def _silent_templates(spec: Spec) -> Iterator[str]:
+    """The agents whose templates do not tell how their answers are read: by neither a variable nor the text itself."""
+    for agent in spec.protocol.agent_names:
+        names = [name for name in (agent, agent + LAST_ROUND) if name in spec.prompts.sources]
+        used = {variable for name in names for variable in spec.prompts.variables[name]}
+        text = "\n".join(spec.prompts.sources[name] for name in names)
+        never = f"{' and '.join(name + SUFFIX for name in names)} never use{'s' if len(names) == 1 else ''}"
+        if "headers" not in used and any(one.lower() not in text.lower() for one in _headers(spec.protocol, agent)):
+            yield f"{never} `headers`: {agent} is not told how to begin its part for each channel"
+        silent = [f"`{name}`" for name, said in _decisions(spec, agent).items() if not (name in used or said in text)]
+        if silent:
+            yield f"{never} {' and '.join(silent)}: {agent} is not told the words of a decision"
+
+
+def _decisions(spec: Spec, agent: str) -> dict[str, str]:
+    """The texts by which an agent decides, by their variables."""
+    format_ = spec.experiment.decision_format
+    return {"accept": format_.accept, "reject": format_.reject} if agent == spec.protocol.verifier_name else {}
+
+
+def _headers(protocol: Protocol, agent: str) -> set[str]:
+    """The headers that an agent's answers need: those of channels that it speaks in at once."""
+    rounds = (protocol.can_be_active(round_).get(agent, ()) for round_ in range(len(protocol.steps)))
+    channels = {channel for spoken_in in rounds if len(spoken_in) > 1 for channel in spoken_in}
+    return {header for channel, header in protocol.agent_spec(agent).headers.items() if channel in channels}
+
+
+def _unheard_rounds(spec: Spec) -> Iterator[str]:
+    """Rounds that are paid for and reach no decision."""
+    protocol, fixed = spec.protocol, spec.protocol.file.fixed
+    lost = unheard(protocol)
+    if not lost:
+        return
+    agents = sorted({agent for agents in lost.values() for agent in agents})
+    more = len(lost) - MAX_ROUNDS_NAMED
+    rounds = comma_join(map(str, list(lost)[:MAX_ROUNDS_NAMED])) + (f" and {more} more" if more > 0 else "")
+    better = [] if "max_message_rounds" in fixed else rounds_without_waste(protocol)
+    hint = f"; say protocol.max_message_rounds={' or '.join(map(str, better))}" if better else ""
+    wasted = f"round {rounds} is" if len(lost) == 1 else f"rounds {rounds} are"
+    said = f"{' and '.join(agents)} {'says' if len(agents) == 1 else 'say'}"
+    yield f"{wasted} paid for and wasted: no decision follows what {said} there{hint}"
+
+
+WARNINGS: tuple[Callable[[Spec], Iterator[str]], ...] = (_unheard_rounds, _silent_templates, _fixed_seeds)

@@ -1,0 +1,59 @@
+"""A run of 0.1.0, which turned every cycle to the verifier, goes on so by a protocol's file that does not say it.
+
+0.1.0 hashed the parameters in force: its run is the one that a file with `verifier_first: true` makes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility.old import called
+from tests.protocols.test_schedule import DECLARED, PROVER_FIRST
+from tests.support.runs import only_run, table
+from tests.support.specs import spec_file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A spec with a protocol of its own and the run that 0.1.0 would have made of it."""
+    spec = spec_file(tmp_path, size=2, protocol=None)
+    data = {**json.loads(spec.read_text()), "protocol": {"use": "own.yaml"}}
+    spec.write_text(json.dumps(data))
+    (tmp_path / "prompts").mkdir()
+    for name in ("prover", "verifier"):
+        (tmp_path / "prompts" / f"{name}.jinja").write_text("{{ accept }} {{ reject }}")
+    spec.write_text(json.dumps({**data, "prompts": "prompts"}))
+    (tmp_path / "own.yaml").write_text(DECLARED)
+    assert called("run", "spec.yaml", cwd=tmp_path).code == 0
+    (tmp_path / "own.yaml").write_text(PROVER_FIRST)
+    return tmp_path
+
+
+def test_its_spec_goes_on_with_it_and_says_so(folder: Path) -> None:
+    run = only_run(folder / "results")
+    done = called("run", "spec.yaml", "rollouts.per_datapoint=2", cwd=folder)
+    assert done.code == 0, done.err
+    assert f"run {run.name} began with protocol.verifier_first=true and goes on with it" in done.err
+    assert only_run(folder / "results") == run
+    first = [row["agent"] for row in table(run, "messages") if row["round"] == 0]
+    assert (len(table(run, "rollouts")), set(first)) == (4, {"verifier"})
+    assert called("check", str(run), "--json", cwd=folder).json[0]["run_id"] == run.name
+
+
+def test_a_new_run_starts_as_the_cycle_is_written(folder: Path) -> None:
+    old = only_run(folder / "results")
+    assert called("run", "spec.yaml", "--again", cwd=folder).code == 0
+    (new,) = set((folder / "results" / "runs").iterdir()) - {old}
+    assert {row["agent"] for row in table(new, "messages") if row["round"] == 0} == {"prover"}
+    for run in (old, new):
+        assert called("check", str(run), "--json", cwd=folder).json[0]["run_id"] == run.name
+
+
+def test_its_replay_keeps_its_order_of_turns(folder: Path) -> None:
+    run = only_run(folder / "results")
+    done = called("run", "spec.yaml", "--replay", run.name, cwd=folder)
+    assert done.code == 0, done.err
+    assert f"run {run.name} is replayed with protocol.verifier_first=true, as it began" in done.err

@@ -1,0 +1,97 @@
+"""What a sound spec may not mean is said, in a line each, and stops nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.spec.load import load_spec
+from runner.spec.warnings import warnings_of
+from tests.compatibility.old import called
+from tests.support.games import SEVENTH
+from tests.support.paths import ROOT
+from tests.support.specs import spec_file
+
+SHIPPED = [path for path in sorted((ROOT / "specs").glob("*.yaml")) if path.stem not in {"nip", "debate", "mnip"}]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_no_shipped_spec_has_a_warning_but_where_the_rounds_are_the_original(path: Path) -> None:
+    assert warnings_of(load_spec(path)) == []
+
+
+@pytest.mark.parametrize(("name", "better"), [("nip", (7, 9)), ("debate", (7, 9)), ("mnip", (7, 9))])
+def test_a_last_round_that_no_decision_follows_is_said_with_better_numbers(name: str, better: tuple[int, int]) -> None:
+    path = ROOT / "specs" / f"{name}.yaml"
+    (line,) = warnings_of(load_spec(path))
+    assert line.startswith("round 7 is paid for and wasted: no decision follows what prover")
+    assert line.endswith(f"say protocol.max_message_rounds={better[0]} or {better[1]}")
+    assert [warnings_of(load_spec(path, [f"protocol.max_message_rounds={rounds}"])) for rounds in better] == [[], []]
+
+
+SAYS_ALL = "Write {{ accept }} or {{ reject }}. {% for header in headers %}{{ header }}{% endfor %}"
+
+
+def own_spec(folder: Path, protocol: str, **templates: str) -> Path:
+    """A spec of a protocol of one's own, whose templates are these."""
+    (folder / "own.yaml").write_text(protocol)
+    (folder / "prompts").mkdir(exist_ok=True)
+    for name, text in templates.items():
+        (folder / "prompts" / f"{name}.jinja").write_text(text)
+    path = spec_file(folder, protocol=None, agents=None, prompts="prompts")
+    agents = {name: {"model": "m"} for name in templates if "." not in name}
+    spec = {**json.loads(path.read_text()), "protocol": {"use": "own.yaml"}, "agents": agents}
+    path.write_text(json.dumps(spec))
+    return path
+
+
+def test_words_that_somebody_passes_on_are_not_wasted(tmp_path: Path) -> None:
+    templates = dict.fromkeys(("speaker", "second", "third", "verifier"), SAYS_ALL)
+    spec = own_spec(tmp_path, SEVENTH, **templates)
+    assert warnings_of(load_spec(spec)) == []
+    (line,) = warnings_of(load_spec(spec, ["protocol.max_message_rounds=9"]))
+    assert line.startswith(
+        "rounds 6, 7, 8 are paid for and wasted: no decision follows what second and speaker and third"
+    )
+    deaf = SEVENTH.replace("speaker: [main]}", "third: [back_room]}").replace("sequential: true", "sequential: false")
+    (line,) = warnings_of(load_spec(own_spec(tmp_path, deaf, **templates)))
+    assert line.startswith(
+        "rounds 1, 2, 4, 5, 7, 8 and 1 more are paid for and wasted: no decision follows what second and"
+    )
+    assert "max_message_rounds" not in line, "no number of rounds helps"
+
+
+DEBATE = "name: own\nextends: debate\nparameters: {max_message_rounds: 3}\n"
+
+
+@pytest.mark.parametrize(
+    ("verifier", "missing"),
+    [
+        (SAYS_ALL, []),
+        ("{{ accept }} {{ reject }} {{ headers[0] }}", []),
+        ("Decision: accept / Decision: reject. Question for Expert_1: Question for Expert_2:", []),
+        ("{{ accept }} {{ reject }}", ["`headers`"]),
+        ("{{ headers[0] }} {{ accept }}", ["`reject`"]),
+        ("{{ headers[0] }} decision: accept / {{ reject }}", ["`accept`"]),
+        ("Good luck", ["`headers`", "`accept` and `reject`"]),
+    ],
+)
+def test_templates_that_do_not_say_how_answers_are_read(tmp_path: Path, verifier: str, missing: list[str]) -> None:
+    templates = {"prover0": "x", "prover1": "x", "verifier": verifier, "verifier.last_round": "now"}
+    lines = warnings_of(load_spec(own_spec(tmp_path, DEBATE, **templates)))
+    never = "verifier.jinja and verifier.last_round.jinja never use "
+    assert [line.partition(": ")[0] for line in lines] == [never + variables for variables in missing]
+
+
+def test_warnings_stop_nothing_and_are_said_once(tmp_path: Path) -> None:
+    spec_file(tmp_path, size=1, sweep={"seed": [0, 1]})
+    checked = called("check", "spec.yaml", cwd=tmp_path)
+    played = called("run", "spec.yaml", cwd=tmp_path)
+    said = [line for line in checked.err.splitlines() if line.startswith("warning: ")]
+    assert (checked.code, played.code, len(said)) == (0, 0, 1)
+    assert played.err.count("warning: ") == played.err.count(said[0]) == 1
+    assert "warning" not in called("run", "spec.yaml", "-q", cwd=tmp_path).err
+    points = called("check", "spec.yaml", "--json", cwd=tmp_path).json
+    assert [point["warnings"] for point in points] == [[said[0].removeprefix("warning: ")]] * 2
