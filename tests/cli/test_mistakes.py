@@ -193,6 +193,16 @@ MISTAKES: dict[str, Mistake] = {
         "nip has no such agent", "its seats are prover, verifier"),
     "an unknown model group": Mistake(
         ("{model: strong}", "{model: stron}"), "spec.yaml:11:12", "no model group 'stron'", "'strong'"),
+    "a seat without an agent": Mistake(
+        ("  prover: {model: strong}\n", ""), "spec.yaml:10:1", "nip has a seat without an agent: prover",
+        "add agents.prover"),
+    "a server without a model": Mistake(
+        ("strong: {provider: dummy}", 'strong: {base_url: "http://127.0.0.1:1/v1"}'), "spec.yaml:8:3",
+        "missing key: model", "add models.strong.model"),
+    "a budget without a price": Mistake(
+        ("models:\n  strong: {provider: dummy}", "budget: {usd: 1}\nmodels:\n  strong: {model: mine, max_tokens: 9}"),
+        "spec.yaml:9:3",
+        "unknown price for model 'mine'", "set models.strong.price"),
     "a default with an unknown model group": Mistake(
         ("prover: {model: strong}", "_default: {model: stron}"), "spec.yaml:11:14", "no model group 'stron'",
         "'strong'"),

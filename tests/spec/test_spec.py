@@ -129,19 +129,19 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("m: {provider: dummy}", "m: {provider: dumy}", [
             "spec.yaml:6:7: models.m.provider: 'dumy' is none of openai, dummy, replay; did you mean 'dummy'?"]),
         ("m: {provider: dummy}", "m: {provider: openai}", [
-            "spec.yaml:6:3: models.m: missing key: model (the name the server knows)"]),
+            "spec.yaml:6:3: models.m: missing key: model (the name the server knows); add models.m.model"]),
         ("m: {provider: dummy}", "m: {}", [
-            "spec.yaml:6:3: models.m: missing key: model (the name the server knows)"]),
+            "spec.yaml:6:3: models.m: missing key: model (the name the server knows); add models.m.model"]),
         ("m: {provider: dummy}", "m: {model: x, max_tokens: 1, max_completion_tokens: 1}", [
-            "spec.yaml:6:17: models.m.max_tokens: set max_tokens or max_completion_tokens, not both"]),
+            "spec.yaml:6:17: models.m.max_tokens: max_tokens and max_completion_tokens are one limit; leave one out"]),
         ("m: {provider: dummy}", "m: {model: x, top_logprobs: 5}", [
-            "spec.yaml:6:17: models.m.top_logprobs: top_logprobs needs logprobs: true"]),
+            "spec.yaml:6:17: models.m.top_logprobs: top_logprobs needs logprobs: true; add it"]),
         ("m: {provider: dummy}", "m: {model: x, logprobs: true, top_logprobs: 21}", [
             "spec.yaml:6:33: models.m.top_logprobs: 21 is too large; at most 20"]),
         ("m: {provider: dummy}", "m: {provider: replay}", [
-            "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay)"]),
+            "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay); add models.m.run"]),
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
-            "spec.yaml:6:25: models.m.run: no run folder 'gone'"]),
+            "spec.yaml:6:25: models.m.run: no run folder 'gone'; `nip-run runs` lists those there are"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: 'https://me@evil.example'}", [
             ("spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form ^https?://[^@\\s]+$; "
              'for example base_url: "http://127.0.0.1:8000/v1"')]),
@@ -152,7 +152,7 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("prover: {model: m}", "prover: {model: mm}", [
             "spec.yaml:8:12: agents.prover.model: no model group 'mm'; did you mean 'm'?"]),
         ("prover: {model: m}", "provr: {model: m}", [
-            "spec.yaml:7:1: agents: nip has a seat that nobody fills: prover",
+            "spec.yaml:7:1: agents: nip has a seat without an agent: prover; add agents.prover",
             "spec.yaml:8:3: agents.provr: nip has no such agent; did you mean 'prover'?"]),
         ("prover: {model: m}", "prover: 3", [
             ("spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "
