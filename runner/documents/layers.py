@@ -106,8 +106,12 @@ class _Files:
 def _not_found(base: str, document: Document, layered: Layered) -> str:
     """What to say of a base that is not there; the names of files are told of the spec's own folders alone."""
     folder = document.folder / Path(base).parent
-    is_own = document.is_own and layered.tree is not None and layered.tree.holds(folder)
-    near = did_you_mean_file(base, (file.name for file in folder.glob("*.yaml"))) if is_own else ""
+    near = ""
+    try:
+        if document.is_own and layered.tree is not None and layered.tree.holds(folder):
+            near = did_you_mean_file(base, [file.name for file in folder.glob("*.yaml")])
+    except (OSError, ValueError):  # no folder of this name can be
+        pass
     hint = near or "; a name is relative to the folder of the file that says it"
     return f"no file {base!r} in {str(document.folder)!r}, nor among the built-in ones{hint}"
 
