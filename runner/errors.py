@@ -34,6 +34,7 @@ The tree; an exception without an exit code has that of the one above it:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,6 +69,8 @@ class Place:
     column: int = 1
     is_own: bool = field(default=True, compare=False)
     """Whether the file is the spec's own, or was named by the user: of another, nothing that stands in it is told."""
+    source: str | None = field(default=None, compare=False, repr=False)
+    """The line as it stands in the file, where a message may quote it."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
@@ -79,6 +82,17 @@ NOT_SHOWN = (
 )
 
 
+_WHAT = re.compile(r"""(?s:(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*"|`[^`]*`|(?!;\ ).)*""", re.VERBOSE)
+"""A message up to the first `; ` that is not in quotes."""
+
+
+def split_message(message: str) -> tuple[str, str | None]:
+    """What is wrong, and the next step where the message says one."""
+    found = _WHAT.match(message)
+    end = found.end() if found else len(message)
+    return message[:end], message[end:].removeprefix("; ") or None
+
+
 PlaceOf = Callable[[str], Place]
 """A dotted key into the place that set it."""
 
@@ -87,8 +101,9 @@ PlaceOf = Callable[[str], Place]
 class Problem:
     """One thing that is wrong: where, with which key, and what to do about it.
 
-    `kind` says what is wrong without a word of what stands there. It is all that is told of a problem in a file which
-    is not the spec's own: a hostile spec may name any file, and its text must not come out with the message.
+    `message` is what is wrong, then `; ` and the next step where there is one. `kind` says what is wrong without a
+    word of what stands there. It is all that is told of a problem in a file which is not the spec's own: a hostile spec
+    may name any file, and its text must not come out with the message.
     """
 
     place: Place
@@ -98,7 +113,19 @@ class Problem:
 
     def as_told(self) -> Problem:
         """The problem as a user may see it."""
-        return self if self.place.is_own else replace(self, key="", message=f"{self.kind}; {NOT_SHOWN}")
+        if self.place.is_own:
+            return self
+        return replace(self, place=replace(self.place, source=None), key="", message=f"{self.kind}; {NOT_SHOWN}")
+
+    @property
+    def what(self) -> str:
+        """What is wrong, without the next step."""
+        return split_message(self.message)[0]
+
+    @property
+    def hint(self) -> str | None:
+        """What to do next."""
+        return split_message(self.message)[1]
 
     def __str__(self) -> str:
         return f"{self.place}: {self.key}: {self.message}" if self.key else f"{self.place}: {self.message}"

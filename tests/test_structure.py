@@ -89,6 +89,7 @@ HOMES = {
     "yaml": {
         "runner.documents.dump",
         "runner.documents.reader",
+        "runner.documents.yaml_words",
         "runner.models.prices",
         "runner.results.board_rows",
     },

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +19,7 @@ from runner.cli.output import note, prepare, print_json, say
 from runner.cli.registry import COMMANDS, RENAMED_COMMANDS, folder
 from runner.cli.streams import without_secrets
 from runner.exit_codes import ExitCode
-from runner.text import escape_controls
+from runner.text import did_you_mean, escape_controls
 from runner.version import __version__
 
 EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
@@ -34,9 +34,32 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
+    words: Sequence[str] = ()
+    """The command line."""
+
     def error(self, message: str) -> NoReturn:
         """What is wrong has words of the command line in it."""
-        super().error(escape_controls(message))
+        hint = _hint(message, self._option_string_actions)
+        if "--json" in self.words:
+            from runner.cli.problems import error_object
+
+            error = error_object(message, hint or f"`{self.prog} --help` lists the options")
+            print_json({"ok": False, "exit_code": ExitCode.USAGE, "errors": [error]})
+        super().error(escape_controls(message + (f"; {hint}" if hint else "")))
+
+
+def _hint(message: str, options: Collection[str]) -> str | None:
+    """What to write in the place of an unknown option, such as `--seed=3` for the override `seed=3`."""
+    words = message.split()
+    index = next((index for index, word in enumerate(words) if word.startswith("-")), None)
+    if index is None or not message.startswith("unrecognized"):
+        return None
+    name, _, value = words[index].partition("=")
+    near = did_you_mean(name, options)
+    if near:
+        return near.removeprefix("; ")
+    following = words[index + 1] if len(words) > index + 1 else "VALUE"
+    return f"an override has no dashes: {name.lstrip('-')}={value or following}"
 
 
 def _overview() -> str:
@@ -52,6 +75,7 @@ def _overview() -> str:
 
 def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     common = _Parser(add_help=False, allow_abbrev=False)
+    common.words = arguments
     _common(common)
     _, words = common.parse_known_args(arguments)
     first = next((word for word in words if not word.startswith("-")), "")
@@ -68,6 +92,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.words = arguments
     command.arguments(parser)
     _common(parser)
     parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
@@ -132,21 +157,23 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
 
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:
+    from runner.cli.problems import error_lines, error_object, error_objects
     from runner.errors import NipRunError, SpecError
 
     if parsed.verbose > 1:
         note("".join(traceback.format_exception(error)))
     if isinstance(error, NipRunError):
-        code, lines = error.exit_code, error.lines()
+        code, lines, objects = error.exit_code, error_lines(error), error_objects(error)
     else:
         code = ExitCode.FAILED
         lines = [f"{type(error).__name__}: {error}", "This is a fault of nip-run; -v -v shows where."]
+        objects = [error_object(*lines)]
     if parsed.json:
-        print_json({"ok": False, "exit_code": code, "errors": lines})
+        print_json({"ok": False, "exit_code": code, "errors": objects})
     for line in lines:
         note(line)
-    if isinstance(error, SpecError) and len(lines) > 1:
-        note(f"{len(lines)} problems; nothing was called, nothing was written")
+    if isinstance(error, SpecError) and len(error.problems) > 1:
+        note(f"{len(error.problems)} problems; nothing was called, nothing was written")
     return code
 
 

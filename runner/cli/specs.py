@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ class Point:
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Spec files and overrides: a word with `=`, `+` or `~` is an override, unless there is such a file or run."""
+    _refuse_blanks(words)
     specs: list[str] = []
     overrides: list[str] = []
     for word in words:
@@ -44,6 +46,24 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     if not specs:
         raise UsageError(f"which spec? {' '.join(words)!r} holds overrides only")
     return specs, overrides
+
+
+def _refuse_blanks(words: Sequence[str]) -> None:
+    """See that no override was cut by blanks around its `=`.
+
+    Raises:
+        UsageError: one was; with how to write it.
+    """
+    for index, word in enumerate(words):
+        following = next(iter(words[index + 1 :]), "")
+        if index and word.startswith("="):
+            key, value = words[index - 1], word[1:] or following
+        elif word.endswith("=") and following and "=" not in following and not is_file(Path(following)):
+            key, value = word[:-1], following
+        else:
+            continue
+        written = shlex.quote(f"{key}={value or 'VALUE'}")
+        raise UsageError(f"blanks around the = of an override; write {written}, in quotes where the value has blanks")
 
 
 def load_points(words: Sequence[str], *, quiet: bool) -> list[Point]:

@@ -157,7 +157,8 @@ def _check_names(table: Table, settings: DatasetSettings, where: PlaceOf) -> Non
         raise _refused(where, f"one column under two names: {comma_join(doubled)}", "dataset.columns")
     for ours, theirs in settings.columns.items():
         if theirs not in table.columns:
-            message = f"the file has no column {theirs!r}{did_you_mean(theirs, table.columns)}"
+            hint = did_you_mean(theirs, table.columns) or f"; it has {comma_join(table.columns)}"
+            message = f"the file has no column {theirs!r}{hint}"
             raise _refused(where, message, f"dataset.columns.{ours}")
     if settings.ids == "rows" and "id" in settings.columns:
         message = "the ids are made of the rows' numbers (dataset.ids: rows); leave one of the two out"
@@ -269,7 +270,7 @@ def _row_problems(
     ids = Counter(str(row["id"]) for row in rows if row["id"] is not None and row["id"] != "")
     doubled = [name for name, count in ids.items() if count > 1]
     if doubled:
-        yield Problem(place, "dataset", f"ids that stand twice: {_some(doubled)}")
+        yield Problem(place, "dataset", f"ids that stand twice: {_some(doubled)}; give each row an id of its own")
     for message in labels:
         yield Problem(place, "dataset.labels", message)
     for name in columns:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend
 
+from runner.documents.dump import dump_inline
 from runner.documents.layered import Layered
 from runner.errors import Problem
 from runner.text import comma_join, did_you_mean, not_text
@@ -32,6 +33,8 @@ _NAMES = {
 
 MAX_INTEGER = 2**63 - 1
 """The largest whole number that a table's column can hold."""
+
+LONGEST_EXAMPLE = 60
 
 _TOO_MANY_BITS = "a whole number has at most 63 bits here"
 
@@ -111,7 +114,8 @@ def _problems(error: ValidationError, layered: Layered, validator: Any) -> Itera
         at = (*at, str(error.instance))  # the name itself is what is wrong
     key = ".".join(map(str, at))
     message = _message(error)
-    problem = Problem(layered.place_of_value(at), key or "(root)", message)
+    place = layered.place_of_value(at) if at else replace(layered.place_of_value(at), source=None)
+    problem = Problem(place, key or "(root)", message + _next_step(error, message))
     # Which keys are missing tells nothing of those that are there.
     yield replace(problem, kind=message) if error.validator == "required" else problem
 
@@ -130,7 +134,8 @@ def _of_likeliest_arm(error: ValidationError, layered: Layered, validator: Any) 
         return
     at = tuple(error.absolute_path)
     kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _kinds(e)]
-    yield Problem(layered.place_of_value(at), ".".join(map(str, at)), _expected(kinds, error.instance))
+    message = _expected(kinds, error.instance)
+    yield Problem(layered.place_of_value(at), ".".join(map(str, at)), message + _next_step(error, message))
 
 
 def _kinds(error: ValidationError) -> list[str]:
@@ -141,6 +146,8 @@ def _kinds(error: ValidationError) -> list[str]:
 def _expected(kinds: list[str], value: Any) -> str:
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
+    if kinds == ["array"] and isinstance(value, (str, int, float)):
+        return f"a list belongs here, not {_shown(value)}; write [{_shown(value)}]"
     wanted = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
@@ -157,6 +164,27 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _next_step(error: ValidationError, message: str) -> str:
+    """What to write instead, where the message does not say it: the keys of a mapping, or the key's example."""
+    if "; " in message:
+        return ""
+    rule = cast("dict[str, Any]", error.schema)
+    if error.validator == "required" and isinstance(error.instance, dict):
+        examples = {name: _example(rule["properties"][name]) for name in rule["required"] if name not in error.instance}
+        return "".join(f"; add {name}: {example}" for name, example in examples.items() if example)
+    if "properties" in rule:
+        return f"; its keys are {comma_join(rule['properties'])}"
+    example, name = _example(rule), next((part for part in reversed(error.absolute_path) if isinstance(part, str)), "")
+    return f"; for example {name}: {example}" if example and name else ""
+
+
+def _example(rule: dict[str, Any]) -> str:
+    """The example of a key as YAML, where it is short."""
+    examples = [example for example in rule.get("examples", ()) if example not in (None, {}, [])]
+    shown = dump_inline(examples[0]) if examples else ""
+    return shown if len(shown) <= LONGEST_EXAMPLE else ""
+
+
 def _message(error: ValidationError) -> str:
     rule: Any = error.validator_value
     value: Any = error.instance
@@ -168,7 +196,8 @@ def _message(error: ValidationError) -> str:
             return f"missing key{'s' if len(missing) > 1 else ''}: {comma_join(missing)}"
         case "enum":
             known = [str(item) for item in rule if item is not None]
-            return f"{_shown(value)} is none of {comma_join(known)}{did_you_mean(str(value), known)}"
+            hint = did_you_mean(str(value), known) or "; write one of them"
+            return f"{_shown(value)} is none of {comma_join(known)}{hint}"
         case "minimum" | "exclusiveMinimum":
             return f"{_shown(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
         case "maximum" | "exclusiveMaximum":

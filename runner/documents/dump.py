@@ -13,6 +13,14 @@ def dump(data: Any) -> str:
     return yaml.dump(escaped(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
+def dump_inline(value: Any) -> str:
+    """A value as it stands in one line of YAML."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6, default_flow_style=True
+    )
+    return text.removesuffix("...\n").strip()
+
+
 def escaped(value: Any) -> Any:
     """Resolved data, written so that no text of it is read as an interpolation the next time."""
     if isinstance(value, dict):

@@ -65,18 +65,29 @@ def _value(node: Mapping[str, Any]) -> dict[str, Any]:
         result["anyOf"] = [_value(arm) for arm in result["anyOf"]]
     if "items" in result:
         result["items"] = _value(result["items"])
+    if "properties" in result:
+        result["properties"] = {name: or_null(_value(item)) for name, item in result["properties"].items()}
     entries = result.get("additionalProperties")
     if isinstance(entries, dict):
         # An entry that a base has is taken away by null.
-        result["additionalProperties"] = (
-            {"anyOf": [entries, {"type": "null"}]} if "$ref" in entries else _value(entries)
-        )
+        result["additionalProperties"] = or_null(entries if "$ref" in entries else _value(entries))
+    if result.get("default") == {} and entries:
+        return or_null(_referable(result))  # such a section as a whole, too
     if "enum" in result:
         names = {name: result.pop(name) for name in ("type", "enum")}
         return {**result, "anyOf": [names, {"type": "string", "pattern": REFERENCE}]}
     if "pattern" in result:
         return {**result, "pattern": f"{result['pattern']}|{REFERENCE}"}
     return _referable(result)
+
+
+def or_null(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema that allows null, too, where it says a type or refers to one that does."""
+    if "$ref" in node:
+        return {"anyOf": [dict(node), {"type": "null"}]}
+    kinds = node.get("type", "null")
+    kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+    return dict(node) if "null" in kinds else {**node, "type": [*kinds, "null"]}
 
 
 def _referable(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import collections.abc
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -83,6 +83,8 @@ def _first_paragraph(cls: type) -> str:
 
 def _field_schema(field: Field[Any], hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     result = {"description": field.metadata["doc"], **_type_schema(hint, definitions)}
+    if "type" in field.metadata["constraints"]:
+        result.pop("anyOf", None)  # what a key of several types may hold is said by keywords for each of them
     result.update(field.metadata["constraints"])
     if field.default is not MISSING:
         result["default"] = to_plain(field.default)
@@ -155,6 +157,8 @@ def _value(hint: Any, value: Any) -> Any:
         return hint(value)
     if origin is tuple:
         return tuple(_value(get_args(hint)[0], item) for item in value)
+    if origin in (Union, types.UnionType) and isinstance(value, Mapping):
+        hint = next((arm for arm in get_args(hint) if get_origin(arm) in (dict, collections.abc.Mapping)), hint)
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return from_plain(hint, value)
@@ -195,3 +199,30 @@ def path_keys(cls: type, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
             found.extend(path_keys(hint, (*prefix, field.name)))
     return found
+
+
+def removable_keys(cls: type) -> frozenset[tuple[str, ...]]:
+    """The keys that null in a file takes away, since null is no value of theirs; `*` is any one name.
+
+    They are the entries of mappings such as `agents`, and such mappings as a whole where they need not be given.
+    """
+    return frozenset(_removable(cls, ()))
+
+
+def _removable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    hint, _ = _without_none(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        for arm in get_args(hint):
+            yield from _removable(arm, at)
+    elif get_origin(hint) in (dict, collections.abc.Mapping):
+        item = get_args(hint)[1]
+        if item is not Any and not _without_none(item)[1]:
+            yield (*at, "*")
+            yield from _removable(item, (*at, "*"))
+    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        for field in dataclasses.fields(hint):
+            key, kind = (*at, field.name), _types(hint)[field.name]
+            below = list(_removable(kind, key))
+            if (*key, "*") in below and not _without_none(kind)[1] and field.default_factory is not MISSING:
+                yield key
+            yield from below

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.documents.layered import Layered
 from runner.documents.reader import KeyPath
 from runner.errors import Problem
+from runner.text import did_you_mean
 
 MAX_RESOLVED = 1 << 20
 MAX_CHAIN = 60
@@ -92,6 +94,27 @@ class _Sizes:
         return size
 
 
+def _plain(said: str, layered: Layered) -> str:
+    """What OmegaConf says of an interpolation, in words of ours."""
+    missing = re.fullmatch(r"Interpolation key '(.*)' not found", said)
+    if missing is not None:
+        parts = missing[1].split(".")
+        hint = (
+            did_you_mean(missing[1], _dotted(layered.data)) or "; write out the whole key, as in ${models.NAME.model}"
+        )
+        return f"no such key for ${{{missing[1]}}}{hint}" if all(parts) else said
+    if "Recursive interpolation" in said:
+        return "the value refers to itself by way of its ${...}; write one of them out"
+    return said
+
+
+def _dotted(value: Any, prefix: str = "") -> Iterator[str]:
+    """Every key of a mapping and those below it."""
+    for name, item in value.items() if isinstance(value, dict) else ():
+        yield f"{prefix}{name}"
+        yield from _dotted(item, f"{prefix}{name}.")
+
+
 def _resolved(config: Any, key: Any, at: KeyPath, layered: Layered) -> Any:
     """Node by node, so that every broken interpolation is reported and not the first alone."""
     if OmegaConf.is_missing(config, key):
@@ -99,7 +122,7 @@ def _resolved(config: Any, key: Any, at: KeyPath, layered: Layered) -> Any:
     try:
         value = config[key]
     except OmegaConfBaseException as error:
-        message = str(error).splitlines()[0]
+        message = _plain(str(error).splitlines()[0], layered)
         layered.problems.append(Problem(layered.place(at), ".".join(map(str, at)), message))
         return None
     if OmegaConf.is_dict(value):

@@ -42,6 +42,8 @@ class Layered:
     """With `has_others`: the texts that had a `${key}` in them."""
     mixed: set[KeyPath] = field(default_factory=set)
     """With `has_others`: keys whose value is not the spec's own, or not wholly."""
+    removable: frozenset[KeyPath] = frozenset()
+    """The keys that null takes away; `*` is any one name."""
 
     def place(self, at: KeyPath) -> Place:
         """Where a key was set; for one that was not, where the nearest mapping above it was.
@@ -80,6 +82,22 @@ class Layered:
     def folder(self, at: KeyPath) -> Path:
         """The folder that a path written at this key is relative to."""
         return self.folders.get(self.place(at).file, Path())
+
+    def is_removable(self, at: KeyPath) -> bool:
+        """Whether null takes this key away, and is no value of it."""
+        return any(
+            len(key) == len(at) and all(part in ("*", name) for part, name in zip(key, at, strict=True))
+            for key in self.removable
+        )
+
+    def copy_places(self, source: KeyPath, target: KeyPath) -> None:
+        """Have a key stand where another one does, whose value it was given."""
+        below = {
+            (*target, *at[len(source) :]): place for at, place in self.places.items() if at[: len(source)] == source
+        }
+        self.places.update(below)
+        for keys in (self.interpolated, self.mixed):
+            keys.update([(*target, *at[len(source) :]) for at in keys if at[: len(source)] == source])
 
     def forget_below(self, at: KeyPath) -> None:
         """Drop the places of keys that are no more."""

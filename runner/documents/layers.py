@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from runner.documents.own_tree import OwnTree
 from runner.documents.reader import Document, KeyPath, from_mapping, read
 from runner.documents.renames import rename_document
 from runner.errors import Problem
+from runner.text import did_you_mean, did_you_mean_file
 
 EXTENDS = "extends"
 MAX_EXTENDS = 16
@@ -32,6 +33,7 @@ def load_layers(
     names: Mapping[str, str] | None = None,
     *,
     keys: Collection[str] | None = None,
+    removable: Collection[KeyPath] = (),
     tree: OwnTree | None = None,
     written: Mapping[str, Any] | None = None,
 ) -> Layered:
@@ -39,9 +41,10 @@ def load_layers(
 
     `names` are old dotted keys that still work, each with the new one. `tree` holds the files of which messages may
     show something, by default that of the file itself; another one must have no other keys than `keys`, or nothing of
-    it is taken. `written` is what the file at `path` would say, where there is none.
+    it is taken. `removable` are the keys, with `*` for any one name, that null takes away: what a file inherits, or an
+    override changes. `written` is what the file at `path` would say, where there is none.
     """
-    layered = Layered(tree=tree or OwnTree.of(path))
+    layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable))
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
     if written is None:
         files.add(path, shown, ())
@@ -79,9 +82,11 @@ class _Files:
         for at, base in _bases(document, self.layered):
             found = self.find(base, document.folder)
             if found is None:
-                self._refuse(document, at, f"no file {base!r} in {str(document.folder)!r}, nor among the built-in ones")
+                self._refuse(document, at, _not_found(base, document, self.layered))
             elif found.resolve() in (*chain, path.resolve()):
-                self._refuse(document, at, f"{base!r} extends itself, by way of this file")
+                self._refuse(
+                    document, at, f"{base!r} extends itself, by way of this file; take one of the two `extends` out"
+                )
             elif len(chain) >= MAX_EXTENDS or len(self.layered.files) >= MAX_FILES:
                 self._refuse(
                     document, at, f"more than {MAX_EXTENDS} files extend each other, or {MAX_FILES} are read in all"
@@ -104,6 +109,19 @@ class _Files:
 
     def _refuse(self, document: Document, at: KeyPath, message: str) -> None:
         self.layered.problems.append(Problem(document.places[at], EXTENDS, message))
+
+
+def _not_found(base: str, document: Document, layered: Layered) -> str:
+    """What to say of a base that is not there; the names of files are told of the spec's own folders alone."""
+    folder = document.folder / Path(base).parent
+    near = ""
+    try:
+        if document.is_own and layered.tree is not None and layered.tree.holds(folder):
+            near = did_you_mean_file(base, [file.name for file in folder.glob("*.yaml")])
+    except (OSError, ValueError):  # no folder of this name can be
+        pass
+    hint = near or "; a name is relative to the folder of the file that says it"
+    return f"no file {base!r} in {str(document.folder)!r}, nor among the built-in ones{hint}"
 
 
 def _shown(found: Path) -> str:
@@ -129,11 +147,37 @@ def _bases(document: Document, layered: Layered) -> list[tuple[KeyPath, str]]:
 
 def _merge(document: Document, layered: Layered) -> None:
     layered.has_others |= bool(document.data) and not document.is_own
+    for at in list(_removed(document.data, (), layered)):
+        _remove(at, document, layered)
     replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
     for at in replaced:
         layered.forget_below(at)
     layered.data = _merged(layered.data, document.data)
     layered.places.update(document.places)
+
+
+def _removed(value: Any, at: KeyPath, layered: Layered) -> Iterator[KeyPath]:
+    """The keys that null takes away."""
+    for name, item in value.items() if isinstance(value, dict) else ():
+        if item is None and layered.is_removable((*at, name)):
+            yield (*at, name)
+        else:
+            yield from _removed(item, (*at, name), layered)
+
+
+def _remove(at: KeyPath, document: Document, layered: Layered) -> None:
+    """Take away a key that the file inherits, which its own data no longer names either."""
+    del _value_at(document.data, at[:-1])[at[-1]]
+    inherited = _value_at(layered.data, at[:-1])
+    if isinstance(inherited, dict) and at[-1] in inherited:
+        del inherited[at[-1]]
+        layered.forget_below(at)
+        return
+    place = document.place(at)
+    place = replace(place, is_own=place.is_own and not layered.has_others)  # a hint may name what another file has
+    hint = did_you_mean(str(at[-1]), inherited if isinstance(inherited, dict) else ()) or "; leave the line out"
+    message = f"null takes away what the file inherits, and it inherits no such key{hint}"
+    layered.problems.append(Problem(place, ".".join(map(str, at)), message))
 
 
 def _value_at(data: Any, at: KeyPath) -> Any:

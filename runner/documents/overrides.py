@@ -11,6 +11,7 @@ from runner.documents.dump import escaped
 from runner.documents.layered import Layered
 from runner.documents.reader import MAX_DEPTH, Document, parse
 from runner.documents.renames import rename_document
+from runner.documents.yaml_words import SECOND_COLON
 from runner.errors import Place, Problem
 from runner.text import did_you_mean, not_text
 
@@ -42,7 +43,8 @@ class _Refused(Exception):
 def apply_override(override: Override, layered: Layered, names: Mapping[str, str]) -> None:
     """`KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted.
 
-    `names` are old dotted keys that still work, each with the new one.
+    Null as the value of an entry such as an agent deletes it, too. `names` are old dotted keys that still work, each
+    with the new one.
     """
     place = override.place or Place(f"override {_shortened(override.text)!r}")
     try:
@@ -56,6 +58,8 @@ def _apply(override: Override, place: Place, layered: Layered, names: Mapping[st
     sign, at, value = _read(override)
     at, value = _renamed(at, value, place, layered, names)
     name = ".".join(at)
+    if sign == "" and value is None and layered.is_removable(at):
+        sign = "~"
     parent = _parent(layered.data, at, make=sign != "~")
     if sign == "~":
         if at[-1] not in parent:
@@ -124,7 +128,9 @@ def _value_of(name: str, written: str) -> Any:
     document = parse(f"value: {written}" if written.strip() else "value: null", Document(name, Path()))
     if document.problems:
         # YAML's columns count from our own prefix; the place of an override is the override.
-        raise _Refused(name, document.problems[0].message)
+        problem = document.problems[0]
+        is_colon = problem.what == SECOND_COLON
+        raise _Refused(name, f"{SECOND_COLON}; write '{name}=\"...\"'" if is_colon else problem.message)
     if set(document.data) != {"value"}:
         raise _Refused(name, "one value belongs here, not several lines")
     return document.data["value"]

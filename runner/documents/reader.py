@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar_parser import parse as parse_interpolation
 
+from runner.documents.yaml_words import explained, lines_of
 from runner.errors import Place, Problem
 from runner.storage.files import read_bounded
 from runner.text import not_text
@@ -53,10 +54,17 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
     is_own: bool = True
     """Whether it may be told what stands in it; see `own_tree`."""
+    lines: list[str] = field(default_factory=list)
+    """Its text by lines, as YAML counts them."""
 
     def place(self, at: KeyPath) -> Place:
         """Where a key stands, or the nearest key above it."""
         return place_in(self.places, at) or Place(self.file, is_own=self.is_own)
+
+    def place_at(self, line: int, column: int) -> Place:
+        """A place by its line and column, with the line itself where it may be quoted."""
+        source = self.lines[line - 1] if self.is_own and line <= len(self.lines) else None
+        return Place(self.file, line, column, self.is_own, source)
 
 
 def place_in(places: Mapping[KeyPath, Place], at: KeyPath) -> Place | None:
@@ -73,19 +81,28 @@ def read(path: Path, shown: str | None = None, *, is_own: bool = True) -> Docume
         large = f"the file is larger than {MAX_BYTES >> 10} KiB; is this a spec?"
         message = large if error.errno == errno.EFBIG else f"cannot read the file: {error.strerror or error}"
         return _failed(document, message, kind=message)
+    wrong = _binary(raw)
+    if wrong is not None:
+        return _failed(document, wrong, kind=wrong)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        column = error.start - raw.rfind(b"\n", 0, error.start)
-        return _failed(
-            document,
-            f"not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8",
-            line,
-            column,
-            kind="not UTF-8",
-        )
+        document.lines = lines_of(raw.decode("utf-8", "replace"))
+        before = raw[: error.start].decode("utf-8").split("\n")
+        message = f"not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8"
+        return _failed(document, message, len(before), len(before[-1]) + 1, kind="not UTF-8")
     return parse(text, document)
+
+
+def _binary(raw: bytes) -> str | None:
+    """Why a file is no text in UTF-8, as far as its bytes as a whole say it."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")) or (
+        raw[:2].count(0) == 1 and raw[:64].count(0) >= len(raw[:64]) // 2
+    ):
+        return "the file is UTF-16; save it as UTF-8"
+    if b"\0" in raw:
+        return "a binary file, not text; give a YAML file"
+    return None
 
 
 def parse(text: str, document: Document) -> Document:
@@ -93,14 +110,13 @@ def parse(text: str, document: Document) -> Document:
     wrong = not_text(text)
     if wrong is not None:
         return _failed(document, wrong)
+    document.lines = lines_of(text)
     try:
         refused = list(_refusals(text))
         node = None if refused else yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or str(error).split("\n")[0]
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        return _failed(document, f"not valid YAML: {what}", line, column, kind="not valid YAML")
+        found = explained(error, text, document.lines)
+        return _failed(document, found.message, found.line, found.column, kind="not valid YAML")
     for message, line, column in refused:
         _failed(document, message, line, column)
     if refused:
@@ -110,7 +126,7 @@ def parse(text: str, document: Document) -> Document:
         return _failed(document, empty, kind=empty)
     if not isinstance(node, yaml.MappingNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
-        message = f"a mapping (KEY: VALUE lines) belongs here, this is {kind}"
+        message = f"a mapping (KEY: VALUE lines) belongs here, this is {kind}; `nip-run schema` lists the keys"
         return _failed(document, message, kind=message)
     return _read_mapping(node, text, document)
 
@@ -173,7 +189,7 @@ def _take_words(node: yaml.Node, at: KeyPath) -> bool:
 
 def _failed(document: Document, message: str, line: int = 1, column: int = 1, kind: str = NOT_READ) -> Document:
     """Add a problem; `kind` is the message without what stands in the file."""
-    document.problems.append(Problem(Place(document.file, line, column, document.is_own), "", message, kind))
+    document.problems.append(Problem(document.place_at(line, column), "", message, kind))
     return document
 
 
@@ -224,7 +240,7 @@ def interpolation_problem(text: str) -> str | None:
     except OmegaConfBaseException as error:
         return f"{text!r} is no valid interpolation: {str(error).splitlines()[0]}; write \\${{ for the text itself"
     if "InterpolationResolverContext" in _node_kinds(tree):
-        return f"{text!r}: only ${{key}} is allowed, no function such as ${{oc.env:...}}"
+        return f"{text!r}: only ${{key}} is allowed, no function such as ${{oc.env:...}}; write the value out"
     if _NESTED.search(text):
         return f"{text!r}: the key of an interpolation must be written out"
     return None
@@ -257,18 +273,19 @@ def _walk(node: yaml.Node, at: KeyPath, document: Document, broken: list[Problem
 
 
 def _place(node: yaml.Node, document: Document) -> Place:
-    return Place(document.file, node.start_mark.line + 1, node.start_mark.column + 1, document.is_own)
+    return document.place_at(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def _is_sound_key(node: yaml.Node, at: KeyPath, document: Document, seen: set[str]) -> bool:
     """Whether a key is a text, and a new one in its mapping; where it is not, that is a problem of the document."""
     key = ".".join(map(str, (*at, node.value)))
     if not isinstance(node, yaml.ScalarNode):
-        key, message = ".".join(map(str, at)), "a key must be text, not a list or mapping"
+        key, message = ".".join(map(str, at)), "a key must be text, not a list or mapping; put it in quotes"
     elif node.tag != _TAG + "str":
         message = f"a key must be text, YAML reads this one as {node.tag.removeprefix(_TAG)}; put it in quotes"
     elif node.value in seen:
-        message = "the key is given twice"
+        first = document.places[(*at, node.value)].line
+        message = f"the key is given twice; it stands in line {first} already, leave one out"
     else:
         return True
     document.problems.append(Problem(_place(node, document), key, message))

@@ -13,7 +13,9 @@ from runner.documents.reader import Document, KeyPath
 from runner.errors import Problem
 
 SWEEP = "sweep"
-"""The section whose keys are themselves dotted keys."""
+"""The section whose keys are themselves dotted keys, as are those of its `ZIP` and of each of its points."""
+
+ZIP = "zip"
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,23 @@ def rename_document(document: Document, names: Mapping[str, str]) -> list[Rename
 def _old_keys(data: dict[str, Any], old: str, new: str) -> Iterator[_OldKey]:
     """Where a key stands under its old name: in its section, and in the sweep."""
     *section, last = old.split(".")
-    for parents, name, new_name in ((section, last, new.rpartition(".")[2]), ([SWEEP], old, new)):
-        holder: Any = data
-        for part in parents:
+    yield from _old_key(data, tuple(section), last, new.rpartition(".")[2])
+    yield from _old_key(data, (SWEEP,), old, new)
+    yield from _old_key(data, (SWEEP, ZIP), old, new)
+    points = data.get(SWEEP)
+    for index in range(len(points) if isinstance(points, list) else 0):
+        yield from _old_key(data, (SWEEP, index), old, new)
+
+
+def _old_key(data: Any, section: KeyPath, name: str, new: str) -> Iterator[_OldKey]:
+    holder = data
+    for part in section:
+        if isinstance(holder, list) and isinstance(part, int):
+            holder = holder[part]
+        else:
             holder = holder.get(part) if isinstance(holder, dict) else None
-        if isinstance(holder, dict) and name in holder:
-            yield _OldKey(holder, (*parents, name), new_name)
+    if isinstance(holder, dict) and name in holder:
+        yield _OldKey(holder, (*section, name), new)
 
 
 def _rename(key: _OldKey) -> None:

@@ -142,13 +142,16 @@ class Scan:
     refused: Sequence[tuple[int, str]] = ()
 
 
+_SYNTAX = "write {{ name }} for a variable, and end each {% if %} and {% for %}"
+
+
 def scan(source: str) -> Scan:
     """Look through a template before it is rendered."""
     try:
         tree = _environment.parse(source)
         refused = list(_refusals(tree))
     except TemplateError as error:
-        return Scan({}, [(_line(error), f"template syntax: {error.message}")])
+        return Scan({}, [(_line(error), f"template syntax: {error.message}; {_SYNTAX}")])
     except (ValueError, OverflowError) as error:  # a number that is none for Python
         return Scan({}, [(1, f"template syntax: {error}")])
     except RecursionError:

@@ -202,13 +202,13 @@ def _template_problems(
 ) -> Iterable[Problem]:
     found = scan(source)
     for line, message in found.refused:
-        yield Problem(replace(file, line=line or 1), "", message, REFUSED)
+        yield Problem(_in_line(file, line or 1, 1, source), "", message, REFUSED)
     known = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
     hints = known if names_columns else known & set(VARIABLES)
     for name, line in sorted(found.variables.items()):
         place = _place_of(name, line, source, file)
         if name in FORBIDDEN:
-            yield Problem(place, name, "the label must not reach a prompt")
+            yield Problem(place, name, "the label must not reach a prompt; take it out")
         elif name in VARIABLES and name in (columns or ()):
             message = "both a column of the dataset and a variable of the runner; rename the column (dataset.columns)"
             yield Problem(place, name, message)
@@ -220,7 +220,15 @@ def _template_problems(
 def _place_of(name: str, line: int, source: str, file: Place) -> Place:
     """Where in its line a variable stands."""
     found = re.search(rf"\b{re.escape(name)}\b", source.split("\n")[line - 1])
-    return replace(file, line=line, column=found.start() + 1 if found else 1)
+    return _in_line(file, line, found.start() + 1 if found else 1, source)
+
+
+def _in_line(file: Place, line: int, column: int, source: str) -> Place:
+    """A place in a template, with the line itself where it may be quoted."""
+    lines = source.split("\n")
+    return replace(
+        file, line=line, column=column, source=lines[line - 1] if file.is_own and line <= len(lines) else None
+    )
 
 
 def prompt_variables(columns: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

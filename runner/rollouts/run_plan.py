@@ -51,7 +51,7 @@ def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
         other = first.setdefault(plan.run_id, spec)
         if other is spec:
             continue
-        free = [key for key, value in spec.point.items() if other.point[key] != value]
+        free = [key for key, value in spec.point.items() if key not in other.point or other.point[key] != value]
         for key in free:
             yield Problem(
                 Place(path), f"sweep.{key}",

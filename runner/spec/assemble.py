@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -15,6 +15,7 @@ from runner.datasets.settings import DatasetSettings, limits_of_saved
 from runner.documents.check import check
 from runner.documents.fields import from_plain, to_plain
 from runner.documents.layered import Layered, RenamedKey
+from runner.documents.reader import KeyPath
 from runner.errors import PlaceOf, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
 from runner.prompts.templates import PromptSet, load_prompts
@@ -30,7 +31,9 @@ from runner.spec.checks.training import training_problems
 from runner.spec.checks.trees import tree_problems
 from runner.spec.experiment import SAVED_SPEC, Experiment, experiment_schema
 from runner.spec.origin import fetched_folder
+from runner.spec.seats import fill_seats
 from runner.storage.journal import JOURNAL
+from runner.text import did_you_mean_file
 
 _DATASET = ("dataset", "path")
 
@@ -105,13 +108,18 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
     Raises:
         SpecError: with everything that is wrong.
     """
-    problems = check(layered, experiment_schema())
-    sound = Sound(layered.data, frozenset(problem.key for problem in problems))
     dataset = protocol = prompts = None
+    problems, sound = _checked(layered)
+    refused: list[Problem] = []
+    with _collecting(refused):
+        protocol = _protocol(layered, sound)
+    filled = fill_seats(layered, protocol)
+    if filled is not None:
+        problems, sound = _checked(layered)
+        problems.extend(filled.unused)
+    problems.extend(refused)
     with _collecting(problems):
         dataset = _dataset(layered, readers, sound)
-    with _collecting(problems):
-        protocol = _protocol(layered, sound)
     if protocol is not None:
         problems.extend(unplayable(protocol, _where(layered)))
         problems.extend(agent_problems(layered, protocol, sound))
@@ -125,8 +133,14 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
         place = replace(place, is_own=place.is_own and _shows_dataset(layered))
         problems.extend(column_problems(dataset, prompts, place))
     if problems or dataset is None or protocol is None or prompts is None:
-        raise SpecError(problems)
+        raise SpecError(problems if filled is None else filled.as_written(problems))
     return _complete(Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset), layered, readers)
+
+
+def _checked(layered: Layered) -> tuple[list[Problem], Sound]:
+    """What the schema finds wrong, and the rest."""
+    problems = check(layered, experiment_schema())
+    return problems, Sound(layered.data, frozenset(problem.key for problem in problems))
 
 
 @contextmanager
@@ -194,6 +208,10 @@ def _dataset(layered: Layered, readers: Readers, sound: Sound) -> Dataset | None
 
 def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings, seed: int) -> Dataset:
     path = _dataset_file(layered, settings.path)
+    if path is None and not settings.path.startswith(HUB):
+        hint = _near(layered, _DATASET, settings.path, builtin.is_file)
+        message = f"no file {settings.path!r} beside the spec, nor among the built-in ones{hint}"
+        raise SpecError([Problem(layered.place(_DATASET), "dataset.path", message)])
     try:
         return readers.dataset(settings, path, seed, _where(layered))
     except SpecError as error:
@@ -207,6 +225,18 @@ def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings,
 def _dataset_file(layered: Layered, named: str) -> Path | None:
     """The file of a dataset; None where there is none, or it is on the Hub."""
     return None if named.startswith(HUB) else builtin.find(named, layered.folder(_DATASET))
+
+
+def _near(layered: Layered, at: KeyPath, named: str, is_meant: Callable[[Path], bool]) -> str:
+    """The next step where a file or folder is not there: a like name beside it, if that may be told."""
+    folder = layered.folder(at) / Path(named).parent
+    hint = "; a path is relative to the folder of the file that says it"
+    try:
+        if not layered.shows(at, folder):
+            return hint
+        return did_you_mean_file(Path(named).name, [path.name for path in folder.iterdir() if is_meant(path)]) or hint
+    except (OSError, ValueError):  # no folder of this name can be
+        return hint
 
 
 def _shows_dataset(layered: Layered) -> bool:
@@ -248,7 +278,9 @@ def _prompts(layered: Layered, protocol: Protocol | None, dataset: Dataset | Non
         return None
     folder = builtin.find(name, layered.folder(("prompts",)))
     if folder is None or not builtin.is_folder(folder):
-        raise SpecError([Problem(place, "prompts", f"no folder {name!r} beside the spec, nor among the built-in ones")])
+        hint = _near(layered, ("prompts",), name, builtin.is_folder)
+        message = f"no folder {name!r} beside the spec, nor among the built-in ones{hint}"
+        raise SpecError([Problem(place, "prompts", message)])
     if protocol is None:
         return None
     shows = partial(layered.shows, ("prompts",))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
-from runner.documents.editors import for_editors, one_of
-from runner.documents.fields import option, schema
+from runner.documents.editors import for_editors, one_of, or_null
+from runner.documents.fields import option, removable_keys, schema
 from runner.models.layers.budget import BudgetSettings
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
@@ -29,6 +29,16 @@ MAX_SWEEP_POINTS = 1000
 LONGEST_RUN_ID = 120
 RUN_ID_PATTERN = f"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_RUN_ID - 1}}}$"
 """The form of a run's id: it is the name of a folder, and longer than the name that it begins with."""
+
+
+_SWEPT: dict[str, Any] = {
+    "propertyNames": {"pattern": "^[^=+~][^=]*$"},
+    "additionalProperties": {"type": "array", "minItems": 1},
+}
+"""Dotted keys, each with a list."""
+
+DEFAULT_AGENT = "_default"
+"""The entry of `agents` whose settings every seat has that the spec does not give itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +139,8 @@ class Experiment:
         propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
     )
     agents: Mapping[str, AgentSettings] = option(
-        "The agents of the protocol.", example={"verifier": {"model": "small"}}
+        "The agents of the protocol. `_default` fills the seats, and the keys of a seat, that are not given here.",
+        example={"verifier": {"model": "small"}},
     )
     decision_format: DecisionFormat = option("How a verifier writes a decision.", factory=DecisionFormat)
     retry: Retry = option("What to do about each class of failure.", factory=Retry)
@@ -149,12 +160,16 @@ class Experiment:
         default=None,
         example={"method": "expert_iteration", "trainers": {"strong": {"backend": "files"}}},
     )
-    sweep: Mapping[str, tuple[Any, ...]] = option(
-        "Dotted keys, each with a list of values; every combination is a run of its own.",
+    sweep: Mapping[str, tuple[Any, ...] | Mapping[str, tuple[Any, ...]]] | tuple[Mapping[str, Any], ...] = option(
+        "Dotted keys, each with a list of values; every combination is a run of its own. Under `zip`: keys whose lists "
+        "have one length and advance together. Or a list of points, each a mapping of dotted keys to values.",
         factory=dict,
         example={"agents.verifier.model": ["small", "strong"]},
-        propertyNames={"pattern": "^[^=+~][^=]*$"},
-        additionalProperties={"type": "array", "minItems": 1},
+        type=["object", "array"],
+        properties={"zip": {"type": "object", "minProperties": 1, **_SWEPT}},
+        minItems=1,
+        items={"type": "object", "minProperties": 1, "propertyNames": _SWEPT["propertyNames"]},
+        **_SWEPT,
     )
     max_sweep_points: int = option("More combinations than this are an error.", default=MAX_SWEEP_POINTS, minimum=1)
 
@@ -173,6 +188,12 @@ def experiment_schema() -> dict[str, Any]:
     return result
 
 
+def removable_spec_keys() -> frozenset[tuple[str, ...]]:
+    """The keys that null takes away: named entries, and parameters, whose defaults are the protocol's own."""
+    parameters = {("protocol", field_.name) for field_ in fields(Parameters) if field_.default is not None}
+    return removable_keys(Experiment) | parameters
+
+
 def editor_schema() -> dict[str, Any]:
     """The schema for editors, of a file as it is written: the bases that it extends may hold what it leaves out."""
     result = for_editors(experiment_schema(), "base/offline.yaml")
@@ -180,4 +201,7 @@ def editor_schema() -> dict[str, Any]:
     use = section["properties"].pop("use")
     named = {"description": use["description"], **one_of(builtin_names(), r"\.ya?ml$"), "examples": use["examples"]}
     section["properties"] = {"use": named, **section["properties"]}
+    for at in removable_spec_keys():
+        if at[0] == "protocol":
+            section["properties"][at[1]] = or_null(section["properties"][at[1]])
     return result

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from runner import builtin
+from runner.datasets.typed import CSV, JSON, PARQUET
 from runner.documents.check import check
 from runner.documents.layered import Layered
 from runner.documents.layers import load_layers
 from runner.documents.overrides import Override
+from runner.documents.renames import SWEEP
 from runner.errors import Place, Problem, SpecError
+from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.spec.assemble import Readers, Spec, assemble
-from runner.spec.experiment import MAX_SWEEP_POINTS, RENAMED_KEYS, SAVED_SPEC, experiment_schema
-from runner.text import did_you_mean_file
+from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC, experiment_schema, removable_spec_keys
+from runner.spec.sweep import Sweep
+from runner.text import comma_join, did_you_mean_file
 
 __all__ = ["Spec", "load_spec", "load_specs"]
+
+_SHOWN = 5
+_PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
+"""Keys that a protocol file has, and no spec."""
+
+_PROTOCOL_ALSO = {"name", "description", "agents"}
+"""Keys that both have."""
 
 
 SpecSource = str | Path | Mapping[str, Any]
@@ -114,17 +123,18 @@ def _load(found: Path, source: SpecSource, overrides: Overrides, *, saved: bool)
     path = None if isinstance(source, Mapping) else found.absolute()
     layered = _layers(found, source, given)
     readers = Readers(saved=saved)
-    _check_size(layered)
-    points = list(_points(layered))
+    sweep = Sweep(layered)
+    sweep.check_size()
     overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in given)
-    if not points:
-        return [replace(assemble(layered, readers), path=path, overridden=overridden)]
-    problems = [problem for problem in check(layered, experiment_schema()) if problem.key.startswith("sweep")]
+    problems = []
+    if layered.data.get(SWEEP):
+        problems = [problem for problem in check(layered, experiment_schema()) if problem.key.startswith(SWEEP)]
+        problems.extend(sweep.problems())
     specs = []
-    for point in points:
+    for point in sweep.points() if sweep.size else [None]:
         try:
-            swept = _layers(found, source, [*given, Override("sweep={}"), *point])
-            values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point}
+            swept = layered if point is None else _layers(found, source, [*given, Override(f"{SWEEP}={{}}"), *point])
+            values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             specs.append(replace(assemble(swept, readers), point=values, path=path, overridden=overridden))
         except SpecError as error:
             problems.extend(error.problems)
@@ -140,8 +150,11 @@ def _found(path: str | Path, also: Sequence[str]) -> Path:
         SpecError: there is none; with the nearest name.
     """
     found = builtin.find(str(path), Path())
-    if found is not None and builtin.is_file(found):
+    if found is not None and builtin.is_file(found) and _other_kind(found, found) is None:
         return found
+    taken_for = _other_kind(Path(path), found)
+    if taken_for is not None:
+        raise SpecError([Problem(Place(str(path)), "", taken_for, taken_for)])
     beside = Path(path).parent
     there = [
         p.name
@@ -153,6 +166,22 @@ def _found(path: str | Path, also: Sequence[str]) -> Path:
     raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
 
 
+def _other_kind(path: Path, found: Path | None) -> str | None:
+    """What a name or a file is that is no spec, and how a spec names it."""
+    suffix = path.suffix.lower()
+    if suffix in (*JSON, *CSV, *PARQUET) and suffix != ".json":
+        return f"a dataset, not a spec; name it in a spec: dataset: {{path: {path}}}"
+    if suffix == TEMPLATE:
+        return f"a prompt template, not a spec; name its folder in a spec: prompts: {path.parent}"
+    if found is None or not builtin.is_folder(found):
+        return None
+    if any(found.glob(f"*{TEMPLATE}")):
+        return f"a folder of prompt templates, not a spec; name it in a spec: prompts: {path}"
+    specs = sorted(file.name for file in found.glob("*.yaml"))
+    there = f"give a file of it: {comma_join(specs[:_SHOWN])}" if specs else "give a .yaml file, or the folder of a run"
+    return f"a folder, not a spec; {there}"
+
+
 def _layers(found: Path, source: SpecSource, overrides: Sequence[Override]) -> Layered:
     """The spec's file with all it extends and all overrides.
 
@@ -161,35 +190,20 @@ def _layers(found: Path, source: SpecSource, overrides: Sequence[Override]) -> L
     """
     keys = experiment_schema()["properties"]
     written = source if isinstance(source, Mapping) else None
-    layered = load_layers(found, _shown(source), overrides, builtin.find, RENAMED_KEYS, keys=keys, written=written)
+    layered = load_layers(
+        found,
+        _shown(source),
+        overrides,
+        builtin.find,
+        RENAMED_KEYS,
+        keys=keys,
+        removable=removable_spec_keys(),
+        written=written,
+    )
+    if _PROTOCOL_KEYS & layered.data.keys() and not layered.data.keys() & keys.keys() - _PROTOCOL_ALSO:
+        shown = _shown(source)
+        message = f"a protocol file, not a spec; name it in a spec: protocol: {{use: {shown}}}"
+        raise SpecError([Problem(Place(shown), "", message, "a protocol file, not a spec")])
     if layered.problems:
         raise SpecError(layered.problems)
     return layered
-
-
-def _swept(layered: Layered) -> dict[str, list[Any]]:
-    """The keys that are swept over, each with its values; none where the sweep is broken."""
-    sweep = layered.data.get("sweep")
-    sound = isinstance(sweep, dict) and all(isinstance(values, list) and values for values in sweep.values())
-    return cast("dict[str, list[Any]]", sweep) if sound else {}
-
-
-def _check_size(layered: Layered) -> None:
-    """See that a sweep has not more points than it may, before any of them is made.
-
-    Raises:
-        SpecError: it has.
-    """
-    size, most = math.prod(map(len, _swept(layered).values())), layered.data.get("max_sweep_points", MAX_SWEEP_POINTS)
-    if isinstance(most, int) and size > most:
-        message = f"{size:,} combinations are more than max_sweep_points ({most:,}); sweep over fewer, or set it higher"
-        raise SpecError([Problem(layered.place(("sweep",)), "sweep", message)])
-
-
-def _points(layered: Layered) -> Iterator[list[Override]]:
-    columns = [
-        [Override(f"{key}=...", layered.place(("sweep", key, index)), (value,)) for index, value in enumerate(values)]
-        for key, values in _swept(layered).items()
-    ]
-    if columns:
-        yield from map(list, product(*columns))

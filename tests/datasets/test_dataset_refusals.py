@@ -39,7 +39,10 @@ def test_a_row_without_an_id_is_named_by_its_number(tmp_path: Path, row_id: str 
 
 def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:
     rows = [{**A, "id": f"d{i}"} for i in range(8)] * 2
-    assert refusal(tmp_path, jsonl(*rows)) == "dataset.path: ids that stand twice: d0, d1, d2, d3, d4 and 3 more"
+    assert (
+        refusal(tmp_path, jsonl(*rows))
+        == "dataset.path: ids that stand twice: d0, d1, d2, d3, d4 and 3 more; give each row an id of its own"
+    )
 
 
 def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path: Path) -> None:

@@ -28,10 +28,13 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "first"),
     [
-        ("a: 1\na: 2\n", "a.yaml:2:1: a: the key is given twice"),
-        ("a: {b: 1, b: 2}\n", "a.yaml:1:11: a.b: the key is given twice"),
-        ("{a: 1, 'a': 2}\n", "a.yaml:1:8: a: the key is given twice"),
-        ("l:\n- {b: 1, b: 2}\n", "a.yaml:2:10: l.0.b: the key is given twice"),
+        ("a: 1\na: 2\n", "a.yaml:2:1: a: the key is given twice; it stands in line 1 already, leave one out"),
+        ("a: {b: 1, b: 2}\n", "a.yaml:1:11: a.b: the key is given twice; it stands in line 1 already, leave one out"),
+        ("{a: 1, 'a': 2}\n", "a.yaml:1:8: a: the key is given twice; it stands in line 1 already, leave one out"),
+        (
+            "l:\n- {b: 1, b: 2}\n",
+            "a.yaml:2:10: l.0.b: the key is given twice; it stands in line 2 already, leave one out",
+        ),
         ("x: !!binary aGk=\n", "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed"),
         (
             "x: !!python/object/apply:os.system [ls]\n",
@@ -52,19 +55,34 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("{a: " * 50_000, "a.yaml:1:97: nested deeper than 24 levels"),
         ("\n".join(f"k{i}: 1" for i in range(26_000)), "a.yaml:25000:1: more than 50000 nodes"),
         ("a: 1\nb: é\n".encode("latin-1"), "a.yaml:2:4: not UTF-8 (byte 0xe9); save the file as UTF-8"),
-        ("a: 1\n".encode("utf-16"), "a.yaml:1:1: not UTF-8 (byte 0xff); save the file as UTF-8"),
+        ("a: 1\n".encode("utf-16"), "a.yaml:1:1: the file is UTF-16; save it as UTF-8"),
         (
             "a: 1\n".encode("utf-16-le"),
-            "a.yaml:1:1: not valid YAML: unacceptable character #x0000: control characters are not allowed",
+            "a.yaml:1:1: the file is UTF-16; save it as UTF-8",
         ),
         ("", "a.yaml:1:1: the file is empty; `nip-run schema` lists the keys"),
         ("# only a comment\n\n", "a.yaml:1:1: the file is empty; `nip-run schema` lists the keys"),
-        ("- a\n", "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a list"),
-        ("just text\n", "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value"),
-        ("---\n", "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value"),
+        (
+            "- a\n",
+            "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a list; `nip-run schema` lists the keys",
+        ),
+        (
+            "just text\n",
+            (
+                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value; "
+                "`nip-run schema` lists the keys"
+            ),
+        ),
+        (
+            "---\n",
+            (
+                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value; "
+                "`nip-run schema` lists the keys"
+            ),
+        ),
         ("a: 1\n---\nb: 2\n", "a.yaml:2:1: a second document starts here; one file holds one document"),
-        ("a:\n\tb: 1\n", "a.yaml:2:1: not valid YAML: found character that cannot start any token"),
-        ("a: [1,\n", "a.yaml:2:1: not valid YAML: did not find expected node content"),
+        ("a:\n\tb: 1\n", "a.yaml:2:1: a tab in the indentation; indent with blanks, two for each level"),
+        ("a: [1,\n", "a.yaml:1:4: the [ that opens here is not closed; add ] where it ends"),
         ("on: 1\n", "a.yaml:1:1: on: a key must be text, YAML reads this one as bool; put it in quotes"),
         ("a:\n  1: x\n", "a.yaml:2:3: a.1: a key must be text, YAML reads this one as int; put it in quotes"),
         ("~: 1\n", "a.yaml:1:1: ~: a key must be text, YAML reads this one as null; put it in quotes"),
@@ -168,7 +186,9 @@ def test_a_base_is_looked_up_beside_the_file_that_names_it(tmp_path: Path) -> No
 def test_a_cycle_of_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "b.yaml", "extends: a.yaml\n")
     (message,) = refused(tmp_path, "n: 1\nextends: b.yaml\n")
-    assert message.endswith("b.yaml:1:1: extends: 'a.yaml' extends itself, by way of this file")
+    assert message.endswith(
+        "b.yaml:1:1: extends: 'a.yaml' extends itself, by way of this file; take one of the two `extends` out"
+    )
     assert "extends itself" in refused(tmp_path, "extends: a.yaml\n")[0]
 
 

@@ -181,7 +181,7 @@ def complaints(data: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "(root): missing key: name"),
+        ({}, "(root): missing key: name; add name: oak"),
         ({"name": "a", "leafs": []}, "leafs: unknown key; did you mean 'leaves'?"),
         (
             {"name": "a", "qqq": 1},
@@ -190,9 +190,15 @@ def complaints(data: dict[str, Any]) -> list[str]:
         ({"name": 3}, "name: text belongs here, not 3; if you mean a text, put it in quotes"),
         ({"name": False}, "name: text belongs here, not false; if you mean a text, put it in quotes"),
         ({"name": None}, "name: text belongs here, not nothing; if you mean a text, put it in quotes"),
-        ({"name": ""}, "name: must not be empty"),
-        ({"name": "a", "leaves": {}}, "leaves: a list belongs here, not a mapping (KEY: VALUE lines)"),
-        ({"name": "a", "leaves": [{"size": "big"}]}, "leaves.0.size: a number belongs here, not 'big'"),
+        ({"name": ""}, "name: must not be empty; for example name: oak"),
+        (
+            {"name": "a", "leaves": {}},
+            "leaves: a list belongs here, not a mapping (KEY: VALUE lines); for example leaves: [{size: 2.0}]",
+        ),
+        (
+            {"name": "a", "leaves": [{"size": "big"}]},
+            "leaves.0.size: a number belongs here, not 'big'; for example size: 1.0",
+        ),
         ({"name": "a", "leaves": [{"size": -1}]}, "leaves.0.size: -1 is too small; at least 0"),
         ({"name": "a", "by_name": {"x": {"sise": 1}}}, "by_name.x.sise: unknown key; did you mean 'size'?"),
         ({"name": "a", "top": {"kind": "gren"}}, "top.kind: 'gren' is none of green, red; did you mean 'green'?"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runner import builtin
+from runner.cli.problems import error_lines
 from runner.documents.layers import load_layers
 from runner.documents.own_tree import OwnTree
 from runner.errors import Problem, SpecError
@@ -301,3 +302,31 @@ def test_the_nearer_of_the_current_folder_and_the_checkout_counts(tmp_path: Path
         assert OwnTree.of(spec).root == (tmp_path / "a" / "b").resolve()
     with chdir(tmp_path):
         assert OwnTree.of(spec).root == (tmp_path / "a").resolve()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"extends": "../private/secrt.yaml"},
+        {"dataset": {"path": "../private/secrt.jsonl"}},
+        {"prompts": "../private/secrts"},
+    ],
+    ids=str,
+)
+def test_no_name_of_a_file_elsewhere_is_a_hint(elsewhere: Path, changes: dict[str, Any]) -> None:
+    for name in ("secret.yaml", "secret.jsonl"):
+        elsewhere.with_name(name).write_text("")
+    elsewhere.with_name("secrets").mkdir()
+    told = "\n".join(map(str, problems(foreign_spec(elsewhere.parent.with_name("project"), **changes))))
+    assert "secret" not in told
+    assert "relative to the folder of the file that says it" in told
+
+
+def test_the_line_of_a_file_elsewhere_is_not_shown(elsewhere: Path) -> None:
+    elsewhere.write_text(f"seed: 1 # {SECRET}\nrolouts: 1 # {SECRET}\n")
+    spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml", seed=None)
+    found = problems(spec)
+    assert all(problem.place.source is None for problem in found)
+    assert SECRET not in "\n".join(line for problem in found for line in error_lines(SpecError([problem])))
+    with chdir(elsewhere.parent.parent):
+        assert any(problem.place.source == f"rolouts: 1 # {SECRET}" for problem in problems(spec))

@@ -97,7 +97,7 @@ def test_a_misspelt_spec_gets_the_nearest_one(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_spec(tmp_path: Path) -> None:
-    assert "no such spec file" in problems(tmp_path)[0]
+    assert "a folder, not a spec; give a .yaml file" in problems(tmp_path)[0]
 
 
 # What is wrong, and where
@@ -106,41 +106,45 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "messages"),
     [
-        ("name: tiny", "nam: tiny", ["spec.yaml:1:1: (root): missing key: name",
+        ("name: tiny", "nam: tiny", ["spec.yaml:1:1: (root): missing key: name; add name: nip-code-validation",
                                      "spec.yaml:1:1: nam: unknown key; did you mean 'name'?"]),
-        ("name: tiny", "name: [tiny]", ["spec.yaml:1:1: name: text belongs here, not a list"]),
+        ("name: tiny", "name: [tiny]", [
+            "spec.yaml:1:1: name: text belongs here, not a list; for example name: nip-code-validation"]),
         ("use: nip", "use: debat", [
             "spec.yaml:3:12: protocol.use: no protocol 'debat'; did you mean 'debate'?; or give a .yaml file"]),
         ("use: nip", "use: nip, max_message_round: 3", [
             "spec.yaml:3:22: protocol.max_message_round: unknown key; did you mean 'max_message_rounds'?"]),
         ("use: nip", "use: nip, max_message_rounds: '3'", [
-            "spec.yaml:3:22: protocol.max_message_rounds: a whole number belongs here, not '3'"]),
+            ("spec.yaml:3:22: protocol.max_message_rounds: a whole number belongs here, not '3'; "
+             "for example max_message_rounds: 8")]),
         ("use: nip", "use: nip, sequential: true", [
             "spec.yaml:3:22: protocol.sequential: nip fixes sequential at False; leave it out"]),
         ("use: nip", "use: nip, min_message_rounds: 9", [
             "spec.yaml:3:22: protocol.min_message_rounds: 9 is more than max_message_rounds (8)"]),
         ("use: nip", "use: nip, force_guess: two", [
-            "spec.yaml:3:22: protocol.force_guess: 'two' is none of zero, one, y"]),
+            "spec.yaml:3:22: protocol.force_guess: 'two' is none of zero, one, y; write one of them"]),
         ("path: data.jsonl", "path: dota.jsonl", [
-            "spec.yaml:2:11: dataset.path: no file 'dota.jsonl' beside the spec, nor among the built-in ones"]),
+            ("spec.yaml:2:11: dataset.path: no file 'dota.jsonl' beside the spec, nor among the built-in ones; "
+            "did you mean 'data.jsonl'?")]),
         ("m: {provider: dummy}", "m: {provider: dumy}", [
             "spec.yaml:6:7: models.m.provider: 'dumy' is none of openai, dummy, replay; did you mean 'dummy'?"]),
         ("m: {provider: dummy}", "m: {provider: openai}", [
-            "spec.yaml:6:3: models.m: missing key: model (the name the server knows)"]),
+            "spec.yaml:6:3: models.m: missing key: model (the name the server knows); add models.m.model"]),
         ("m: {provider: dummy}", "m: {}", [
-            "spec.yaml:6:3: models.m: missing key: model (the name the server knows)"]),
+            "spec.yaml:6:3: models.m: missing key: model (the name the server knows); add models.m.model"]),
         ("m: {provider: dummy}", "m: {model: x, max_tokens: 1, max_completion_tokens: 1}", [
-            "spec.yaml:6:17: models.m.max_tokens: set max_tokens or max_completion_tokens, not both"]),
+            "spec.yaml:6:17: models.m.max_tokens: max_tokens and max_completion_tokens are one limit; leave one out"]),
         ("m: {provider: dummy}", "m: {model: x, top_logprobs: 5}", [
-            "spec.yaml:6:17: models.m.top_logprobs: top_logprobs needs logprobs: true"]),
+            "spec.yaml:6:17: models.m.top_logprobs: top_logprobs needs logprobs: true; add it"]),
         ("m: {provider: dummy}", "m: {model: x, logprobs: true, top_logprobs: 21}", [
             "spec.yaml:6:33: models.m.top_logprobs: 21 is too large; at most 20"]),
         ("m: {provider: dummy}", "m: {provider: replay}", [
-            "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay)"]),
+            "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay); add models.m.run"]),
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
-            "spec.yaml:6:25: models.m.run: no run folder 'gone'"]),
+            "spec.yaml:6:25: models.m.run: no run folder 'gone'; `nip-run runs` lists those there are"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: 'https://me@evil.example'}", [
-            "spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form ^https?://[^@\\s]+$"]),
+            ("spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form ^https?://[^@\\s]+$; "
+             'for example base_url: "http://127.0.0.1:8000/v1"')]),
         ("m: {provider: dummy}", "m: {provider: dummy, temperature: -1}", [
             "spec.yaml:6:24: models.m.temperature: -1 is too small; at least 0"]),
         ("m: {provider: dummy}", "m: {provider: dummy, temperature: .nan}", None),
@@ -148,12 +152,14 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("prover: {model: m}", "prover: {model: mm}", [
             "spec.yaml:8:12: agents.prover.model: no model group 'mm'; did you mean 'm'?"]),
         ("prover: {model: m}", "provr: {model: m}", [
-            "spec.yaml:7:1: agents: nip has a seat that nobody fills: prover",
+            "spec.yaml:7:1: agents: nip has a seat without an agent: prover; add agents.prover",
             "spec.yaml:8:3: agents.provr: nip has no such agent; did you mean 'prover'?"]),
         ("prover: {model: m}", "prover: 3", [
-            "spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3"]),
+            ("spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "
+             "its keys are model, max_response_words, freeze")]),
         ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
-            "spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones"]),
+            ("spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones; "
+            "a path is relative to the folder of the file that says it")]),
         ("name: tiny", "name: tiny\nfine_tune: {agents: [verifier, provr]}", [
             "spec.yaml:2:32: fine_tune.agents: nip has no agent 'provr'; did you mean 'prover'?"]),
         ("name: tiny", """name: tiny
@@ -254,7 +260,7 @@ def test_a_sweep_wins_over_an_override_of_the_same_key(spec: Path) -> None:
 def test_a_mistake_in_a_swept_value_is_said_at_the_value(spec: Path) -> None:
     spec.write_text(SPEC + "sweep:\n  seed: [0, x]\n  agents.prover.model:\n  - m\n  - n\n")
     assert problems(spec) == [
-        "spec.yaml:11:13: seed: a whole number belongs here, not 'x'",
+        "spec.yaml:11:13: seed: a whole number belongs here, not 'x'; for example seed: 0",
         "spec.yaml:14:5: agents.prover.model: no model group 'n'; there are m",
     ]
 

@@ -39,7 +39,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
             "all agents are frozen",
         ),
         ({"models": {"p": {"provider": "openai", "model": "m"}}}, "so no server knows its models"),
-        ({"training": {"method": "malt"}}, "malt compares answers to one step: 2 or more"),
+        ({"training": {"method": "malt"}}, "malt compares answers to one step; set it to 2 or more"),
         ({"rollouts": {"num_responses_per_timestep": 2}}, "expert_iteration plays single games"),
         (malt(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
         ({"training": {"datapoints_per_iteration": 13}}, "13 is more than the 12 datapoints"),

@@ -29,11 +29,13 @@ def model_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterator[P
             continue
         traits = PROVIDERS[settings.get("provider", DEFAULT_PROVIDER)]
         if traits.needs_model and layered.data["models"][name].get("model") is None:
-            yield _of_group(layered, name)("missing key: model (the name the server knows)")
+            yield _of_group(layered, name)(f"missing key: model (the name the server knows); add models.{name}.model")
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
-            yield _of_group(layered, name, "max_tokens")("set max_tokens or max_completion_tokens, not both")
+            yield _of_group(layered, name, "max_tokens")(
+                "max_tokens and max_completion_tokens are one limit; leave one out"
+            )
         if settings.get("top_logprobs") is not None and not settings.get("logprobs"):
-            yield _of_group(layered, name, "top_logprobs")("top_logprobs needs logprobs: true")
+            yield _of_group(layered, name, "top_logprobs")("top_logprobs needs logprobs: true; add it")
         yield from _sharing_problems(layered, name, settings)
         yield from _server_problems(layered, name, settings)
         if not saved:
@@ -74,9 +76,9 @@ def _extra_problems(layered: Layered, name: str, settings: Mapping[str, Any]) ->
 def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     run = settings.get("run")
     if run is None:
-        yield _of_group(layered, name)("missing key: run (the folder of the run to replay)")
+        yield _of_group(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
     elif not is_folder(replay_folder(layered, name)):
-        yield _of_group(layered, name, "run")(f"no run folder {run!r}")
+        yield _of_group(layered, name, "run")(f"no run folder {run!r}; `nip-run runs` lists those there are")
     elif not _can_be_read(replay_folder(layered, name) / JOURNAL):
         message = f"{run!r} has no {JOURNAL} that can be read; give the folder of a run of games"
         yield _of_group(layered, name, "run")(message)

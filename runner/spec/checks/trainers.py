@@ -25,7 +25,11 @@ def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
     for group, agents in users.items():
         yield from _untrained_problems(experiment, group, agents, at)
     if all(agent.freeze for agent in experiment.agents.values()):
-        yield Problem(at("training"), "training", "all agents are frozen, so there is nothing to train")
+        yield Problem(
+            at("training"),
+            "training",
+            "all agents are frozen, so there is nothing to train; set agents.NAME.freeze: false for one",
+        )
     for group, trainer in training.trainers.items():
         key = f"training.trainers.{group}"
         if group in experiment.models:
@@ -35,7 +39,11 @@ def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
             yield from _required_problems(trainer, key, at)
             yield from _unread_problems(trainer, training.method, key, at)
         else:
-            yield Problem(at(key), key, f"no model group {group!r}{did_you_mean(group, experiment.models)}")
+            yield Problem(
+                at(key),
+                key,
+                f"no model group {group!r}{did_you_mean(group, experiment.models) or '; leave the trainer out'}",
+            )
 
 
 def _untrained_problems(experiment: Experiment, group: str, agents: Sequence[str], at: PlaceOf) -> Iterator[Problem]:
@@ -64,13 +72,17 @@ def _group_problems(
     if all(experiment.agents[name].freeze for name in agents):
         yield Problem(at(key), key, "no trained agent uses this model group; leave the trainer out")
     if experiment.models[group].traits.needs_run:
-        yield Problem(at(key), key, "a group that replays a run cannot be trained")
+        yield Problem(at(key), key, "a group that replays a run cannot be trained; leave the trainer out")
 
 
 def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str, at: PlaceOf) -> Iterator[Problem]:
     """A backend whose models the group's server does not make, or does not know."""
     if trainer.traits.trains_at_server and not model.traits.trains:
-        yield Problem(at(key), f"{key}.backend", f"the group's provider is {model.provider}; it has no fine-tuning")
+        yield Problem(
+            at(key),
+            f"{key}.backend",
+            f"the group's provider is {model.provider}; it has no fine-tuning; take another backend",
+        )
     if trainer.traits.names_only and model.traits.remote:
         yield Problem(
             at(key),
@@ -90,7 +102,7 @@ def _required_problems(trainer: TrainerSettings, key: str, at: PlaceOf) -> Itera
     """Keys that the backend needs, and what is wrong with them."""
     for name in sorted(trainer.traits.requires):
         if getattr(trainer, name) is None:
-            yield Problem(at(key), f"{key}.{name}", f"`backend: {trainer.backend}` needs it")
+            yield Problem(at(key), f"{key}.{name}", f"`backend: {trainer.backend}` needs it; add it")
     for wrong in command_problems(trainer.command) if trainer.command is not None else ():
         yield Problem(at(f"{key}.command"), f"{key}.command", wrong)
 

@@ -31,16 +31,20 @@ def training_problems(
     training = experiment.training
     if training is None:
         if experiment.kind == "training":
-            yield Problem(at("kind"), "kind", "a training run needs a section `training`")
+            yield Problem(
+                at("kind"),
+                "kind",
+                "a training run needs a section `training`; add training.method and training.trainers",
+            )
         return
     if experiment.kind != "training":
-        yield Problem(at("training"), "training", "this is for `kind: training`")
+        yield Problem(at("training"), "training", "this is for `kind: training`; set it, or leave the section out")
     yield from _method_problems(experiment, protocol, at)
     yield from trainer_problems(experiment, at)
     asked, there = training.datapoints_per_iteration, len(dataset.datapoints)
     if asked is not None and asked > there:
         key = "training.datapoints_per_iteration"
-        yield Problem(at(key), key, f"{asked} is more than the {there} datapoints there are")
+        yield Problem(at(key), key, f"{asked} is more than the {there} datapoints there are; lower it")
     for problem in _split_problems(experiment, dataset, test, at):
         yield problem if names_datapoints else replace(problem, place=replace(problem.place, is_own=False))
 
@@ -52,16 +56,16 @@ def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) ->
     key = "rollouts.num_responses_per_timestep"
     if training.method == "malt":
         if trees is None or trees < 2:
-            yield Problem(at("training.method"), key, "malt compares answers to one step: 2 or more")
+            yield Problem(at("training.method"), key, "malt compares answers to one step; set it to 2 or more")
         if training.guess_replacement.proportion:
             name = "training.guess_replacement.proportion"
-            yield Problem(at(name), name, "malt replaces no guesses; this is for expert_iteration")
+            yield Problem(at(name), name, "malt replaces no guesses, this is for expert_iteration; leave it out")
         for changed_key in changed(training.selection):
             name = f"training.selection.{changed_key}"
-            yield Problem(at(name), name, "malt selects no rollouts; this is for expert_iteration; leave it out")
+            yield Problem(at(name), name, "malt selects no rollouts, this is for expert_iteration; leave it out")
         return
     if trees is not None:
-        yield Problem(at(key), key, "expert_iteration plays single games; trees are for malt")
+        yield Problem(at(key), key, "expert_iteration plays single games, trees are for malt; leave it out")
     selection = training.selection
     drawn_once = selection.method == "weighted_sampling" and not selection.replacement
     if drawn_once and selection.sample_size_factor > 1:

@@ -1,0 +1,375 @@
+"""Mistakes of a first user, as a table: what is wrong in the files, and what is said, where, with which next step.
+
+Each row is a file that `check` is given. It ends with exit code 2, one problem at the place, the source line with a
+caret below the column, and a next step; `--json` says the same as an object.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli.main import main
+
+SPEC = """\
+name: mine
+dataset: {path: data.csv}
+protocol:
+  use: nip
+  max_message_rounds: 4
+prompts: prompts
+models:
+  strong: {provider: dummy}
+  weak: {provider: dummy}
+agents:
+  prover: {model: strong}
+  verifier: {model: weak}
+"""
+
+DATA = "id,label,question,solution\na,1,Is 2 even?,yes\nb,0,Is 3 even?,yes\n"
+
+PROMPTS = {
+    "prover": "Argue: {{ question }}\n",
+    "verifier": "Judge: {{ question }}\n{{ solution }}\n",
+    "verifier.last_round": "Decide.\n",
+}
+
+TRAINING = """\
+kind: training
+training:
+  method: expert_iteration
+  test: {scheme: none}
+  trainers:
+    strong: {backend: dummy}
+    weak: {backend: dummy}
+"""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What is changed in the files, and what is to be said of it."""
+
+    change: tuple[str, str] | str | None
+    """Of the spec: what stands there and what does then, or lines at its end."""
+    place: str
+    """FILE:LINE:COLUMN, or the beginning of an override's."""
+    says: str
+    step: str
+    """A part of the next step."""
+    words: Sequence[str] = ()
+    """Words of the command line after the file."""
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    spec: str = "spec.yaml"
+    quotes: bool = True
+    """Whether the line stands below the message."""
+    problems: int = 1
+
+
+MISTAKES: dict[str, Mistake] = {
+    # YAML
+    "a tab": Mistake(("  use: nip", "\tuse: nip"), "spec.yaml:4:1", "a tab in the indentation", "blanks"),
+    "an indentation that fits nothing": Mistake(
+        ("  max_message", " max_message"), "spec.yaml:5:2", "the indentation (1) is that of no line above",
+        "line 4 has 2"),
+    "a key below the wrong one": Mistake(
+        ("prompts: prompts", "  seed: 3\nprompts: prompts"), "spec.yaml:6:3", "unknown key",
+        "known are max_message_rounds"),
+    "a value above deeper lines": Mistake(
+        ("name: mine", "name: mine\n  seed: 3"), "spec.yaml:2:3", "indented deeper (2) than line 1 (0)",
+        "the same indentation"),
+    "a colon in a value": Mistake(
+        ("name: mine", "name: mine\ndescription: a first try: nip"), "spec.yaml:2:25", "a second colon",
+        'description: "a first try: nip"'),
+    "no blank after a colon": Mistake(
+        ("prompts: prompts", "prompts:prompts"), "spec.yaml:6:1", "no ': ' after the key",
+        "put a blank after the colon"),
+    "a quote that is not closed": Mistake(
+        ("name: mine", 'name: "mine'), "spec.yaml:1:7", "the quote that opens here is not closed", 'add "'),
+    "a quote that another one closes": Mistake(
+        ("name: mine", 'name: "mine\nbenchmark: "b"'), "spec.yaml:1:7", "is closed only in line 2", 'add "'),
+    "an apostrophe in single quotes": Mistake(
+        ("name: mine", "name: mine\ndescription: 'it's me'"), "spec.yaml:2:18", "text after the closing quote", "''"),
+    "a bracket that is not closed": Mistake(
+        ("name: mine", "name: mine\nsweep: {seed: [0, 1}"), "spec.yaml:2:20", "} cannot close the [ of line 2",
+        "write ]"),
+    "a brace that is not closed": Mistake(
+        ("{model: strong}", "{model: strong"), "spec.yaml:11:11", "the { that opens here is not closed", "add }"),
+    "a list in the line of its key": Mistake(
+        ("name: mine", "name: mine\nextends: - a"), "spec.yaml:2:10", "a list item in the line of its key", "[A, B]"),
+    "a backslash in double quotes": Mistake(
+        ("path: data.csv", 'path: "C:\\data.csv"'), "spec.yaml:2:20", "an unknown escape", "\\\\"),
+    "a text that begins with @": Mistake(
+        ("name: mine", "name: mine\ndescription: @home"), "spec.yaml:2:14", "cannot begin with '@'",
+        "put it in quotes"),
+    "a key given twice": Mistake(
+        "seed: 1\nname: other\n", "spec.yaml:14:1", "the key is given twice", "line 1"),
+    "a key that YAML takes for a truth value": Mistake(
+        ("  strong: {provider: dummy}", "  on: {provider: dummy}"), "spec.yaml:8:3", "YAML reads this one as bool",
+        "quotes"),
+    "a Jinja variable in a spec": Mistake(
+        ("name: mine", "name: {{ name }}"), "spec.yaml:1:8", "a key must be text", "quotes"),
+    "an alias": Mistake(
+        ("name: mine", "name: &n mine"), "spec.yaml:1:7", "anchors (&n) are not allowed", "${...}"),
+    "no mapping at all": Mistake(None, "spec.yaml:1:1", "this is a list", "schema", files={"spec.yaml": "- name: x\n"}),
+    "an empty file": Mistake(
+        None, "spec.yaml:1:1", "the file is empty", "schema", files={"spec.yaml": ""}, quotes=False),
+    # Files of other kinds
+    "a Latin-1 file": Mistake(
+        None, "spec.yaml:2:14", "not UTF-8 (byte 0xe9)", "save the file as UTF-8",
+        files={"spec.yaml": "name: x\ndescription: \xe9t\xe9\n".encode("latin-1")}),
+    "a UTF-16 file": Mistake(
+        None, "spec.yaml:1:1", "the file is UTF-16", "save it as UTF-8", files={"spec.yaml": SPEC.encode("utf-16")},
+        quotes=False),
+    "a binary file": Mistake(
+        None, "spec.yaml:1:1", "a binary file", "give a YAML file", files={"spec.yaml": b"\x7fELF\x02\x00\x00\x00" * 9},
+        quotes=False),
+    "a protocol for a spec": Mistake(
+        None, "own.yaml:1:1", "a protocol file, not a spec", "protocol: {use: own.yaml}", spec="own.yaml", quotes=False,
+        files={"own.yaml": "name: own\nextends: debate\nparameters: {max_message_rounds: 3}\n"}),
+    "a dataset for a spec": Mistake(
+        None, "data.csv:1:1", "a dataset, not a spec", "dataset: {path: data.csv}", spec="data.csv", quotes=False),
+    "a template for a spec": Mistake(
+        None, "prompts/prover.jinja:1:1", "a prompt template, not a spec", "prompts: prompts",
+        spec="prompts/prover.jinja", quotes=False),
+    "a folder of prompts for a spec": Mistake(
+        None, "prompts:1:1", "a folder of prompt templates", "prompts: prompts", spec="prompts", quotes=False),
+    "a folder for a spec": Mistake(
+        None, "more:1:1", "a folder, not a spec", "give a file of it: one.yaml", spec="more", quotes=False,
+        files={"more/one.yaml": SPEC}),
+    "a misspelt file": Mistake(
+        None, "spce.yaml:1:1", "no such spec file", "'spec.yaml'", spec="spce.yaml", quotes=False),
+    # Keys and values
+    "a misspelt key": Mistake("rolouts: {concurrency: 3}\n", "spec.yaml:13:1", "unknown key", "'rollouts'"),
+    "a key that is missing": Mistake(
+        ("name: mine\n", ""), "spec.yaml:1:1", "missing key: name", "add name: ", quotes=False),
+    "a text for a number": Mistake(
+        "seed: five\n", "spec.yaml:13:1", "a whole number belongs here, not 'five'", "seed: 0"),
+    "a number for a text": Mistake(("name: mine", "name: 3"), "spec.yaml:1:1", "text belongs here, not 3", "in quotes"),
+    "a value for a mapping": Mistake(
+        ("{model: strong}", "strong"), "spec.yaml:11:3", "a mapping (KEY: VALUE lines) belongs here",
+        "its keys are model"),
+    "a negative number": Mistake(
+        "rollouts: {per_datapoint: -1}\n", "spec.yaml:13:12", "-1 is too small", "at least 1"),
+    "a share above one": Mistake(
+        "fine_tune: {validation_share: 1.5}\n", "spec.yaml:13:13", "1.5 is too large", "less than 1"),
+    "a budget as text": Mistake(
+        "budget: {usd: 5 dollars}\n", "spec.yaml:13:10", "a number belongs here, not '5 dollars'", "usd: "),
+    "a kind that is none": Mistake(
+        "kind: benchmrk\n", "spec.yaml:13:1", "'benchmrk' is none of benchmark, training", "'benchmark'"),
+    "a misspelt fine-tune format": Mistake(
+        "fine_tune: {formats: [opnai]}\n", "spec.yaml:13:23", "'opnai' is none of openai, trl, verl", "'openai'"),
+    "a misspelt chat format": Mistake(
+        ("strong: {provider: dummy}", "strong: {provider: dummy, chat_format: alternatng}"), "spec.yaml:8:29",
+        "'alternatng' is none of", "'alternating'"),
+    "a wrong provider": Mistake(
+        ("strong: {provider: dummy}", "strong: {provider: opnai}"), "spec.yaml:8:12", "'opnai' is none of", "'openai'"),
+    "a name that no folder can have": Mistake(
+        ("name: mine", "name: my run"), "spec.yaml:1:1", "'my run' does not have the form", "for example name: "),
+    "an address without a scheme": Mistake(
+        ("strong: {provider: dummy}", "strong: {model: x, base_url: localhost:8000}"), "spec.yaml:8:22",
+        "'localhost:8000' does not have the form", "http://"),
+    "a key in the place of its variable": Mistake(
+        ("strong: {provider: dummy}", "strong: {model: x, api_key_env: my-key}"), "spec.yaml:8:22",
+        "'my-key' does not have the form", "for example api_key_env: "),
+    "null that takes away nothing": Mistake(
+        ("prover: {model: strong}", "prover: {model: strong}\n  provers: null"), "spec.yaml:12:3",
+        "it inherits no such key",
+        "leave the line out"),
+    # Names that must be there
+    "an unknown protocol": Mistake(("use: nip", "use: debat"), "spec.yaml:4:3", "no protocol 'debat'", "'debate'"),
+    "a wrong protocol parameter": Mistake(
+        ("max_message_rounds: 4", "max_mesage_rounds: 4"), "spec.yaml:5:3", "unknown key", "'max_message_rounds'"),
+    "a parameter that the protocol fixes": Mistake(
+        ("max_message_rounds: 4", "sequential: true"), "spec.yaml:5:3", "nip fixes sequential", "leave it out"),
+    "an unknown agent": Mistake(
+        ("verifier: {model: weak}", "verifier: {model: weak}\n  judge: {model: weak}"), "spec.yaml:13:3",
+        "nip has no such agent", "its seats are prover, verifier"),
+    "an unknown model group": Mistake(
+        ("{model: strong}", "{model: stron}"), "spec.yaml:11:12", "no model group 'stron'", "'strong'"),
+    "a seat without an agent": Mistake(
+        ("  prover: {model: strong}\n", ""), "spec.yaml:10:1", "nip has a seat without an agent: prover",
+        "add agents.prover"),
+    "a server without a model": Mistake(
+        ("strong: {provider: dummy}", 'strong: {base_url: "http://127.0.0.1:1/v1"}'), "spec.yaml:8:3",
+        "missing key: model", "add models.strong.model"),
+    "a budget without a price": Mistake(
+        ("models:\n  strong: {provider: dummy}", "budget: {usd: 1}\nmodels:\n  strong: {model: mine, max_tokens: 9}"),
+        "spec.yaml:9:3",
+        "unknown price for model 'mine'", "set models.strong.price"),
+    "a default with an unknown model group": Mistake(
+        ("prover: {model: strong}", "_default: {model: stron}"), "spec.yaml:11:14", "no model group 'stron'",
+        "'strong'"),
+    "a missing dataset": Mistake(
+        ("data.csv", "dota.csv"), "spec.yaml:2:11", "no file 'dota.csv' beside the spec", "'data.csv'"),
+    "a missing folder of prompts": Mistake(
+        ("prompts: prompts", "prompts: promts"), "spec.yaml:6:1", "no folder 'promts'", "'prompts'"),
+    "a missing template": Mistake(
+        ("prompts: prompts", "prompts: other"), "spec.yaml:6:1", "no template 'other/prover.jinja'", "'provr.jinja'",
+        files={"other/provr.jinja": "x", "other/verifier.jinja": "x", "other/verifier.last_round.jinja": "x"}),
+    "an unknown variable": Mistake(
+        None, "prompts/prover.jinja:2:4", "no such variable", "'question'",
+        files={"prompts/prover.jinja": "Say:\n{{ qestion }}\n"}),
+    "a template that cannot be parsed": Mistake(
+        None, "prompts/prover.jinja:1:1", "template syntax", "end each",
+        files={"prompts/prover.jinja": "{% if question %}\n"}),
+    "the label in a template": Mistake(
+        None, "prompts/prover.jinja:1:4", "the label must not reach a prompt", "take it out",
+        files={"prompts/prover.jinja": "{{ label }}"}),
+    # Data
+    "labels that are other words": Mistake(
+        None, "spec.yaml:2:11", "maybe", "", files={"data.csv": DATA.replace("a,1", "a,maybe")}),
+    "ids that stand twice": Mistake(
+        None, "spec.yaml:2:11", "ids that stand twice: a", "an id of its own", files={"data.csv": DATA.replace("b,0",
+        "a,0")}),
+    "no column of labels": Mistake(
+        None, "spec.yaml:2:1", "no column 'label'", "dataset.columns.label=", files={"data.csv": DATA.replace("label",
+        "lab")}),
+    "a column that is not there": Mistake(
+        ("path: data.csv", "path: data.csv, columns: {solution: answr}"), "spec.yaml:2:37", "no column 'answr'",
+        "it has id, label"),
+    "a split that is not there": Mistake(
+        ("path: data.csv", "path: data.csv, split: test"), "spec.yaml:2:27", "no column 'split'",
+        "leave the split out"),
+    # Sweeps, bases and interpolations
+    "a sweep over a single value": Mistake(
+        "sweep: {seed: 3}\n", "spec.yaml:13:9", "a list belongs here, not 3", "[3]"),
+    "a sweep over an unknown key": Mistake("sweep: {sed: [1]}\n", "spec.yaml:13:15", "unknown key", "'seed'"),
+    "zipped lists of two lengths": Mistake(
+        "sweep: {zip: {seed: [1, 2], description: [a]}}\n", "spec.yaml:13:29", "1 values, where another list",
+        "the same number"),
+    "a base that is not there": Mistake(
+        "extends: bse.yaml\n", "spec.yaml:13:1", "no file 'bse.yaml'", "'base.yaml'", files={"base.yaml": "seed: 1\n"}),
+    "files that extend each other": Mistake(
+        "extends: base.yaml\n", "base.yaml:1:1", "'spec.yaml' extends itself", "take one of the two",
+        files={"base.yaml": "extends: spec.yaml\n"}),
+    "an interpolation to nothing": Mistake(
+        "description: by ${nme}\n", "spec.yaml:13:1", "no such key", "'name'"),
+    "interpolations in a circle": Mistake(
+        "description: ${benchmark}\nbenchmark: ${description}\n", "spec.yaml:13:1", "refers to itself",
+        "write one of them out", problems=2),
+    "an environment variable in a spec": Mistake(
+        "description: ${oc.env:HOME}\n", "spec.yaml:13:1", "only ${key} is allowed", "write the value out"),
+    # Training
+    "no trainer for a group": Mistake(
+        TRAINING.replace("    weak: {backend: dummy}\n", ""), "spec.yaml:17:3", "no trainer for model group 'weak'",
+        "add"),
+    "a trainer of no group": Mistake(
+        TRAINING + "    wek: {backend: dummy}\n", "spec.yaml:20:5", "", "'weak'"),
+    # The command line
+    "an override of an unknown key": Mistake(None, "override 'sed=3'", "unknown key", "'seed'", words=["sed=3"]),
+    "an override of the wrong type": Mistake(
+        None, "override 'rollouts.concurrency=many'", "a whole number belongs here", "concurrency: 64",
+        words=["rollouts.concurrency=many"]),
+    "a key to delete that is not there": Mistake(
+        None, "override '~agents.provr'", "there is no such key to delete", "'prover'", words=["~agents.provr"]),
+    "an override into a value": Mistake(
+        None, "override 'name.x=1'", "'mine' is no mapping", "cannot be set", words=["name.x=1"]),
+    "a colon in an override": Mistake(
+        None, "override 'description=a: b'", "a second colon", """'description="..."'""", words=["description=a: b"]),
+}  # fmt: skip
+
+MORE = (
+    "a text that begins with @", "a number for a text", "a value for a mapping", "a share above one",
+    "a kind that is none",
+    "a name that no folder can have", "a key in the place of its variable", "a parameter that the protocol fixes",
+    "no column of labels", "a column that is not there", "a split that is not there", "a trainer of no group",
+    "an override of the wrong type",
+)  # fmt: skip
+"""Rows that are much like others: with `-m full`."""
+
+USAGE = {
+    "blanks around the =": (["seed", "=", "3"], "blanks around the = of an override", "write seed=3"),
+    "a blank after the =": (["seed=", "3"], "blanks around the = of an override", "write seed=3"),
+    "an override with dashes": (["--rollouts.concurrency=3"], "unrecognized arguments", "rollouts.concurrency=3"),
+    "a key with dashes": (["--seed", "3"], "unrecognized arguments", "seed=3"),
+    "a misspelt option": (["--resutls", "x"], "unrecognized arguments", "'--results'"),
+}
+"""Command lines that cannot be understood: the words after the spec, what is said, and the next step."""
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    lines: list[str]
+    errors: list[dict[str, Any]]
+
+
+def said_of(folder: Path, mistake: Mistake) -> Said:
+    """What `check --json` says, for people and for programs."""
+    text = SPEC
+    if isinstance(mistake.change, tuple):
+        assert mistake.change[0] in SPEC
+        text = SPEC.replace(*mistake.change, 1)
+    elif mistake.change is not None:
+        text = SPEC + mistake.change
+    templates = {f"prompts/{name}.jinja": source for name, source in PROMPTS.items()}
+    for name, content in {"spec.yaml": text, "data.csv": DATA, **templates, **mistake.files}.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return checked(folder, mistake.spec, *mistake.words)
+
+
+def checked(folder: Path, *words: str) -> Said:
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        code = main(["check", *words, "--json"])
+    assert "fault of nip-run" not in err.getvalue()
+    said = json.loads(out.getvalue())
+    if code == 0:
+        return Said(code, err.getvalue().splitlines(), [])
+    assert (said["ok"], said["exit_code"]) == (False, code), said
+    return Said(code, err.getvalue().splitlines(), said["errors"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if name in MORE else [], id=name.replace(" ", "-"))
+        for name in MISTAKES
+    ],
+)
+def test_a_mistake_is_said_at_its_place_with_its_line_and_the_next_step(tmp_path: Path, name: str) -> None:
+    mistake = MISTAKES[name]
+    said = said_of(tmp_path, mistake)
+    assert (said.code, len(said.errors)) == (2, mistake.problems), said.lines
+    first = said.errors[0]
+    is_file = not mistake.place.startswith("override")
+    place = f"{first['file']}:{first['line']}:{first['column']}" if is_file else first["file"]
+    assert place == mistake.place, said.lines
+    assert mistake.says in first["message"], said.lines
+    assert mistake.step in (first["hint"] or "no next step"), said.lines
+    at = next(index for index, line in enumerate(said.lines) if line.startswith(f"{mistake.place}:"))
+    assert first["message"] in said.lines[at]
+    quoted = said.lines[at + 1 : at + 3]
+    if is_file and mistake.quotes:
+        source = (tmp_path / first["file"]).read_text("utf-8", "replace").splitlines()[first["line"] - 1]
+        begin = f"  {first['line']} | "
+        assert quoted[0] == begin + source.replace("\t", "\\t")
+        assert quoted[1].index("^") - len(begin) == first["column"] - 1
+    else:
+        assert not any(line.endswith("^") for line in quoted)
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_a_command_line_that_cannot_be_understood_says_what_to_write(tmp_path: Path, name: str) -> None:
+    words, says, step = USAGE[name]
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    said = checked(tmp_path, "spec.yaml", *words)
+    assert said.code == 2
+    (error,) = said.errors
+    assert says in error["message"]
+    assert step in error["hint"]
+    assert error["file"] is error["line"] is error["column"] is error["key"] is None
+    assert step in "\n".join(said.lines)
+
+
+def test_the_files_of_the_table_are_right_without_the_mistake(tmp_path: Path) -> None:
+    assert said_of(tmp_path, Mistake(None, "", "", "")).code == 0

@@ -1,0 +1,87 @@
+"""Null in a file takes away an entry that the file inherits; where null is a value, it stays one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.documents.layered import Layered
+from runner.documents.layers import load_layers
+from runner.documents.overrides import Override
+from runner.spec.experiment import removable_spec_keys
+from runner.spec.load import load_spec
+from tests.support.document_layers import beside, write
+from tests.support.specs import spec_file
+
+REMOVABLE = [("m", "*"), ("m", "*", "deep", "*"), ("sweep",)]
+
+
+def layers(folder: Path, text: str, *overrides: str) -> Layered:
+    write(folder, "base.yaml", "m: {x: {a: 1, deep: {p: 1, q: 2}}, y: {a: 2}}\nn: {x: 1}\nsweep: {seed: [1]}\n")
+    path = write(folder, "a.yaml", "extends: base.yaml\n" + text)
+    return load_layers(path, "a.yaml", [Override(o) for o in overrides], beside, removable=REMOVABLE)
+
+
+def test_null_takes_an_inherited_entry_away_and_stays_a_value_elsewhere(tmp_path: Path) -> None:
+    layered = layers(tmp_path, "m: {x: {deep: {p: null}}, y: null}\nn: {x: null}\nsweep: null\n")
+    assert layered.problems == []
+    assert layered.data == {"m": {"x": {"a": 1, "deep": {"q": 2}}}, "n": {"x": None}}
+
+
+def test_a_file_in_the_middle_takes_away_and_the_last_one_adds_again(tmp_path: Path) -> None:
+    layers(tmp_path, "")
+    write(tmp_path, "middle.yaml", "extends: base.yaml\nm: {x: null}\n")
+    path = write(tmp_path, "last.yaml", "extends: middle.yaml\nm: {x: {b: 3}}\n")
+    assert load_layers(path, "last.yaml", [], beside, removable=REMOVABLE).data["m"] == {"x": {"b": 3}, "y": {"a": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("m: {xx: null}\n", ("a.yaml:2:5: m.xx: null takes away what the file inherits, and it inherits no such key; "
+         "did you mean 'x'?")),
+        ("m:\n  zzz:\n", ("a.yaml:3:3: m.zzz: null takes away what the file inherits, and it inherits no such key; "
+         "leave the line out")),
+    ],
+)  # fmt: skip
+def test_taking_away_what_is_not_there_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+    assert [str(problem) for problem in layers(tmp_path, text).problems] == [said]
+
+
+def test_null_in_an_override_takes_away_as_a_tilde_does(tmp_path: Path) -> None:
+    assert layers(tmp_path, "", "m.y=null", "m.x.deep=null").data["m"] == {"x": {"a": 1, "deep": None}}
+    (problem,) = layers(tmp_path, "", "m.z=null").problems
+    assert "there is no such key to delete" in str(problem)
+
+
+def test_the_keys_that_null_takes_away_are_those_of_which_it_is_no_value() -> None:
+    keys = removable_spec_keys()
+    assert {
+        ("agents", "*"),
+        ("models", "*"),
+        ("training", "trainers", "*"),
+        ("sweep", "*"),
+        ("sweep",),
+        ("protocol", "max_message_rounds"),
+    } <= keys
+    assert (
+        not {
+            ("fine_tune",),
+            ("protocol", "use"),
+            ("models", "*", "temperature"),
+            ("models", "*", "extra_body", "*"),
+            ("seed",),
+        }
+        & keys
+    )
+
+
+def test_an_agent_of_the_base_is_taken_away_for_another_protocol(tmp_path: Path) -> None:
+    spec_file(tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "extends: spec.yaml\nprotocol: {use: solo_verifier, max_message_rounds: null}\nfine_tune: null\n"
+        "prompts: prompts/code_validation/solo_verifier\nagents: {prover: null}\n"
+    )
+    experiment = load_spec(tmp_path / "mine.yaml").experiment
+    assert (list(experiment.agents), experiment.fine_tune) == (["verifier"], None)

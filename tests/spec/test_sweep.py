@@ -1,0 +1,120 @@
+"""A sweep as a grid, as lists that advance together, and as a list of points; over several protocols, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import SpecError
+from runner.rollouts.plan import Plan
+from runner.rollouts.run_plan import sweep_problems
+from runner.spec.load import load_spec, load_specs
+from tests.support.specs import spec_file
+
+NIP, DEBATE = "prompts/code_validation/nip", "prompts/code_validation/debate"
+
+
+def points(folder: Path, sweep: Any, **changes: Any) -> list[dict[str, Any]]:
+    return [dict(spec.point) for spec in load_specs(spec_file(folder, size=2, sweep=sweep, **changes))]
+
+
+def test_zipped_lists_advance_together_and_combine_with_the_grid(tmp_path: Path) -> None:
+    sweep = {"seed": [1, 2], "zip": {"rollouts.concurrency": [3, 4], "description": ["a", "b"]}}
+    assert points(tmp_path, sweep) == [
+        {"seed": seed, "rollouts.concurrency": many, "description": text}
+        for seed in (1, 2)
+        for many, text in ((3, "a"), (4, "b"))
+    ]
+
+
+def test_a_list_of_points_is_played_as_it_stands(tmp_path: Path) -> None:
+    sweep = [{"seed": 1}, {"seed": 2, "agents.prover.max_response_words": 9}]
+    assert points(tmp_path, sweep) == sweep
+
+
+@pytest.mark.parametrize("form", ["zip", "points"])
+def test_a_sweep_crosses_protocols(tmp_path: Path, form: str) -> None:
+    names, prompts = ["nip", "debate"], [NIP, DEBATE]
+    sweep: Any = {"zip": {"protocol.use": names, "prompts": prompts}}
+    if form == "points":
+        sweep = [{"protocol.use": name, "prompts": path} for name, path in zip(names, prompts, strict=True)]
+    agents = {"prover": None, "_default": {"model": "m", "max_response_words": 90}}
+    specs = load_specs(spec_file(tmp_path, size=2, sweep=sweep, agents=agents))
+    assert [(spec.protocol.name, sorted(spec.experiment.agents)) for spec in specs] == [
+        ("nip", ["prover", "verifier"]), ("debate", ["prover0", "prover1", "verifier"]),
+    ]  # fmt: skip
+    assert all(spec.experiment.agents["verifier"].max_response_words == 90 for spec in specs)
+    assert len({Plan(spec).run_id for spec in specs}) == 2
+
+
+def test_a_spec_with_a_default_is_the_run_of_the_spec_with_all_written_out(tmp_path: Path) -> None:
+    written = {"model": "m", "max_response_words": 90}
+    full = Plan(load_spec(spec_file(tmp_path, agents={"prover": written, "verifier": {**written, "freeze": True}})))
+    agents = {"_default": written, "prover": None, "verifier": {"model": "m", "freeze": True}}
+    filled = Plan(load_spec(spec_file(tmp_path, agents=agents)))
+    assert (filled.run_id, filled.spec.experiment) == (full.run_id, full.spec.experiment)
+
+
+def test_the_points_of_zip_have_the_run_ids_of_the_points_alone(tmp_path: Path) -> None:
+    alone = [Plan(load_spec(spec_file(tmp_path, seed=seed))).run_id for seed in (1, 2)]
+    for sweep in ({"zip": {"seed": [1, 2]}}, [{"seed": 1}, {"seed": 2}], {"seed": [1, 2]}):
+        assert [Plan(spec).run_id for spec in load_specs(spec_file(tmp_path, sweep=sweep))] == alone
+
+
+def test_a_point_may_take_an_agent_away(tmp_path: Path) -> None:
+    sweep = [
+        {"protocol.use": "solo_verifier", "agents.prover": None, "prompts": "prompts/code_validation/solo_verifier"}
+    ]
+    (spec,) = load_specs(spec_file(tmp_path, sweep=sweep, protocol={"use": "nip", "max_message_rounds": None}))
+    assert list(spec.experiment.agents) == ["verifier"]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "said"),
+    [
+        ({"zip": {"seed": [1, 2], "description": ["a"]}}, "sweep.zip.description: 1 values, where another list"),
+        ({"seed": [1], "zip": {"seed": [1]}}, "sweep.zip.seed: swept over in the grid, too; leave one out"),
+        ({"zip": {"seed": 1}}, "sweep.zip.seed: a list belongs here, not 1"),
+        ([], "sweep: must not be empty"),
+        ([{"seed": 1}, 3], "sweep.1: a mapping (KEY: VALUE lines) belongs here, not 3"),
+        ([{"sed": 1}], "sed: unknown key; did you mean 'seed'?"),
+        (3, "sweep: a mapping (KEY: VALUE lines) or a list belongs here, not 3"),
+    ],
+    ids=str,
+)
+def test_a_broken_sweep_is_said_once(tmp_path: Path, sweep: Any, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_specs(spec_file(tmp_path, size=2, sweep=sweep))
+    (problem,) = caught.value.problems
+    assert said in str(problem)
+
+
+def test_points_with_other_keys_that_are_one_run_are_refused(tmp_path: Path) -> None:
+    plans = [Plan(s) for s in load_specs(spec_file(tmp_path, sweep=[{"seed": 1}, {"seed": 1, "description": "x"}]))]
+    assert [problem.key for problem in sweep_problems("spec.yaml", plans)] == ["sweep.description"]
+
+
+def test_an_old_name_is_found_in_every_form(tmp_path: Path) -> None:
+    for sweep in ({"zip": {"rollouts.most_calls": [7]}}, [{"rollouts.most_calls": 7}]):
+        assert points(tmp_path, sweep) == [{"rollouts.max_calls": 7}]
+
+
+# The default of the seats
+
+
+def test_a_mistake_in_the_default_is_said_once_where_it_stands(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(spec_file(tmp_path, agents={"_default": {"model": "nope", "max_response_words": "x"}, "prover": None,
+                                              "verifier": None}))  # fmt: skip
+    assert sorted(problem.key for problem in caught.value.problems) == [
+        "agents._default.max_response_words", "agents._default.model",
+    ]  # fmt: skip
+
+
+def test_an_override_of_the_default_that_changes_nothing_is_refused(tmp_path: Path) -> None:
+    path = spec_file(tmp_path)
+    with pytest.raises(SpecError, match=r"agents\._default\.model: every agent has its own model"):
+        load_spec(path, ["agents._default.model=m"])
+    assert load_spec(path, ["agents._default.max_response_words=9"]).experiment.agents["prover"].max_response_words == 9
