@@ -64,7 +64,7 @@ def _show_run(folder: RunFolder, *, as_json: bool) -> int:
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
         for m in metrics["metrics"]
     ]
-    print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows)
+    print_table(("of", "metric", "value [95% interval]", "n", "clusters"), rows)
     say("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
     return ExitCode.DONE
 
