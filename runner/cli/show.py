@@ -94,7 +94,7 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
         for m in metrics["metrics"]
     ]
-    print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows)
+    print_table(("of", "metric", "value [95% interval]", "n", "clusters"), rows)
     _say("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
 
 

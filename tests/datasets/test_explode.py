@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.datasets.settings import Explode
+from runner.datasets.settings import DatasetLimits, Explode
 from tests.support.dataset_files import ids, jsonl, load, refusal
 
 ROWS: list[dict[str, Any]] = [
@@ -84,7 +84,7 @@ def test_lists_may_be_json_texts_in_any_kind_of_file(tmp_path: Path, name: str) 
     assert told == [(point.id, point.label, point.group, point.columns["solution"]) for point in plain.datapoints]
 
 
-@pytest.mark.parametrize("name", ["d.jsonl", "d.parquet"])
+@pytest.mark.parametrize("name", ["d.jsonl", pytest.param("d.parquet", marks=pytest.mark.full)])
 def test_difficulty_number_and_label_can_be_selected(tmp_path: Path, name: str) -> None:
     as_parquet(tmp_path, ROWS)
     (tmp_path / "d.jsonl").write_text(jsonl(*ROWS), "utf-8")
@@ -136,8 +136,6 @@ def test_an_element_that_is_no_text_is_refused_with_its_row(tmp_path: Path) -> N
 
 
 def test_a_file_cannot_explode_into_more_than_there_may_be(tmp_path: Path) -> None:
-    from runner.datasets.settings import DatasetLimits
-
     row = jsonl({"id": 1, "s": ["x"] * 50})
     said = refusal(tmp_path, row, explode=Explode(columns={"s": 1}), limits=DatasetLimits(rows=40))
     assert said.startswith("dataset.limits.rows: the file has 50 rows or more, more than dataset.limits.rows (40)")
