@@ -68,7 +68,7 @@ def curve(tests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     names = [name for name, _ in tests]
     numbers = [with_interval(one["value"], one["ci_low"], one["ci_high"]) for _, one in tests]
     counts = [
-        f"n {one['n']}" + ("" if one["clusters"] == one["n"] else f", {one['clusters']} datapoints") for _, one in tests
+        f"n {one['n']}" + ("" if one["clusters"] == one["n"] else f", {one['clusters']} clusters") for _, one in tests
     ]
     same = len(set(counts)) == 1
     wide, after = max(map(len, names)), max(map(len, numbers)) + (0 if same else 2 + max(map(len, counts)))

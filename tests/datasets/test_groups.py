@@ -14,7 +14,7 @@ from runner.datasets.settings import DatasetSettings
 from runner.errors import SpecError
 from runner.finetune.files import in_validation
 from runner.rollouts.plan import Plan
-from runner.runs.run import RunResult
+from runner.runs.result import RunResult
 from runner.spec.checks.groups import group_notes
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
