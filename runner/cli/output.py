@@ -43,6 +43,33 @@ def note(text: str) -> None:
     print(escape_controls(text), file=sys.stderr)
 
 
+class StatusLine:
+    """A line at the bottom of the terminal, on stderr, that is written over: without colour or escape sequences."""
+
+    def __init__(self) -> None:
+        self._length = 0
+
+    @property
+    def width(self) -> int:
+        """What it may take; the last column stays free, since some terminals wrap there."""
+        return terminal_width() - 1
+
+    def draw(self, text: str) -> None:
+        """Show this text in place of the one before."""
+        text = escape_controls(text)
+        self._write(f"\r{text}{' ' * (min(self._length, self.width) - len(text))}")
+        self._length = len(text)
+
+    def clear(self) -> None:
+        """Leave an empty line, for what is to be said."""
+        if self._length:
+            self._write(f"\r{' ' * min(self._length, self.width)}\r")
+            self._length = 0
+
+    def _write(self, text: str) -> None:
+        print(text, end="", file=sys.stderr, flush=True)
+
+
 def print_json(value: Any) -> None:
     """JSON in ASCII on stdout: half a character is an escape as any other, and a number that JSON lacks is null."""
     print(json.dumps(_jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
@@ -119,7 +146,7 @@ def _print_columns(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequ
 
 
 def terminal_width() -> int:
-    """The columns of the terminal, or of what stands for one."""
+    """The columns of the terminal, or of what COLUMNS says."""
     return shutil.get_terminal_size((WIDE, 24)).columns
 
 

@@ -91,9 +91,9 @@ class _Runs:
         self._show_keys()
         with ExitStack() as locks:
             self._share_budgets(locks)
-            for point in self.points:
+            for number, point in enumerate(self.points, 1):
                 try:
-                    result = self._run(point)
+                    result = self._run(point, number)
                 except Waiting as error:
                     if len(self.points) == 1:
                         error.add_note(f"Go on with: {_same_command(self.args, error.groups)}")
@@ -108,9 +108,11 @@ class _Runs:
                     show_result(result, self.results, point.path, quiet=self.args.quiet, told=self._told)
         return _ended(self.args, done, waiting_points)
 
-    def _run(self, point: Point) -> RunResult:
+    def _run(self, point: Point, number: int) -> RunResult:
         name = self._name(point)
-        with watching(point.spec.experiment.name, self._told, quiet=self.args.quiet) as watch:
+        with watching(
+            point.spec.experiment.name, self._told, quiet=self.args.quiet, point=(number, len(self.points))
+        ) as watch:
             options = RunOptions(
                 replay=self._which.replay,
                 budget=self._budgets.get(point.path),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runner.errors import MalformedError
+from runner.errors import CallError, MalformedError
 from runner.models.base import Completion, Request
 from runner.models.costs import CallCosts
 from runner.models.tally import Tally
@@ -36,6 +36,16 @@ class Progress:
     """What was noticed, each when it was; the run's result has them, too."""
     priced: bool = True
     """False once a call came whose price is unknown."""
+    right: int = 0
+    judged: int = 0
+    """How many rollouts there are whose verdict is right or wrong: all but those that failed in transport."""
+    repeats: int = 0
+    """Answers that were asked for because the one before could not be used."""
+    last_error: str = ""
+    in_flight: Callable[[], int] = lambda: 0
+    """How many calls wait for their answers."""
+    stage: str = ""
+    """What of a training run this is; alone, with no jobs, where it plays no games."""
 
     @property
     def calls(self) -> int:
@@ -90,11 +100,13 @@ class Accounting:
         price = self._costs.prices[request.group]
         self.progress.priced = self.progress.priced and price is not None
         self.progress.answers.count(completion.usage, None if completion.from_cache else price)
+        self.progress.repeats += request.sample.attempt > 0
         self._watch(self.progress)
 
-    def failed(self) -> None:
+    def failed(self, error: CallError) -> None:
         """Count a failed attempt."""
         self.progress.failures += 1
+        self.progress.last_error = str(error)
         self._watch(self.progress)
 
     def warn(self, server: str, message: str | None) -> None:
@@ -117,6 +129,10 @@ class Accounting:
         progress.rollouts += 1
         outcome = rollout.outcome.value
         progress.outcomes[outcome] = progress.outcomes.get(outcome, 0) + 1
+        correct = rollout.correct
+        if correct is not None:
+            progress.judged += 1
+            progress.right += correct
         if rollout.outcome == Outcome.TRANSPORT_FAILED and rollout.error is not None:
             is_malformed = rollout.error.startswith(MalformedError.__name__)
             (self._malformed if is_malformed else self._unanswered).add(rollout.error)
@@ -125,6 +141,14 @@ class Accounting:
             self._failed_calls += call.error is not None and not answered
             price = self._costs.prices[self._group_of[call.agent]] if call.paid else None
             self._written.count(call, price, int(answered))
+
+    def stopping(self, seconds: float) -> None:
+        """Tell those who watch that the run is to stop, and what for it waits, at most so long."""
+        calls = self.progress.in_flight()
+        waits = (
+            f"waiting for {calls} call{'s' * (calls != 1)} in flight, at most {seconds:.0f} s" if calls else "stopping"
+        )
+        self.warn("signal", f"{waits}; Ctrl-C again stops now")
 
     def end_job(self) -> None:
         """Count a job, all of whose rollouts are in."""

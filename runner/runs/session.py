@@ -120,7 +120,7 @@ class Session:
 
         try:
             ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency), sinks.unsealed)
-            with closing(ordered), stopping_on_signals(self._stop):
+            with closing(ordered), stopping_on_signals(self._stop, accounting.stopping):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
                 await _signals_heard()
                 self._stop.check()
