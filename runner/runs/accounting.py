@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runner.errors import CallError, MalformedError
+from runner.errors import CallError
 from runner.models.base import Completion, Request
 from runner.models.costs import CallCosts
 from runner.models.tally import Tally
 from runner.results.manifest import Counts
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
+from runner.runs.troubles import Trouble, Troubles
 
 log = logging.getLogger("nip_run.accounting")
 
@@ -68,18 +69,6 @@ Watch = Callable[[Progress], None]
 """Called whenever the progress has moved."""
 
 
-@dataclass
-class _Unanswered:
-    """Rollouts that failed in transport, and the error of the first."""
-
-    rollouts: int = 0
-    first: str = ""
-
-    def add(self, error: str) -> None:
-        self.rollouts += 1
-        self.first = self.first or error
-
-
 class Accounting:
     """Counts answers as they come in, and rollouts as they are written."""
 
@@ -91,9 +80,7 @@ class Accounting:
         self._written = Tally()
         """Of the calls in the tables; what a replay was answered with costs nothing."""
         self._failed_calls = 0
-        self._unanswered = _Unanswered()
-        self._malformed = _Unanswered()
-        """Those whose request is refused as malformed, and will be again."""
+        self._troubles = Troubles(plan)
 
     def answered(self, request: Request, completion: Completion) -> None:
         """Count an answer for those who watch, as it comes in."""
@@ -133,9 +120,7 @@ class Accounting:
         if correct is not None:
             progress.judged += 1
             progress.right += correct
-        if rollout.outcome == Outcome.TRANSPORT_FAILED and rollout.error is not None:
-            is_malformed = rollout.error.startswith(MalformedError.__name__)
-            (self._malformed if is_malformed else self._unanswered).add(rollout.error)
+        self._troubles.add(rollout)
         for call in rollout.calls:
             answered = call.finish_reason is not None
             self._failed_calls += call.error is not None and not answered
@@ -160,11 +145,9 @@ class Accounting:
         """How many rollouts ended because no answer came."""
         return self.progress.outcomes.get(Outcome.TRANSPORT_FAILED.value, 0)
 
-    def transport_notes(self) -> list[str]:
-        """How many rollouts failed in transport, why the first of them did, and what helps."""
-        many = f"of {self.progress.rollouts} rollouts failed in transport, the first with"
-        kinds = ((self._unanswered, "; the same command asks for them again"), (self._malformed, ""))
-        return [f"{kind.rollouts} {many} {kind.first}{then}" for kind, then in kinds if kind.rollouts]
+    def troubles(self) -> list[Trouble]:
+        """What went wrong in the rollouts that are in."""
+        return self._troubles.found()
 
     def unfinished(self, spent: Tally) -> Counts:
         """The counts of a run that did not finish, by what its journal says was spent."""

@@ -24,6 +24,7 @@ from runner.runs.process import interruptible
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.runs.session import Session
 from runner.runs.spending import spending
+from runner.runs.troubles import troubles_of
 from runner.runs.which import ReplayOf
 from runner.spec.load import Spec
 from runner.storage.atomic import read_json
@@ -132,7 +133,8 @@ def run_games(
         source = _source_of(replay, folder, manifest)
         if _is_finished(plan, folder, manifest, replay):
             results.board.append_missing(folder)
-            return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
+            metrics = read_json(folder.metrics)
+            return RunResult(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(metrics))))
         if part is None and manifest.parent_run_id is not None:
             raise RunDirectoryError(
                 f"{folder.path} is a part of the training run {manifest.parent_run_id}, which goes on as a whole: "

@@ -81,6 +81,7 @@ class Session:
 
     def _end(self, status: Status) -> None:
         # The journal is what counts; where not even this can be written, the run shows as interrupted.
+        self._note_troubles()
         with suppress(RunError):
             counts = self._accounting.unfinished(spending(self.plan, self.folder))
             self.manifest = self.manifest.ended(status, **counts)
@@ -141,12 +142,16 @@ class Session:
 
     def _finish(self, sinks: RecordSinks) -> None:
         accounting = self._accounting
-        self.notes.extend(sinks.finish())
-        self.notes.extend(accounting.transport_notes())
+        self.notes.extend(sinks.finish([trouble.to_json() for trouble in accounting.troubles()]))
+        self._note_troubles()
         failed = accounting.transport_failed == accounting.progress.rollouts
         counts = accounting.finished(spending(self.plan, self.folder))
         self.manifest = self.manifest.ended(Status.FAILED if failed else Status.DONE, **counts)
         self.folder.write_manifest(self.manifest)
+
+    def _note_troubles(self) -> None:
+        """Note what went wrong in the games, once."""
+        self.notes.extend(line for line in map(str, self._accounting.troubles()) if line not in self.notes)
 
 
 async def _signals_heard() -> None:

@@ -24,6 +24,7 @@ from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_inter
 from runner.runs.reconstruct import saved_plan
 from runner.runs.run import RunOptions, RunResult, cache_beside, run_games
 from runner.runs.spending import spending
+from runner.runs.troubles import troubles_of
 from runner.spec.load import Spec
 from runner.storage.atomic import atomic_write, read_json
 from runner.text import comma_join, did_you_mean
@@ -133,9 +134,8 @@ class _Work:
         transport_failed = played.manifest.transport_failed
         if transport_failed:
             # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
-            raise RunError(
-                f"run {part_id}: {comma_join(played.notes) or f'{transport_failed} games failed in transport'}"
-            )
+            lost = [str(trouble) for trouble in troubles_of(played.metrics) if trouble.kind == "transport_failed"]
+            raise RunError(f"run {part_id}: {comma_join(lost) or f'{transport_failed} games failed in transport'}")
         self.note(f"{part_id}: {line}" for line in played.notes)
         return played.folder
 
