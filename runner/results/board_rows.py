@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from runner.results.folder import RunFolder
-from runner.results.manifest import Status
+from runner.results.manifest import PLAYED
 from runner.storage.atomic import read_json
 from runner.storage.files import read_bounded
 from runner.storage.queries import duckdb_pattern
@@ -68,7 +68,7 @@ _RUN_COLUMNS = (
 def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     """Put a run's rows into the tables; those of the same run that stand there are replaced."""
     manifest = folder.manifest()
-    finished = manifest.status == Status.DONE and folder.metrics.is_file() and folder.table("rollouts").is_file()
+    finished = manifest.status in PLAYED and folder.metrics.is_file() and folder.table("rollouts").is_file()
     # A run that failed or was interrupted has a row that says so, and no numbers.
     metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
     run_id = manifest.run_id

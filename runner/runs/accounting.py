@@ -10,7 +10,7 @@ from runner.errors import MalformedError
 from runner.models.base import Completion, Request
 from runner.models.costs import CallCosts
 from runner.models.tally import Tally
-from runner.results.manifest import Counts
+from runner.results.manifest import Counts, Status, is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 
@@ -84,6 +84,8 @@ class Accounting:
         self._unanswered = _Unanswered()
         self._malformed = _Unanswered()
         """Those whose request is refused as malformed, and will be again."""
+        self._lost_example = ""
+        self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
 
     def answered(self, request: Request, completion: Completion) -> None:
         """Count an answer for those who watch, as it comes in."""
@@ -120,6 +122,10 @@ class Accounting:
         if rollout.outcome == Outcome.TRANSPORT_FAILED and rollout.error is not None:
             is_malformed = rollout.error.startswith(MalformedError.__name__)
             (self._malformed if is_malformed else self._unanswered).add(rollout.error)
+            job = rollout.job
+            self._lost_example = (
+                self._lost_example or f"{job.rollout_id} (datapoint {job.datapoint.id}): {rollout.error}"
+            )
         for call in rollout.calls:
             answered = call.finish_reason is not None
             self._failed_calls += call.error is not None and not answered
@@ -135,6 +141,22 @@ class Accounting:
     def transport_failed(self) -> int:
         """How many rollouts ended because no answer came."""
         return self.progress.outcomes.get(Outcome.TRANSPORT_FAILED.value, 0)
+
+    def status(self) -> Status:
+        """How a run ends whose rollouts are all written."""
+        lost, rollouts = self.transport_failed, self.progress.rollouts
+        if lost == rollouts:
+            return Status.FAILED
+        return Status.DONE if is_allowed_loss(lost, rollouts, self._max_lost) else Status.INCOMPLETE
+
+    def lost(self) -> str | None:
+        """What an incomplete run lost, for messages: the count, the bound, and one example."""
+        if self.status() != Status.INCOMPLETE:
+            return None
+        return (
+            f"{self.transport_failed} of {self.progress.rollouts} rollouts lost in transport, and "
+            f"rollouts.max_transport_failed allows a share of {self._max_lost:g}; such as {self._lost_example}"
+        )
 
     def transport_notes(self) -> list[str]:
         """How many rollouts failed in transport, why the first of them did, and what helps."""

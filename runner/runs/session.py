@@ -43,6 +43,8 @@ class Session:
     ) -> None:
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self.notes: list[str] = []
+        self.lost: str | None = None
+        """What was lost in transport, where that was more than the spec allows."""
         if plan.shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         self._stop = Stop()
@@ -143,9 +145,9 @@ class Session:
         accounting = self._accounting
         self.notes.extend(sinks.finish())
         self.notes.extend(accounting.transport_notes())
-        failed = accounting.transport_failed == accounting.progress.rollouts
+        self.lost = accounting.lost()
         counts = accounting.finished(spending(self.plan, self.folder))
-        self.manifest = self.manifest.ended(Status.FAILED if failed else Status.DONE, **counts)
+        self.manifest = self.manifest.ended(accounting.status(), **counts)
         self.folder.write_manifest(self.manifest)
 
 
