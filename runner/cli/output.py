@@ -10,14 +10,20 @@ import io
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from runner.cli.layout import GAP, column, fitted, stacked
 from runner.text import escape_controls
 
 WIDE = 160
-"""Columns of a table where there is no terminal to measure."""
+"""Columns of a table where there is no terminal to measure; more where ids need them."""
+
+LINE = 60
+"""There, a text of so many characters is not folded."""
 
 
 def prepare() -> None:
@@ -52,8 +58,42 @@ def _jsonable(value: Any) -> Any:
     return value if isinstance(value, (str, int, type(None))) else str(value)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
-    """A table on stdout."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None, *, drop: Sequence[str] = ()
+) -> None:
+    """A table on stdout. No id, number or interval is broken, however narrow the terminal is.
+
+    Texts fold first; then the columns that `drop` names are left out, the first of them first; where that is not
+    enough, each row takes several lines. Outside a terminal nothing is left out.
+    """
+    from rich.cells import cell_len
+
+    terminal = sys.stdout.isatty()
+    heads = [escape_controls(column) for column in columns]
+    cells = [[cell(value) for value in row] for row in rows]
+    measured = [
+        column(cell_len(head), texts, [cell_len(text) for text in texts], max(map(cell_len, head.split()), default=0))
+        for index, head in enumerate(heads)
+        for texts in [[line for row in cells for line in row[index].split("\n")]]
+    ]
+    width = terminal_width() if terminal else max(WIDE, sum(max(c.least, min(c.most, LINE)) + GAP for c in measured))
+    dropped = [list(columns).index(name) for name in drop if name in columns] if terminal else []
+    widths = fitted(measured, width, dropped)
+    if title is not None:
+        say(title)
+    if widths is None:
+        for row in cells:
+            say("\n".join(stacked([f"{head} {text}" for head, text in zip(heads, row, strict=True) if text], width)))
+        return
+    numeric = {i for i in widths if rows and all(isinstance(row[i], (int, float, type(None))) for row in rows)}
+    _print_columns([(heads[i], widths[i], i in numeric) for i in widths], [[row[i] for i in widths] for row in cells])
+    if len(widths) < len(columns):
+        left_out = ", ".join(head for i, head in enumerate(heads) if i not in widths)
+        note(f"left out at {width} columns: {left_out} (--json has all)")
+
+
+def _print_columns(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:
+    """Columns, each a header, a width and whether it stands to the right; what is wider is folded."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -62,22 +102,54 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # main knows what to do; the library would exit as if something had failed
 
-    # A title that is a `str` would be read as markup.
-    heading = None if title is None else Text(escape_controls(title), style="table.title")
-    table = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
-        table.add_column(Text(escape_controls(column)), justify="right" if numeric else "left", overflow="fold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head, width, numeric in columns:
+        # A header that is a `str` would be read as markup.
+        table.add_column(Text(head), width=width, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
+        table.add_row(*map(Text, row))
     terminal = sys.stdout.isatty()
     console = Output(
         file=sys.stdout,
-        width=None if terminal else WIDE,
+        width=sum(width + GAP for _, width, _ in columns),
         color_system="auto" if terminal and "NO_COLOR" not in os.environ else None,
         highlight=False,
     )
     console.print(table)
+
+
+def terminal_width() -> int:
+    """The columns of the terminal, or of what stands for one."""
+    return shutil.get_terminal_size((WIDE, 24)).columns
+
+
+def short_time(told: str | None, now: datetime | None = None) -> str:
+    """A time of a manifest (ISO 8601) for a person: `2 min ago`, `12:31` of today, `21 Nov 12:31`, `2025-11-21`.
+
+    It is told in the time zone of `now`, or else in this machine's.
+    """
+    if not told:
+        return "-"
+    now = now or datetime.now().astimezone()
+    try:
+        then = datetime.fromisoformat(told).astimezone(now.tzinfo)
+    except ValueError:
+        return told
+    minutes = (now - then).total_seconds() / 60
+    if 0 <= minutes < 1:
+        return "just now"
+    if 0 <= minutes < 60:
+        return f"{int(minutes)} min ago"
+    if then.date() == now.date():
+        return f"{then:%H:%M}"
+    return f"{then:%-d %b %H:%M}" if then.year == now.year else f"{then:%Y-%m-%d}"
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `12:31`, `1:02:03`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def cell(value: Any) -> str:

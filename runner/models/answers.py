@@ -160,13 +160,39 @@ def with_own_choice(completion: Completion) -> Completion:
         return completion
     with suppress(RecursionError):
         text = body.json.decode()
-        members = list(_spans(text, text.index("{")))
-        (at, _, _) = [value for name, value in zip(members[::2], members[1::2], strict=True) if name[2] == CHOICES][-1]
+        at, _ = _member(text, text.index("{"), CHOICES)
         choices = list(_spans(text, at))
         own = [choice for choice in choices if counted({CHOICES: [choice[2]]})][body.choice]
         cut = text[: choices[0][0]] + text[own[0] : own[1]] + text[choices[-1][1] :]
         return replace(completion, body=replace(body, json=cut.encode(), choice=None))
     return completion
+
+
+def part_of(content: bytes, *names: str) -> bytes | None:
+    """The value that stands under these names, one in another, in an object of valid JSON: as it came, byte for byte.
+
+    None where it is nested too deep to be looked for.
+
+    Raises:
+        LookupError: there is none.
+    """
+    with suppress(RecursionError):
+        text = content.decode()
+        start, end = text.index("{"), len(text)
+        for name in names:
+            start, end = _member(text, start, name)
+        return text[start:end].encode()
+    return None
+
+
+def _member(text: str, at: int, name: str) -> tuple[int, int]:
+    """Where the value under a name begins and ends in an object: the last of that name, as readers have it.
+
+    Raises:
+        LookupError: there is none.
+    """
+    members = list(_spans(text, at))
+    return [value[:2] for key, value in zip(members[::2], members[1::2], strict=True) if key[2] == name][-1]
 
 
 def _spans(text: str, at: int) -> Iterator[tuple[int, int, Any]]:

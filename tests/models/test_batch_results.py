@@ -47,7 +47,7 @@ def results(*lines: bytes) -> BatchResults:
 def text_of(found: BatchResults, name: str) -> tuple[str, tuple[str, ...]]:
     row = found.get(name)
     assert row is not None
-    text: str = row.response["body"]["choices"][0]["message"]["content"]
+    text: str = row.body["choices"][0]["message"]["content"]
     return text, row.altered
 
 
@@ -59,7 +59,7 @@ def test_every_line_that_can_be_read_is_found_by_its_name() -> None:
     assert [text_of(found, name) for name in ("a", "b", "d")] == [("yes", ()), ("no", ()), ("yes", ())]
     empty = found.get("c")
     assert empty is not None
-    assert (empty.response, empty.status, empty.error) == ({}, 500, None)
+    assert (empty.body, empty.status, empty.error) == (None, 500, None)
     assert found.get("e") is None
     found.close()
 

@@ -149,6 +149,16 @@ def test_a_line_of_a_batch_is_kept_whole() -> None:
     assert whole(batched(content)) == vllm_body()
 
 
+def test_a_line_of_a_batch_keeps_its_numbers_and_its_doubled_keys_as_they_came() -> None:
+    body = json.dumps(vllm_body())[:-1] + ', "seen": 1.10, "large": 123456789012345678901234567890, "seen": 2}'
+    response = f'{{"body": {body}, "status_code": 200}}'
+    line = f'{{"response": {{"body": 0}}, "custom_id": "{name_of(BATCHED)}", "response": {response}}}'
+    completion = batched(line.encode() + b"\n")
+    assert completion.body is not None
+    assert completion.body.json.decode() == body
+    assert completion.altered == ()
+
+
 PLACES: tuple[tuple[str | int, ...], ...] = (
     ("id",), ("system_fingerprint",), ("choices", 0, "message", "content"), ("choices", 0, "message", "reasoning"),
     ("choices", 0, "message", "tool_calls", 0, "function", "arguments"), ("choices", 0, "stop_reason"),

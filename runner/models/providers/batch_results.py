@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
 from runner.errors import NipRunError, TransientError
+from runner.models.answers import part_of
 from runner.models.base import Completion, Request
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json, written
 from runner.models.providers.openai_errors import classified, cut_at_limit, where
@@ -20,7 +20,9 @@ from runner.redaction import current_redactor
 class Row:
     """One line of a batch's results; whatever a server sends in the place of a field is taken for nothing there."""
 
-    response: Mapping[str, Any]
+    body: Any
+    json: bytes
+    """The body as it came, where it can be told from the rest of the line; else written again."""
     status: int
     error: Any
     altered: tuple[str, ...] = ()
@@ -56,10 +58,10 @@ class BatchResults:
         name = data.get("custom_id") if isinstance(data, dict) else None
         return name if isinstance(name, str) else None
 
-    def _read(self, line: bytes) -> tuple[Any, str, tuple[str, ...]]:
+    def _read(self, line: bytes) -> tuple[Any, bytes, tuple[str, ...]]:
         cleaned = without_secrets(line, self._redactor)
-        data, problem, altered = read_json(cleaned, self._redactor)
-        return data, problem, altered if cleaned is line else tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
+        data, json, altered = read_json(cleaned, self._redactor)
+        return data, json, altered if cleaned is line else tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
 
     def get(self, name: str) -> Row | None:
         """A line by its name."""
@@ -68,11 +70,13 @@ class BatchResults:
         number, start = self._found[name]
         file = self._files[number]
         file.seek(start)
-        data, _, altered = self._read(file.readline(MAX_ANSWER_BYTES))
+        data, json, altered = self._read(file.readline(MAX_ANSWER_BYTES))
         response = data.get("response")
         response = response if isinstance(response, dict) else {}
-        status = response.get("status_code")
-        return Row(response, status if isinstance(status, int) and status else 500, data.get("error"), altered)
+        status, body = response.get("status_code"), response.get("body")
+        whole = part_of(json, "response", "body") if "body" in response else None
+        status = status if isinstance(status, int) and status else 500
+        return Row(body, written(body) if whole is None else whole, status, data.get("error"), altered)
 
     def end_of(
         self, name: str, request: Request, settings: ModelSettings, group: str
@@ -93,10 +97,9 @@ class BatchResults:
 
 
 def _completion(row: Row, request: Request, settings: ModelSettings, group: str) -> Completion:
-    body = row.response.get("body")
     if row.error or row.status != 200:
-        cut = cut_at_limit(row.status, row.error or body, request, settings, 0.0)
+        cut = cut_at_limit(row.status, row.error or row.body, request, settings, 0.0)
         if cut is not None:
             return cut
-        raise classified(row.status, row.error or body, {}, settings, group)
-    return read_completion(written(body), {}, request, settings, latency_ms=0.0, altered=row.altered)
+        raise classified(row.status, row.error or row.body, {}, settings, group)
+    return read_completion(row.json, {}, request, settings, latency_ms=0.0, altered=row.altered)

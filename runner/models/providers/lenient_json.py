@@ -16,13 +16,13 @@ SECRET_ALTERED: Final = "secret"  # noqa: S105 - no secret, but the word for one
 """What an answer's record may have in `altered`."""
 
 
-def read_json(content: bytes, redactor: Redactor) -> tuple[Any, str, tuple[str, ...]]:
-    """Data of an answer, or why there are none; and what was changed in them."""
+def read_json(content: bytes, redactor: Redactor) -> tuple[Any, bytes, tuple[str, ...]]:
+    """Data of an answer, None where there are none; the JSON that they are; and what was changed in it."""
     data, problem = parsed(content)
     if not problem:
-        return data, "", ()
+        return data, content, ()
     found, altered = mended(content, redactor)
-    return (None, problem, ()) if found is None else (orjson.loads(found), "", altered)
+    return (None, b"", ()) if found is None else (orjson.loads(found), found, altered)
 
 
 def mended(content: bytes, redactor: Redactor) -> tuple[bytes | None, tuple[str, ...]]:
