@@ -97,7 +97,7 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
     return {
         **{name: selection.get(name) for name in ("split", "filter", "limit", "balance", "shuffle")},
         "group_by": _at(spec, "dataset", "group_by"),
-        "point": shown_point(manifest.point) or None,
+        "point": _shown_point(manifest.point) or None,
         "per_datapoint": _at(spec, "rollouts", "per_datapoint"),
         "responses_per_step": _at(spec, "rollouts", "num_responses_per_timestep"),
         "max_transport_failed": _at(spec, "rollouts", "max_transport_failed") or 0.0,
@@ -161,7 +161,7 @@ def _in_pieces(points: Iterable[PlayedDatapoint]) -> Iterator[list[PlayedDatapoi
         yield piece
 
 
-def shown_point(point: Mapping[str, Any]) -> str:
+def _shown_point(point: Mapping[str, Any]) -> str:
     """What tells a sweep's points apart, as overrides."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
 

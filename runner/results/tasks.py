@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from runner.hashing import tagged_hash
-from runner.prompts.sandbox import variables_of
+from runner.prompts.sandbox import scan
 from runner.prompts.templates import MAX_BYTES, SUFFIX
 from runner.results.folder import RunFolder
 from runner.storage.files import open_to_read, read_bounded
@@ -71,19 +71,11 @@ def template_variables(folder: RunFolder) -> frozenset[str]:
 
     Raises:
         OSError: they cannot be read.
-        ValueError: one is no template.
+        ValueError: one is not UTF-8.
     """
-    from jinja2 import TemplateSyntaxError
-
     prompts = folder.path / "inputs" / "prompts"
-    found: set[str] = set()
-    for path in sorted(prompts.iterdir()):
-        if path.suffix == SUFFIX:
-            try:
-                found |= variables_of(read_bounded(path, MAX_BYTES).decode("utf-8-sig"))
-            except TemplateSyntaxError as error:
-                raise ValueError(f"not a template: {path.name}") from error
-    return frozenset(found)
+    sources = (read_bounded(path, MAX_BYTES) for path in sorted(prompts.iterdir()) if path.suffix == SUFFIX)
+    return frozenset(name for source in sources for name in scan(source.decode("utf-8-sig")).variables)
 
 
 @dataclass(frozen=True)
