@@ -188,9 +188,20 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
         note(f"run {result.folder.run_id} failed: no game got its answers. Go on with: {_same_command(args)}")
+    incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
+    for result in incomplete:
+        note(f"run {result.folder.run_id} is incomplete: {result.lost}. {_after_loss(result, args)}")
     for point in waiting_points:
         note(f"run {point.run_id} waits: {point.waiting}\nGo on with: {_point_command(args, point)}")
-    return ExitCode.FAILED if failed or waiting_points else ExitCode.DONE
+    return ExitCode.FAILED if failed or incomplete or waiting_points else ExitCode.DONE
+
+
+def _after_loss(result: RunResult, args: argparse.Namespace) -> str:
+    """What to do about rollouts that were lost in transport: a replay has them from its source."""
+    source = result.manifest.replay_of
+    if source is None or source.until_round is not None:
+        return f"Go on with: {_same_command(args)}"
+    return f"It replays {source.run_id}, which has no answers for them: go on with that run, then replay it again"
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:

@@ -31,11 +31,19 @@ _NUMBER = "\0number"
 
 @dataclass(frozen=True)
 class Datapoint:
-    """One item: its id, its label, and the columns that templates may show."""
+    """One item: its id, its label, the columns that templates may show, and the group of those that are not independent.
+
+    The group is its own id where nothing is said. No game depends on it, so it is not in the content hash.
+    """
 
     id: str
     label: int
     columns: Mapping[str, Any]
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.group:
+            object.__setattr__(self, "group", self.id)
 
     @cached_property
     def prover_stance(self) -> int:
@@ -84,13 +92,19 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
         connection.close()
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
     problems = list(_row_problems(rows, columns, where("dataset.path")))
+    problems += _group_problems(rows, settings.group_by, where("dataset.group_by"))
     if problems:
         raise SpecError(problems)
-    points = [Datapoint(str(row["id"]), int(row["label"]), {name: row[name] for name in columns}) for row in rows]
+    points = [_datapoint(row, columns, settings.group_by) for row in rows]
     chosen = tuple(_ordered_and_cut(points, settings, seed))
     if not chosen:
         raise _refused(where, f"no datapoint is left after balancing {len(points)} rows", "dataset.balance")
     return Dataset(chosen, columns, sha256 or table.sha256)
+
+
+def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | None) -> Datapoint:
+    group = "" if group_by is None else str(row[group_by])
+    return Datapoint(str(row["id"]), int(row["label"]), {name: row[name] for name in columns}, group)
 
 
 @contextmanager
@@ -141,6 +155,10 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSe
         for needed in ("id", "label")
         if needed not in table.columns
     ]
+    if settings.group_by is not None and settings.group_by not in table.columns:
+        hint = did_you_mean(settings.group_by, table.columns) or "; there are " + comma_join(table.columns)
+        message = f"no column {settings.group_by!r}{hint}"
+        missing.append(Problem(where("dataset.group_by"), "dataset.group_by", message))
     if missing:
         raise SpecError(missing)
     return table
@@ -177,20 +195,35 @@ def _filtered(path: Path, settings: DatasetSettings, where: PlaceOf) -> set[int]
     return set(answer["kept"])
 
 
-def _row_problems(rows: list[dict[str, Any]], columns: Sequence[str], place: Place) -> Iterator[Problem]:
-    def some(what: Sequence[Any]) -> str:
-        return comma_join(what[:_SHOWN]) + (f" and {len(what) - _SHOWN} more" if len(what) > _SHOWN else "")
+def _some(what: Sequence[Any]) -> str:
+    return comma_join(what[:_SHOWN]) + (f" and {len(what) - _SHOWN} more" if len(what) > _SHOWN else "")
 
+
+def _group_problems(rows: list[dict[str, Any]], group_by: str | None, place: Place) -> Iterator[Problem]:
+    """A group is a text or a number; what has none would be taken for a group of its own."""
+    if group_by is None:
+        return
+    empty = [row[_NUMBER] for row in rows if row[group_by] is None or row[group_by] == ""]
+    if empty:
+        message = f"rows whose {group_by!r} is empty: {_some(empty)}; give each a group, its id where it stands alone"
+        yield Problem(place, "dataset.group_by", message)
+    nested = [row[_NUMBER] for row in rows if isinstance(row[group_by], (list, dict))]
+    if nested:
+        message = f"column {group_by!r} does not name groups, by a text or a number: rows {_some(nested)}"
+        yield Problem(place, "dataset.group_by", message)
+
+
+def _row_problems(rows: list[dict[str, Any]], columns: Sequence[str], place: Place) -> Iterator[Problem]:
     missing = [row[_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
     if missing:
-        yield Problem(place, "dataset", f"rows without an id: {some(missing)}")
+        yield Problem(place, "dataset", f"rows without an id: {_some(missing)}")
     ids = Counter(str(row["id"]) for row in rows if row["id"] is not None and row["id"] != "")
     doubled = [name for name, count in ids.items() if count > 1]
     if doubled:
-        yield Problem(place, "dataset", f"ids that stand twice: {some(doubled)}")
+        yield Problem(place, "dataset", f"ids that stand twice: {_some(doubled)}")
     wrong = [f"{row['id']} has {row['label']!r}" for row in rows if not _is_label(row)]
     if wrong:
-        yield Problem(place, "dataset", f"a label is 0 or 1: {some(wrong)}")
+        yield Problem(place, "dataset", f"a label is 0 or 1: {_some(wrong)}")
     for name in columns:
         problem = next((found for row in rows if (found := _value_problem(name, row[name]))), None)
         if problem is not None:

@@ -60,6 +60,12 @@ class DatasetSettings:
         "Only rows whose `split` column has this value; on the Hub, the dataset's split.", default=None, example="test"
     )
     filter: str | None = option("A SQL condition on the columns.", default=None, example="difficulty = 'hard'")
+    group_by: str | None = option(
+        "The column that says which datapoints belong together, such as the versions of one program: a group is one "
+        "cluster in every error, and is not torn by shuffle, balance, limit or validation share. Unset: each by itself.",
+        default=None,
+        example="problem",
+    )
     balance: Literal["none", "label"] = option(
         "`label`: as many datapoints of one label as of the other, the first of each.", default="none"
     )

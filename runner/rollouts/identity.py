@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from runner.documents.fields import to_plain
+from runner.datasets.settings import DatasetSettings
+from runner.documents.fields import changed, to_plain
 from runner.models.settings import ModelSettings
 from runner.protocols.protocol import Protocol
 from runner.spec.experiment import AgentSettings
@@ -17,6 +18,7 @@ MUTABLE_KEYS = (
     "rollouts.per_datapoint",
     "rollouts.concurrency",
     "rollouts.max_calls",
+    "rollouts.max_transport_failed",
     "dataset.limit",
     "dataset.limits",
     "fine_tune",
@@ -37,6 +39,23 @@ MUTABLE_MODEL_KEYS = (
 
 LATER_MODEL_KEYS = ("logprobs", "top_logprobs")
 """Keys of every model group that came after 0.1.0: where one is null, a run is the one that it was then."""
+
+
+LATER_SELECTION_KEYS = ("labels", "ids", "explode")
+"""Keys of the selection that came after 0.1.0: where one is as by default, a run is the one that it was then."""
+
+
+def selects_by_group(settings: DatasetSettings) -> bool:
+    """Whether the groups decide which datapoints are played, or in which order; they always decide the errors."""
+    return settings.group_by is not None and (settings.shuffle or settings.balance != "none")
+
+
+def selection_content(settings: DatasetSettings) -> dict[str, Any]:
+    """How the datapoints are chosen from their file. The limit is left out: it makes a run longer or shorter."""
+    said = to_plain(settings)
+    content = {name: said[name] for name in ("columns", "split", "filter", "balance", "shuffle")}
+    content |= {name: said[name] for name in changed(settings) if name in LATER_SELECTION_KEYS}
+    return {**content, "group_by": settings.group_by} if selects_by_group(settings) else content
 
 
 def protocol_content(protocol: Protocol) -> dict[str, Any]:

@@ -17,7 +17,15 @@ from runner.datasets.load import Datapoint
 from runner.documents.fields import to_plain
 from runner.hashing import derived_seed, tagged_hash
 from runner.protocols.tree_shape import TreeShape
-from runner.rollouts.identity import MUTABLE_KEYS, MUTABLE_MODEL_KEYS, agent_content, model_content, protocol_content
+from runner.rollouts.identity import (
+    MUTABLE_KEYS,
+    MUTABLE_MODEL_KEYS,
+    agent_content,
+    model_content,
+    protocol_content,
+    selection_content,
+    selects_by_group,
+)
 from runner.rollouts.job import Job
 from runner.spec.load import Spec
 
@@ -55,8 +63,7 @@ class Plan:
     @cached_property
     def identity(self) -> str:
         """The hash that tells runs apart: two specs with one identity are the same run, longer or shorter."""
-        dataset = to_plain(self.spec.experiment.dataset)
-        selection = {name: dataset[name] for name in ("columns", "split", "filter", "balance", "shuffle")}
+        selection = selection_content(self.spec.experiment.dataset)
         return tagged_hash(
             "run",
             {
@@ -71,7 +78,8 @@ class Plan:
     @property
     def mutable_keys(self) -> tuple[str, ...]:
         """The keys that are not in the identity; `*` is any one name."""
-        return MUTABLE_KEYS + tuple(f"models.*.{name}" for name in MUTABLE_MODEL_KEYS)
+        of_groups = () if selects_by_group(self.spec.experiment.dataset) else ("dataset.group_by",)
+        return MUTABLE_KEYS + of_groups + tuple(f"models.*.{name}" for name in MUTABLE_MODEL_KEYS)
 
     @property
     def sharing(self) -> frozenset[str]:

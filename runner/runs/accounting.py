@@ -10,7 +10,7 @@ from runner.errors import CallError
 from runner.models.base import Completion, Request
 from runner.models.costs import CallCosts
 from runner.models.tally import Tally
-from runner.results.manifest import Counts
+from runner.results.manifest import Counts, Status, is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.troubles import Trouble, Troubles
@@ -81,6 +81,7 @@ class Accounting:
         """Of the calls in the tables; what a replay was answered with costs nothing."""
         self._failed_calls = 0
         self._troubles = Troubles(plan)
+        self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
 
     def answered(self, request: Request, completion: Completion) -> None:
         """Count an answer for those who watch, as it comes in."""
@@ -144,6 +145,23 @@ class Accounting:
     def transport_failed(self) -> int:
         """How many rollouts ended because no answer came."""
         return self.progress.outcomes.get(Outcome.TRANSPORT_FAILED.value, 0)
+
+    def status(self) -> Status:
+        """How a run ends whose rollouts are all written."""
+        lost, rollouts = self.transport_failed, self.progress.rollouts
+        if lost == rollouts:
+            return Status.FAILED
+        return Status.DONE if is_allowed_loss(lost, rollouts, self._max_lost) else Status.INCOMPLETE
+
+    def lost(self) -> str | None:
+        """What an incomplete run lost, for messages: the count, the bound, and one example."""
+        if self.status() != Status.INCOMPLETE:
+            return None
+        return (
+            f"{self.transport_failed} of {self.progress.rollouts} rollouts lost in transport, and "
+            f"rollouts.max_transport_failed allows a share of {self._max_lost:g}; such as "
+            f"{self._troubles.lost_example()}"
+        )
 
     def troubles(self) -> list[Trouble]:
         """What went wrong in the rollouts that are in."""

@@ -43,6 +43,8 @@ class Session:
     ) -> None:
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self.notes: list[str] = []
+        self.lost: str | None = None
+        """What was lost in transport, where that was more than the spec allows."""
         if plan.shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         self._stop = Stop()
@@ -144,9 +146,9 @@ class Session:
         accounting = self._accounting
         self.notes.extend(sinks.finish([trouble.to_json() for trouble in accounting.troubles()]))
         self._note_troubles()
-        failed = accounting.transport_failed == accounting.progress.rollouts
+        self.lost = accounting.lost()
         counts = accounting.finished(spending(self.plan, self.folder))
-        self.manifest = self.manifest.ended(Status.FAILED if failed else Status.DONE, **counts)
+        self.manifest = self.manifest.ended(accounting.status(), **counts)
         self.folder.write_manifest(self.manifest)
 
     def _note_troubles(self) -> None:

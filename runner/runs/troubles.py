@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.errors import GenerationError, MalformedError
 from runner.models.base import Choice
+from runner.results.manifest import is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.text import in_one_line
@@ -120,10 +121,21 @@ class Troubles:
 
     def _lost(self) -> Iterator[Trouble]:
         unanswered = self._ended.get(Outcome.TRANSPORT_FAILED, _Count())
-        for count, advice in ((unanswered, "the same command asks for them again"), (self._malformed, "")):
+        share = self.plan.spec.experiment.rollouts.max_transport_failed
+        lost = unanswered.number + self._malformed.number
+        again = "the same command asks for them again"
+        if lost < self._rollouts and is_allowed_loss(lost, self._rollouts, share):
+            again = f"rollouts.max_transport_failed ({share:g}) allows that"
+        for count, advice in ((unanswered, again), (self._malformed, "")):
             if count.rollout is not None:
                 message = f"{self._of_rollouts(count)} failed in transport, the first with {count.rollout.error}"
                 yield self._of_all("transport_failed", count, message, advice=advice)
+
+    def lost_example(self) -> str:
+        """A rollout that failed in transport, and why."""
+        counts = (self._ended.get(Outcome.TRANSPORT_FAILED), self._malformed)
+        rollout = next(count.rollout for count in counts if count is not None and count.rollout is not None)
+        return f"{_named(rollout)}: {rollout.error}"
 
     def _cut_off(self) -> Iterator[Trouble]:
         """What ended games: it counts as a wrong verdict."""

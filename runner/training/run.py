@@ -131,11 +131,11 @@ class _Work:
         part = TrainingPart(self.folder.run_id, iteration, kind)
         options = RunOptions(budget=self.options.budget, watch=self.options.watch)
         played = run_games(Plan(games), self.results, part_id, options, part)
-        transport_failed = played.manifest.transport_failed
-        if transport_failed:
-            # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
-            lost = [str(trouble) for trouble in troubles_of(played.metrics) if trouble.kind == "transport_failed"]
-            raise RunError(f"run {part_id}: {comma_join(lost) or f'{transport_failed} games failed in transport'}")
+        if played.manifest.status != Status.DONE:
+            # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
+            unanswered = [str(trouble) for trouble in troubles_of(played.metrics) if trouble.kind == "transport_failed"]
+            lost = played.lost or comma_join(unanswered) or "no game got its answers"
+            raise RunError(f"run {part_id}, a part of {self.folder.run_id}, is {played.manifest.status}: {lost}")
         self.note(f"{part_id}: {line}" for line in played.notes)
         return played.folder
 
