@@ -143,8 +143,10 @@ def _reported(error: Exception, parsed: argparse.Namespace) -> int:
         lines = [f"{type(error).__name__}: {error}", "This is a fault of nip-run; -v -v shows where."]
     if parsed.json:
         print_json({"ok": False, "exit_code": code, "errors": lines})
+    told = error.told if isinstance(error, NipRunError) else ()
     for line in lines:
-        note(line)
+        if line not in told:
+            note(line)
     if isinstance(error, SpecError) and len(lines) > 1:
         note(f"{len(lines)} problems; nothing was called, nothing was written")
     return code

@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TextIO
 
 from runner.cli.layout import GAP, column, fitted, stacked
 from runner.text import escape_controls
@@ -41,6 +41,22 @@ def say(text: str = "") -> None:
 def note(text: str) -> None:
     """A line for a person, on stderr."""
     print(escape_controls(text), file=sys.stderr)
+
+
+def heading(text: str) -> None:
+    """A line on stdout above others: bold on a terminal."""
+    print(_styled(text, "1", sys.stdout))
+
+
+def warn(text: str) -> None:
+    """A line on stderr that says what went wrong: yellow on a terminal."""
+    print(_styled(text, "33", sys.stderr), file=sys.stderr)
+
+
+def _styled(text: str, code: str, stream: TextIO) -> str:
+    """A text in a style of ANSI's, where the stream is a terminal and nobody asked for none."""
+    text = escape_controls(text)
+    return f"\x1b[{code}m{text}\x1b[0m" if stream.isatty() and "NO_COLOR" not in os.environ else text
 
 
 class StatusLine:
@@ -107,7 +123,7 @@ def print_table(
     dropped = [list(columns).index(name) for name in drop if name in columns] if terminal else []
     widths = fitted(measured, width, dropped)
     if title is not None:
-        say(title)
+        heading(title)
     if widths is None:
         for row in cells:
             say("\n".join(stacked([f"{head} {text}" for head, text in zip(heads, row, strict=True) if text], width)))
@@ -148,6 +164,18 @@ def _print_columns(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequ
 def terminal_width() -> int:
     """The columns of the terminal, or of what COLUMNS says."""
     return shutil.get_terminal_size((WIDE, 24)).columns
+
+
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A paragraph on stderr: in lines of the terminal's width, all but the first indented; elsewhere in one line."""
+    if not sys.stderr.isatty():
+        return text
+    import textwrap
+
+    return textwrap.fill(
+        escape_controls(text), terminal_width() - 1, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False, drop_whitespace=True,
+    )  # fmt: skip
 
 
 def short_time(told: str | None, now: datetime | None = None) -> str:

@@ -38,6 +38,7 @@ from runner.results.results import Results
 from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 from runner.runs.process import allow_open_files
 from runner.runs.run import RunOptions, RunResult
+from runner.runs.troubles import troubles_of
 from runner.runs.which import ReplayOf, WhichRun
 from runner.text import comma_join
 
@@ -102,10 +103,14 @@ class _Runs:
                     continue
                 except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
                     _add_next_step(error, self.args)
+                    error.told = frozenset(f"note: {line}" for line in self._told)
                     raise
                 done.append(self._with_note(point, result))
                 if not self.args.json:
-                    show_result(result, self.results, point.path, quiet=self.args.quiet, told=self._told)
+                    args = self.args
+                    show_result(
+                        result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, told=self._told
+                    )
         return _ended(self.args, done, waiting_points)
 
     def _run(self, point: Point, number: int) -> RunResult:
@@ -187,7 +192,8 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
-        note(f"run {result.folder.run_id} failed: no game got its answers. Go on with: {_same_command(args)}")
+        why = comma_join(f" ({t.message})" for t in troubles_of(result.metrics) if t.kind == "transport_failed")
+        note(f"run {result.folder.run_id} failed: no game got its answers{why}. Go on with: {_same_command(args)}")
     incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
     for result in incomplete:
         note(f"run {result.folder.run_id} is incomplete: {result.lost}. {_after_loss(result, args)}")

@@ -20,6 +20,7 @@ from runner.results.manifest import AgentRow, Manifest, Status, TrainingPart
 from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
+from runner.runs.accounting import Progress, Watch
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
 from runner.runs.run import RunOptions, RunResult, cache_beside, run_games
@@ -113,7 +114,9 @@ class _Work:
             log_to(self.folder.log),
             stage_log(self.folder, self.plan.identity) as stages,
         ):
-            loop = Loop(self.plan, self.folder, stages, self._run_games, self._connect, self._switched, self.sleep)
+            loop = Loop(
+                self.plan, self.folder, stages, self._run_games, self._connect, self._switched, self._begins, self.sleep
+            )
             loop.run()
             self._finish(stages, loop.models)
 
@@ -129,7 +132,7 @@ class _Work:
 
     def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
         part = TrainingPart(self.folder.run_id, iteration, kind)
-        options = RunOptions(budget=self.options.budget, watch=self.options.watch)
+        options = RunOptions(budget=self.options.budget, watch=self._watch_of(kind, iteration))
         played = run_games(Plan(games), self.results, part_id, options, part)
         if played.manifest.status != Status.DONE:
             # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
@@ -138,6 +141,27 @@ class _Work:
             raise RunError(f"run {part_id}, a part of {self.folder.run_id}, is {played.manifest.status}: {lost}")
         self.note(f"{part_id}: {line}" for line in played.notes)
         return played.folder
+
+    def _watch_of(self, kind: str, iteration: int) -> Watch | None:
+        """What is shown of the games of an iteration, or of a test: which of how many it is, too."""
+        watch, iterations = self.options.watch, self.plan.training.iterations
+        if watch is None:
+            return None
+        if kind == "training":
+            stage = f"iteration {iteration + 1} of {iterations}: games"
+        else:
+            stage = "last test" if iteration == iterations else f"test before iteration {iteration + 1} of {iterations}"
+
+        def with_stage(progress: Progress) -> None:
+            progress.stage = stage
+            watch(progress)
+
+        return with_stage
+
+    def _begins(self, iteration: int, what: str) -> None:
+        """Tell those who watch of what an iteration does besides games."""
+        if self.options.watch is not None:
+            self.options.watch(Progress(stage=f"iteration {iteration + 1} of {self.plan.training.iterations}: {what}"))
 
     def _switched(self, games: RunFolder, outcomes: Mapping[str, GroupOutcome]) -> None:
         manifest = games.manifest()
