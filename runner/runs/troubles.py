@@ -179,8 +179,8 @@ class Troubles:
     def _emptied(self) -> Iterator[Trouble]:
         count = self._left_empty
         if count.rollout is not None and count.number >= CALLS_SHARE * self._messages:
-            tries = f"all {self._attempts} answers" if self._attempts > 1 else "the answer"
-            message = f"{count.number} of {self._messages} messages were left empty, since {tries} could not be used"
+            why = f"none of {self._attempts} answers could" if self._attempts > 1 else "the answer could not"
+            message = f"{count.number} of {self._messages} messages were left empty, since {why} be used"
             advice = (
                 "retry.invalid_response says how often an answer is asked for, and what becomes of the message then"
             )

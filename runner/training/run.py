@@ -144,13 +144,14 @@ class _Work:
 
     def _watch_of(self, kind: str, iteration: int) -> Watch | None:
         """What is shown of the games of an iteration, or of a test: which of how many it is, too."""
-        watch, iterations = self.options.watch, self.plan.training.iterations
+        watch = self.options.watch
         if watch is None:
             return None
         if kind == "training":
-            stage = f"iteration {iteration + 1} of {iterations}: games"
+            stage = f"{self._which(iteration)}: games"
         else:
-            stage = "last test" if iteration == iterations else f"test before iteration {iteration + 1} of {iterations}"
+            is_last = iteration == self.plan.training.iterations
+            stage = "last test" if is_last else f"test before {self._which(iteration)}"
 
         def with_stage(progress: Progress) -> None:
             progress.stage = stage
@@ -161,7 +162,11 @@ class _Work:
     def _begins(self, iteration: int, what: str) -> None:
         """Tell those who watch of what an iteration does besides games."""
         if self.options.watch is not None:
-            self.options.watch(Progress(stage=f"iteration {iteration + 1} of {self.plan.training.iterations}: {what}"))
+            self.options.watch(Progress(stage=f"{self._which(iteration)}: {what}"))
+
+    def _which(self, iteration: int) -> str:
+        """An iteration by its number, which counts from 0 as in the ids of its games."""
+        return f"iteration {iteration} ({iteration + 1} of {self.plan.training.iterations})"
 
     def _switched(self, games: RunFolder, outcomes: Mapping[str, GroupOutcome]) -> None:
         manifest = games.manifest()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from runner.cli.progress import Shown
 from runner.models.tally import Tally
 from runner.runs.accounting import Progress
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+from tests.support.terminal import in_terminal
 
 
 def progress(**more: object) -> Progress:
@@ -64,3 +70,18 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
         line = view.whole(moving)
     assert "1.0/s" in line
     assert "8:20 left" in line
+
+
+def test_at_80_columns_no_count_is_cut_and_ctrl_c_says_at_once_what_it_waits_for(tmp_path: Path) -> None:
+    with serving(latency=0.2, faults={"rate_limit": 0.2}, max_faults=1000) as server:
+        spec_file(tmp_path, server.base_url, size=40)
+        code, seen = in_terminal(
+            "spec.yaml", cwd=tmp_path, columns=80, interrupted_when=lambda: server.stats()["requests"] >= 20
+        )
+    assert code == 130
+    drawn = [text for text in re.split(r"[\r\n]+", seen) if "rollouts" in text and " in flight, at most" not in text]
+    assert drawn
+    for text in drawn:
+        assert re.search(r"(^| )\d+/40 rollouts", text), text
+        assert len(text) < 80
+    assert re.search(r"waiting for \d calls? in flight, at most 30 s; Ctrl-C again stops now", seen)
