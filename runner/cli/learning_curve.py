@@ -14,8 +14,8 @@ def show_training(metrics: Mapping[str, Any]) -> None:
     run_id, iterations, todo = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:
         tests = [_test(row, last=row["iteration"] == len(iterations) and not todo) for row in metrics["tests"]]
-        columns = ("models", "accuracy [95% interval]", "n", "datapoints", "run")
-        print_table(columns, tests, title=f"{run_id}: tests", drop=("datapoints", "n"))
+        of_tests = ("models", "accuracy [95% interval]", "n", "datapoints", "run")
+        print_table(of_tests, tests, title=f"{run_id}: tests", drop=("datapoints", "n"))
         say()
     rows = [
         (row["iteration"], group, outcome["examples"], _became(outcome), row["models"][group]["model"], _why(outcome))

@@ -27,7 +27,7 @@ def as_json(result: RunResult) -> dict[str, Any]:
         "status": result.manifest.status,
         **{name: counted.get(name) for name in ("rollouts", "completions", "cost_usd")},
         **{name: value for name, value in result.metrics.items() if name in _SHOWN},
-        "troubles": [trouble.to_json() for trouble in troubles_of(result.metrics)],
+        "troubles": [trouble.to_json() for trouble in troubles_of(result.folder)],
         "notes": list(result.notes),
     }
 
@@ -53,14 +53,14 @@ def show_result(
         _show_summary(result)
     if quiet:
         return
-    troubles = troubles_of(result.metrics)
+    troubles = troubles_of(result.folder)
     if result.manifest.status != Status.DONE:  # what is said at the end of the command need not be said here
         troubles = [trouble for trouble in troubles if trouble.kind != "transport_failed"]
     for trouble in troubles:
         _show_trouble(trouble, f"{show} {trouble.show}{where}")
     if result.was_finished:
         note(f"{path} was played already; --again plays it anew")
-    said = {*told, *map(str, troubles_of(result.metrics))}
+    said = {*told, *map(str, troubles_of(result.folder))}
     for line in result.notes:
         part, _, of_part = line.partition(": ")
         is_of_part = part.startswith(f"{result.folder.run_id}-")  # the games of a training run, which told it live

@@ -192,7 +192,7 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
-        why = comma_join(f" ({t.message})" for t in troubles_of(result.metrics) if t.kind == "transport_failed")
+        why = comma_join(f" ({t.message})" for t in troubles_of(result.folder) if t.kind == "transport_failed")
         note(f"run {result.folder.run_id} failed: no game got its answers{why}. Go on with: {_same_command(args)}")
     incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
     for result in incomplete:

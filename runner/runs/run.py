@@ -136,7 +136,7 @@ def run_games(
         if _is_finished(plan, folder, manifest, replay):
             results.board.append_missing(folder)
             metrics = read_json(folder.metrics)
-            return RunResult(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(metrics))))
+            return RunResult(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(folder))))
         if part is None and manifest.parent_run_id is not None:
             raise RunDirectoryError(
                 f"{folder.path} is a part of the training run {manifest.parent_run_id}, which goes on as a whole: "

@@ -24,6 +24,7 @@ from runner.runs.process import log_to, relaxed_gc, stopping_on_signals
 from runner.runs.room import check_room
 from runner.runs.sinks import RecordSinks
 from runner.runs.spending import spending, used_models
+from runner.runs.troubles import keep_troubles
 from runner.runs.which import ReplayOf
 from runner.runs.wiring import Wired, Wiring
 
@@ -144,7 +145,8 @@ class Session:
 
     def _finish(self, sinks: RecordSinks) -> None:
         accounting = self._accounting
-        self.notes.extend(sinks.finish([trouble.to_json() for trouble in accounting.troubles()]))
+        self.notes.extend(sinks.finish())
+        keep_troubles(self.folder, accounting.troubles())
         self._note_troubles()
         self.lost = accounting.lost()
         counts = accounting.finished(spending(self.plan, self.folder))

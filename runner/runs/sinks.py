@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -69,13 +68,12 @@ class RecordSinks:
         """Put the tables in their place."""
         self._parts.seal()
 
-    def finish(self, troubles: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    def finish(self) -> list[str]:
         """Write the metrics and put the fine-tune files in their place; what there is to note."""
         trees = {} if self._statistics is None else self._statistics.original_statistics()
         summary = {
             "run_id": self._folder.run_id,
             **self._metrics.summary(),
-            "troubles": list(troubles),
             "original_statistics": {**self._metrics.original_statistics(), **trees},
         }
         atomic_write(self._folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))

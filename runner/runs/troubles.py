@@ -5,15 +5,18 @@ What cut a rollout off is always told. What can be chance is told from a share o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from runner.errors import GenerationError, MalformedError
 from runner.models.base import Choice
+from runner.results.folder import RunFolder
 from runner.results.manifest import is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Outcome, Rollout
+from runner.storage.atomic import atomic_write, read_json
 from runner.text import in_one_line
 
 CALLS_SHARE = 0.05
@@ -23,6 +26,8 @@ UNDECIDED_SHARE = 0.2
 """From this share of the rollouts on it is told that they ended undecided."""
 
 EXAMPLE_LENGTH = 120
+
+FILE = "troubles.json"
 
 UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without content"
 
@@ -47,9 +52,20 @@ class Trouble:
         return asdict(self)
 
 
-def troubles_of(metrics: Mapping[str, Any]) -> list[Trouble]:
-    """Those of a run, from its `metrics.json`; earlier versions wrote none there."""
-    return [Trouble(**row) for row in metrics.get("troubles", ())]
+def troubles_of(folder: RunFolder) -> list[Trouble]:
+    """Those of a run that was played to its end; earlier versions kept none.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    file = folder.path / FILE
+    return [Trouble(**row) for row in read_json(file)["troubles"]] if file.is_file() else []
+
+
+def keep_troubles(folder: RunFolder, troubles: Sequence[Trouble]) -> None:
+    """Write them beside the metrics, whose bytes stay those of earlier versions."""
+    data = {"troubles": [trouble.to_json() for trouble in troubles]}
+    atomic_write(folder.path / FILE, json.dumps(data, indent=2).encode())
 
 
 @dataclass

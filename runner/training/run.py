@@ -136,7 +136,7 @@ class _Work:
         played = run_games(Plan(games), self.results, part_id, options, part)
         if played.manifest.status != Status.DONE:
             # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
-            unanswered = [str(trouble) for trouble in troubles_of(played.metrics) if trouble.kind == "transport_failed"]
+            unanswered = [str(trouble) for trouble in troubles_of(played.folder) if trouble.kind == "transport_failed"]
             lost = played.lost or comma_join(unanswered) or "no game got its answers"
             raise RunError(f"run {part_id}, a part of {self.folder.run_id}, is {played.manifest.status}: {lost}")
         self.note(f"{part_id}: {line}" for line in played.notes)

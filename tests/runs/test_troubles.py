@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from runner.cli.result import as_json
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
-SOLO = {
+SOLO: dict[str, Any] = {
     "protocol": {"use": "solo_verifier", "max_message_rounds": None},
     "prompts": "prompts/code_validation/solo_verifier",
     "agents": {"prover": None},
@@ -24,7 +25,7 @@ def troubles(folder: Path, size: int = 8, *, server: dict[str, Any], **changes: 
     """What a run says of its troubles, by kind; the same stands in its notes."""
     with serving(**server) as serves:
         result = played(spec_file(folder, serves.base_url, size=size, **changes), folder / "results")
-    found = {row["kind"]: row for row in result.metrics["troubles"]}
+    found = {row["kind"]: row for row in as_json(result)["troubles"]}
     for row in found.values():
         assert [note for note in result.notes if note.startswith(row["message"])]
     return found
@@ -90,7 +91,7 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
         run = only_run(tmp_path / "my results").name
         again = nip_run_here("spec.yaml", "--results", "my results", cwd=tmp_path)
         verbose = nip_run_here("spec.yaml", "--results", "my results", "-v", cwd=tmp_path)
-        (as_json,) = json.loads(nip_run_here("spec.yaml", "--results", "my results", "--json", cwd=tmp_path).stdout)
+        (told,) = json.loads(nip_run_here("spec.yaml", "--results", "my results", "--json", cwd=tmp_path).stdout)
     assert (done.returncode, done.stdout) == (0, again.stdout)
     title, *rows = done.stdout.splitlines()
     assert title == run
@@ -101,8 +102,8 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
         assert said.count("warning: 4 of 4 rollouts ended undecided") == said.count("ended undecided") == 1
         assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in said
         assert "warning: 4 of 8 calls were repeats of unparsable answers\n" in said
-    assert [row["kind"] for row in as_json["troubles"]] == ["no_decision", "repeats", "empty_messages"]
-    assert sum(note.startswith("4 of 8 calls were repeats") for note in as_json["notes"]) == 1
+    assert [row["kind"] for row in told["troubles"]] == ["no_decision", "repeats", "empty_messages"]
+    assert sum(note.startswith("4 of 8 calls were repeats") for note in told["notes"]) == 1
 
 
 def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_path: Path) -> None:
@@ -110,11 +111,11 @@ def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_pa
         changes = {**SOLO, "models": {"m": {"logprobs": True}}, "rollouts": {"concurrency": 1}, "retry": retrying(2)}
         spec_file(tmp_path, server.base_url, size=8, **changes)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
-        as_json = nip_run_here("spec.yaml", "--again", "--json", cwd=tmp_path)
+        again = nip_run_here("spec.yaml", "--again", "--json", cwd=tmp_path)
     assert done.returncode == 4
     assert done.stderr.count("gives no log-probabilities") == 1
     assert done.stderr.count("were repeats of unparsable answers") == 1
-    assert as_json.returncode == 4
+    assert again.returncode == 4
     assert "unauthorized" not in done.stdout
 
 
