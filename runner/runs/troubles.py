@@ -63,9 +63,13 @@ def troubles_of(folder: RunFolder) -> list[Trouble]:
 
 
 def keep_troubles(folder: RunFolder, troubles: Sequence[Trouble]) -> None:
-    """Write them beside the metrics, whose bytes stay those of earlier versions."""
-    data = {"troubles": [trouble.to_json() for trouble in troubles]}
-    atomic_write(folder.path / FILE, json.dumps(data, indent=2).encode())
+    """Write them beside the metrics, whose bytes stay those of earlier versions; where there are none, no file."""
+    file = folder.path / FILE
+    if troubles:
+        data = {"troubles": [trouble.to_json() for trouble in troubles]}
+        atomic_write(file, json.dumps(data, indent=2).encode())
+    else:
+        file.unlink(missing_ok=True)
 
 
 @dataclass
