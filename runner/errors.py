@@ -48,6 +48,8 @@ class NipRunError(Exception):
     """Anything that nip-run itself reports."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+    told: frozenset[str] = frozenset()
+    """Those of its lines that a person has been told already."""
 
     def lines(self) -> list[str]:
         """What the user is told: the message, then the notes that were added on the way up."""

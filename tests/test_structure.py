@@ -84,7 +84,7 @@ HOMES = {
         "runner.storage.log_lines",
         "runner.training.run",
     },
-    "rich": {"runner.cli.output", "runner.cli.progress"},
+    "rich": {"runner.cli.output"},
     "scipy": {"runner.results.metrics"},
     "yaml": {
         "runner.documents.dump",
@@ -393,7 +393,6 @@ def test_one_module_alone_prints() -> None:
     found = {(module, what) for module, path in FILES.items() for what in prints(ast.parse(path.read_text("utf-8")))}
     others = {(module, what) for module, what in found if module != "runner.cli.output"}
     assert others == {
-        ("runner.cli.progress", "Console"),  # the bar, whose texts are escaped and no markup
         ("runner.datasets.tasks", "sys.stdout.buffer"),  # the answer of a process of ours to another
     }
 

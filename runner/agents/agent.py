@@ -153,6 +153,14 @@ class Agent:
         """Read an answer; see `runner.protocols.parse.parse_answer`."""
         return parse_answer(self.protocol_handler, self.agent_name, round_, text, self.hyper_params.decision_format)
 
+    def read(self, choice: Choice, round_: int) -> Parsed:
+        """Read an answer as it came.
+
+        Raises:
+            GenerationError: it cannot be used; the message says why.
+        """
+        return self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
+
     def verdict_span(self, text: str, round_: int) -> tuple[int, int] | None:
         """From where to where its verdict stands in an answer of a round, if it gives one there."""
         if not (self.is_verifier and self.protocol_handler.step(round_).may_decide):
@@ -182,7 +190,7 @@ class Agent:
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
                 try:
-                    parsed = self.parse(_usable_text(choice, self.model_settings, self.model_group), observation.round)
+                    parsed = self.read(choice, observation.round)
                 except GenerationError as error:
                     bad += 1
                     if bad >= _allowed(error, retry):

@@ -1,44 +1,92 @@
-"""`nip-run leaderboard`: ranked rows with intervals, or the file made again."""
+"""`nip-run leaderboard`: ranked rows with intervals, one list a task; or the file made again."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
 
-from runner.cli.output import note, print_json, print_table, say, with_interval
+from runner.cli.output import note, print_json, print_table, say, short_time, with_interval
 from runner.exit_codes import ExitCode
 from runner.results.results import Results
+
+_DROPPED = ("cost", "finished", "clusters", "models", "protocol", "seed", "n")
+"""What a narrow terminal does without, the first of it first."""
 
 
 def execute(args: argparse.Namespace) -> int:
     results = Results(args.results)
     if args.rebuild:
-        runs = results.board.rebuild()
-        for damage in results.damaged():
-            note(damage)
-        if args.json:
-            print_json({"runs": runs})
-        else:
-            say(f"{results.board.path} holds {len(runs)} runs")
-        return ExitCode.DONE
+        return _rebuild(results, as_json=args.json)
     where, values = ("WHERE benchmark = ?", [args.benchmark]) if args.benchmark else ("", [])
     columns, rows = results.board.query(f"SELECT * FROM leaderboard {where}", values)
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if args.json:
         print_json(records)
-        return ExitCode.DONE
-    if not records:
+    elif not records:
         say(f"no rows in {results.path}" + (f" for {args.benchmark!r}" if args.benchmark else ""))
-        return ExitCode.DONE
-    for board in dict.fromkeys(record["benchmark"] for record in records):
-        shown = [
-            (
-                with_interval(r["accuracy"], r["ci_low"], r["ci_high"]), r["n"], r["clusters"], r["run_id"],
-                r["protocol"], r["models"], r["cost_usd"], r["finished_at"],
-            )
-            for r in records
-            if r["benchmark"] == board
-        ]  # fmt: skip
-        print_table(
-            ("accuracy [95%]", "n", "datapoints", "run", "protocol", "models", "cost", "finished"), shown, title=board
-        )
+    else:
+        for number, (_, listed) in enumerate(groupby(records, key=lambda row: (row["benchmark"], row["list"]))):
+            if number:
+                say()
+            _show_list(list(listed))
     return ExitCode.DONE
+
+
+def _rebuild(results: Results, *, as_json: bool) -> int:
+    runs = results.board.rebuild()
+    for damage in results.damaged():
+        note(damage)
+    if as_json:
+        print_json({"runs": runs})
+    else:
+        say(f"{results.board.path} holds {len(runs)} runs")
+    return ExitCode.DONE
+
+
+def _show_list(rows: Sequence[Mapping[str, Any]]) -> None:
+    """One task's list, and below it what cannot rank."""
+    ranked = [row for row in rows if row["rank"] is not None]
+    others = [row for row in rows if row["rank"] is None]
+    if ranked:
+        _print(ranked, _title(ranked[0]), first=("rank",), last=_LAST)
+    if others:
+        title = "without a rank:" if ranked else f"{rows[0]['benchmark']}, without a rank:"
+        _print(others, title, first=(), last=("reason",))
+
+
+_LAST = ("protocol", "models", "clusters", "cost", "finished")
+
+
+def _print(rows: Sequence[Mapping[str, Any]], title: str, *, first: Sequence[str], last: Sequence[str]) -> None:
+    point = ("point",) if any(row["point"] for row in rows) else ()
+    columns = (*first, "run", "accuracy [95%]", "n", "failures", "seed", *point, *last)
+    print_table(columns, [[_cell(row, name) for name in columns] for row in rows], title, drop=_DROPPED)
+
+
+def _cell(row: Mapping[str, Any], column: str) -> Any:
+    """What a row has for a column of the table."""
+    match column:
+        case "run":
+            return row["run_id"]
+        case "accuracy [95%]":
+            return with_interval(row["accuracy"], row["ci_low"], row["ci_high"])
+        case "cost":
+            return row["cost_usd"]
+        case "finished":
+            return _finished(row)
+        case _:
+            return "" if column == "point" and row["point"] is None else row[column]
+
+
+def _finished(row: Mapping[str, Any]) -> str:
+    at = row["finished_at"]
+    return short_time(None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def _title(row: Mapping[str, Any]) -> str:
+    """What the runs of a list have in common."""
+    names = ("split", "limit", "filter", "group_by")
+    selection = "".join(f", {name.replace('_', ' ')} {row[name]}" for name in names if row[name] is not None)
+    return f"{row['benchmark']}  (task {row['task'][:8]}{selection})"

@@ -170,8 +170,10 @@ def _reported(error: Exception, parsed: argparse.Namespace) -> int:
         objects = [error_object(*lines)]
     if parsed.json:
         print_json({"ok": False, "exit_code": code, "errors": objects})
+    told = error.told if isinstance(error, NipRunError) else ()
     for line in lines:
-        note(line)
+        if line not in told:
+            note(line)
     if isinstance(error, SpecError) and len(error.problems) > 1:
         note(f"{len(error.problems)} problems; nothing was called, nothing was written")
     return code

@@ -13,12 +13,17 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, TextIO
 
+from runner.cli.layout import GAP, column, fitted, stacked
 from runner.text import escape_controls
 
 WIDE = 160
-"""Columns of a table where there is no terminal to measure."""
+"""Columns of a table where there is no terminal to measure; more where ids need them."""
+
+LINE = 60
+"""There, a text of so many characters is not folded."""
 
 NARROWEST = 20
 """No text is wrapped at less."""
@@ -62,6 +67,49 @@ def note(text: str) -> None:
     print(escape_controls(text), file=sys.stderr)
 
 
+def heading(text: str) -> None:
+    """A line on stdout above others: bold on a terminal."""
+    print(_styled(text, "1", sys.stdout))
+
+
+def warn(text: str) -> None:
+    """A line on stderr that says what went wrong: yellow on a terminal."""
+    print(_styled(text, "33", sys.stderr), file=sys.stderr)
+
+
+def _styled(text: str, code: str, stream: TextIO) -> str:
+    """A text in a style of ANSI's, where the stream is a terminal and nobody asked for none."""
+    text = escape_controls(text)
+    return f"\x1b[{code}m{text}\x1b[0m" if stream.isatty() and "NO_COLOR" not in os.environ else text
+
+
+class StatusLine:
+    """A line at the bottom of the terminal, on stderr, that is written over: without colour or escape sequences."""
+
+    def __init__(self) -> None:
+        self._length = 0
+
+    @property
+    def width(self) -> int:
+        """What it may take; the last column stays free, since some terminals wrap there."""
+        return terminal_width() - 1
+
+    def draw(self, text: str) -> None:
+        """Show this text in place of the one before."""
+        text = escape_controls(text)
+        self._write(f"\r{text}{' ' * (min(self._length, self.width) - len(text))}")
+        self._length = len(text)
+
+    def clear(self) -> None:
+        """Leave an empty line, for what is to be said."""
+        if self._length:
+            self._write(f"\r{' ' * min(self._length, self.width)}\r")
+            self._length = 0
+
+    def _write(self, text: str) -> None:
+        print(text, end="", file=sys.stderr, flush=True)
+
+
 def print_json(value: Any) -> None:
     """JSON in ASCII on stdout: half a character is an escape as any other, and a number that JSON lacks is null."""
     print(json.dumps(_jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
@@ -77,8 +125,42 @@ def _jsonable(value: Any) -> Any:
     return value if isinstance(value, (str, int, type(None))) else str(value)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
-    """A table on stdout."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None, *, drop: Sequence[str] = ()
+) -> None:
+    """A table on stdout. No id, number or interval is broken, however narrow the terminal is.
+
+    Texts fold first; then the columns that `drop` names are left out, the first of them first; where that is not
+    enough, each row takes several lines. Outside a terminal nothing is left out.
+    """
+    from rich.cells import cell_len
+
+    terminal = sys.stdout.isatty()
+    heads = [escape_controls(column) for column in columns]
+    cells = [[cell(value) for value in row] for row in rows]
+    measured = [
+        column(cell_len(head), texts, [cell_len(text) for text in texts], max(map(cell_len, head.split()), default=0))
+        for index, head in enumerate(heads)
+        for texts in [[line for row in cells for line in row[index].split("\n")]]
+    ]
+    width = terminal_width() if terminal else max(WIDE, sum(max(c.least, min(c.most, LINE)) + GAP for c in measured))
+    dropped = [list(columns).index(name) for name in drop if name in columns] if terminal else []
+    widths = fitted(measured, width, dropped)
+    if title is not None:
+        heading(title)
+    if widths is None:
+        for row in cells:
+            say("\n".join(stacked([f"{head} {text}" for head, text in zip(heads, row, strict=True) if text], width)))
+        return
+    numeric = {i for i in widths if rows and all(isinstance(row[i], (int, float, type(None))) for row in rows)}
+    _print_columns([(heads[i], widths[i], i in numeric) for i in widths], [[row[i] for i in widths] for row in cells])
+    if len(widths) < len(columns):
+        left_out = ", ".join(head for i, head in enumerate(heads) if i not in widths)
+        note(f"left out at {width} columns: {left_out} (--json has all)")
+
+
+def _print_columns(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:
+    """Columns, each a header, a width and whether it stands to the right; what is wider is folded."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -87,22 +169,66 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # main knows what to do; the library would exit as if something had failed
 
-    # A title that is a `str` would be read as markup.
-    heading = None if title is None else Text(escape_controls(title), style="table.title")
-    table = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
-        table.add_column(Text(escape_controls(column)), justify="right" if numeric else "left", overflow="fold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head, width, numeric in columns:
+        # A header that is a `str` would be read as markup.
+        table.add_column(Text(head), width=width, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
+        table.add_row(*map(Text, row))
     terminal = sys.stdout.isatty()
     console = Output(
         file=sys.stdout,
-        width=None if terminal else WIDE,
+        width=sum(width + GAP for _, width, _ in columns),
         color_system="auto" if terminal and "NO_COLOR" not in os.environ else None,
         highlight=False,
     )
     console.print(table)
+
+
+def terminal_width() -> int:
+    """The columns of the terminal, or of what COLUMNS says."""
+    return shutil.get_terminal_size((WIDE, 24)).columns
+
+
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A paragraph on stderr: in lines of the terminal's width, all but the first indented; elsewhere in one line."""
+    if not sys.stderr.isatty():
+        return text
+    import textwrap
+
+    return textwrap.fill(
+        escape_controls(text), terminal_width() - 1, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False, drop_whitespace=True,
+    )  # fmt: skip
+
+
+def short_time(told: str | None, now: datetime | None = None) -> str:
+    """A time of a manifest (ISO 8601) for a person: `2 min ago`, `12:31` of today, `21 Nov 12:31`, `2025-11-21`.
+
+    It is told in the time zone of `now`, or else in this machine's.
+    """
+    if not told:
+        return "-"
+    now = now or datetime.now().astimezone()
+    try:
+        then = datetime.fromisoformat(told).astimezone(now.tzinfo)
+    except ValueError:
+        return told
+    minutes = (now - then).total_seconds() / 60
+    if 0 <= minutes < 1:
+        return "just now"
+    if 0 <= minutes < 60:
+        return f"{int(minutes)} min ago"
+    if then.date() == now.date():
+        return f"{then:%H:%M}"
+    return f"{then:%-d %b %H:%M}" if then.year == now.year else f"{then:%Y-%m-%d}"
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `12:31`, `1:02:03`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def cell(value: Any) -> str:

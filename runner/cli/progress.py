@@ -1,46 +1,65 @@
-"""A run's progress on stderr: a bar on a terminal, now and then a line elsewhere."""
+"""A run's progress on stderr: one line that is drawn anew on a terminal, now and then a line elsewhere."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from threading import Event, RLock, Thread
+from typing import TYPE_CHECKING, NamedTuple
 
-from runner.cli.output import note
-from runner.text import escape_controls
+from runner.cli.output import StatusLine, duration, note
+from runner.text import escape_controls, in_one_line
 
 if TYPE_CHECKING:
     from runner.runs.accounting import Progress
 
 LINE_SECONDS = 10.0
-BAR_SECONDS = 0.1
+DRAW_SECONDS = 0.1
+TICK_SECONDS = 1.0
+"""The line is drawn anew so often though nothing has come in: time goes on, and a terminal is made narrower."""
+RATE_SECONDS = 60.0
+"""The rate is that of the last so many seconds."""
+SHORTEST_ERROR = 20
+"""Columns below which the start of an error says nothing."""
 
 
 @contextmanager
-def watching(name: str, told: set[str], *, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """A function that shows progress, and adds the notes that it shows to `told`; None where nobody wants to see it."""
+def watching(
+    name: str, told: set[str], *, quiet: bool, point: tuple[int, int] = (1, 1)
+) -> Iterator[Callable[[Progress], None] | None]:
+    """A function that shows progress, and adds the notes that it shows to `told`; None where nobody wants to see it.
+
+    `point` says which run of how many this is.
+    """
+    shown = Shown(escape_controls(name), f"point {point[0]} of {point[1]}" if point[1] > 1 else "")
     if quiet:
         yield None
-    elif sys.stderr.isatty() and "NO_COLOR" not in os.environ:
-        with _bar(name, _News(told)) as watch:
+    elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with _drawn(shown, _News(told)) as watch:
             yield watch
     else:
-        yield _lines(name, _News(told))
+        yield _lines(shown, _News(told))
 
 
-def _lines(name: str, news: _News) -> Callable[[Progress], None]:
-    started = last = time.monotonic()
+def _lines(shown: Shown, news: _News) -> Callable[[Progress], None]:
+    last = time.monotonic()
+    stage = ""
 
     def watch(progress: Progress) -> None:
-        nonlocal last
+        nonlocal last, stage
         for warning in news.of(progress):
-            note(f"{name}: {warning}")
+            note(f"{shown.name}: {warning}")
+        if progress.stage != stage:
+            stage = progress.stage
+            note(f"{shown.name}: {stage}")
         if time.monotonic() - last >= LINE_SECONDS:
             last = time.monotonic()
-            note(f"{name}: {summary(progress, last - started)}")
+            note(f"{shown.name}: {shown.whole(progress)}")
 
     return watch
 
@@ -51,9 +70,12 @@ class _News:
     def __init__(self, told: set[str]) -> None:
         self._shown: dict[str, str] = {}
         self._told = told
+        self._of: list[str] = []
         self._notes = 0
 
     def of(self, progress: Progress) -> list[str]:
+        if progress.notes is not self._of:  # the games of another iteration
+            self._of, self._notes = progress.notes, 0
         notes = progress.notes[self._notes :]
         self._notes += len(notes)
         self._told.update(notes)
@@ -69,59 +91,177 @@ class _News:
 
 
 @contextmanager
-def _bar(name: str, news: _News) -> Iterator[Callable[[Progress], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
+def _drawn(shown: Shown, news: _News) -> Iterator[Callable[[Progress], None]]:
+    """One line at the bottom of the terminal, without colour or escape sequences; gone at the end."""
+    line, lock, ended = StatusLine(), RLock(), Event()
+    last, now = 0.0, None
 
-    bar = Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}", markup=False),
-        console=Console(stderr=True),
-        transient=True,
-        auto_refresh=False,
-    )
-    task = bar.add_task(escape_controls(name), total=None, detail="")
-    started, last = time.monotonic(), 0.0
+    def draw(progress: Progress) -> None:
+        nonlocal last, now
+        with lock:
+            last, now = time.monotonic(), progress
+            line.draw(shown.within(progress, line.width))
 
     def watch(progress: Progress) -> None:
-        nonlocal last
-        for warning in news.of(progress):
-            bar.console.print(warning, markup=False, highlight=False)
-        if time.monotonic() - last < BAR_SECONDS:
-            return
-        last = time.monotonic()
-        bar.update(
-            task,
-            total=progress.total,
-            completed=progress.jobs,
-            detail=_detail(progress, last - started),
-        )
-        bar.refresh()
+        warnings = news.of(progress)
+        if warnings:
+            with lock:
+                line.clear()
+                for warning in warnings:
+                    note(warning)
+        if warnings or time.monotonic() - last >= DRAW_SECONDS:
+            draw(progress)
 
-    with bar:
+    def tick() -> None:
+        while not ended.wait(TICK_SECONDS):
+            if now is not None and time.monotonic() - last >= TICK_SECONDS / 2:
+                draw(now)
+
+    ticker = Thread(target=tick, name="nip-run-progress", daemon=True)
+    ticker.start()
+    try:
         yield watch
+    finally:
+        ended.set()
+        ticker.join()
+        line.clear()
 
 
-def summary(progress: Progress, seconds: float) -> str:
-    """One line: games done, calls, tokens, cost, failures, time left."""
-    return f"{progress.jobs}/{progress.total} {progress.of}, {_detail(progress, seconds)}"
+class Part(NamedTuple):
+    """A piece of the line, and its place among those that are kept where there is no room for all: 1 is the first."""
+
+    rank: int
+    text: str
 
 
-def _detail(progress: Progress, seconds: float) -> str:
-    parts = [
-        f"{progress.calls} calls",
-        f"{_short(progress.prompt_tokens + progress.completion_tokens)} tokens",
-        "cost unknown" if progress.cost_usd is None else f"${progress.cost_usd:.2f}",
-    ]
-    if progress.failures:
-        parts.append(f"{progress.failures} failed calls")
-    if 0 < progress.jobs < progress.total:
-        left = seconds / progress.jobs * (progress.total - progress.jobs)
-        parts.append(f"{_clock(left)} left")
-    return ", ".join(parts)
+NAME_RANK = 6
+ERROR_RANK = 3
+"""Parts behind this rank leave room for the start of the last error."""
+
+
+def composed(name: str, count: str, parts: Sequence[Part], width: int, error: str = "") -> str:
+    """The line: the count, which is never cut, and as many parts as fit, the most important first.
+
+    The name stands before the count, all others behind it in the order given. The last error alone may be cut; it gets
+    what room is left.
+    """
+    left = Part(NAME_RANK, f"{name} ")
+    kept: set[Part] = set()
+
+    def line(kept: set[Part]) -> str:
+        return (left.text if left in kept else "") + ", ".join([count, *(p.text for p in parts if p in kept)])
+
+    for part in sorted((left, *(part for part in parts if part.text))):
+        reserved = min(len(error), SHORTEST_ERROR) + len("; ") if error and part.rank > ERROR_RANK else 0
+        if len(line({*kept, part})) + reserved <= width:
+            kept.add(part)
+    shown = line(kept)
+    room = width - len(shown) - len("; ")
+    if not error or room < min(len(error), SHORTEST_ERROR):
+        return shown
+    return f"{shown}; {error if len(error) <= room else error[: room - 3] + '...'}"
+
+
+@dataclass
+class Shown:
+    """What is shown of one run: its name, its place in a sweep, and what has become of it since the start."""
+
+    name: str
+    point: str = ""
+    clock: Callable[[], float] = time.monotonic
+    _begun: float = field(init=False)
+    _seen: deque[tuple[float, int]] = field(init=False)
+    """When how many games were done, over the time that the rate is of."""
+    _of: Progress | None = None
+
+    def __post_init__(self) -> None:
+        self._begun = self.clock()
+        self._seen = deque()
+
+    def within(self, progress: Progress, width: int) -> str:
+        """One line of at most `width` columns."""
+        count, parts, error = self._parts(progress)
+        return composed(self.name, count, parts, width, error)
+
+    def whole(self, progress: Progress) -> str:
+        """One line with all there is to say."""
+        count, parts, error = self._parts(progress)
+        return ", ".join([count, *(part.text for part in parts if part.text), *([error] if error else [])])
+
+    def _parts(self, progress: Progress) -> tuple[str, list[Part], str]:
+        now = self.clock()
+        elapsed = Part(1, duration(now - self._begun))
+        if not progress.total:
+            return progress.stage or "starting", [Part(5, self.point), elapsed], ""
+        per_second = self._rate(progress, now)
+        return (
+            f"{progress.jobs}/{progress.total} {progress.of}",
+            [
+                Part(5, self.point),
+                Part(5, progress.stage),
+                elapsed,
+                Part(2, _left(progress, per_second)),
+                Part(3, _accuracy(progress)),
+                Part(4, f"{flying} in flight" if (flying := progress.in_flight()) else ""),
+                Part(8, _counted(progress.failures, "failed call")),
+                Part(9, _counted(progress.repeats, "repeat")),
+                Part(10, _per_time(per_second)),
+                Part(14 if progress.cost_usd is None else 11, _cost(progress)),
+                Part(12, _counted(progress.calls, "call")),
+                Part(13, _tokens(progress)),
+            ],
+            f"error: {in_one_line(_without_address(progress.last_error))}" if progress.last_error else "",
+        )
+
+    def _rate(self, progress: Progress, now: float) -> float:
+        """Games a second, of late."""
+        if progress is not self._of:  # the games of another iteration
+            self._of = progress
+            self._seen = deque([(now, progress.jobs)])
+        seen = self._seen
+        seen.append((now, progress.jobs))
+        while len(seen) > 2 and now - seen[1][0] >= RATE_SECONDS:
+            seen.popleft()
+        then, jobs = seen[0]
+        return (progress.jobs - jobs) / (now - then) if now > then else 0.0
+
+
+def _without_address(error: str) -> str:
+    """An error without the address that it begins with: of what is shown of it, that would be all."""
+    address, colon, said = error.partition(": ")
+    return said if colon and "://" in address else error
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}" if number else ""
+
+
+def _left(progress: Progress, per_second: float) -> str:
+    if not per_second or progress.jobs >= progress.total:
+        return ""
+    return f"{duration((progress.total - progress.jobs) / per_second)} left"
+
+
+def _accuracy(progress: Progress) -> str:
+    return f"accuracy {progress.right / progress.judged:.2f} (n={progress.judged})" if progress.judged else ""
+
+
+def _cost(progress: Progress) -> str:
+    if not progress.calls:
+        return ""
+    return "cost unknown" if progress.cost_usd is None else f"${progress.cost_usd:.2f}"
+
+
+def _tokens(progress: Progress) -> str:
+    tokens = progress.prompt_tokens + progress.completion_tokens
+    return f"{_short(tokens)} tokens" if tokens else ""
+
+
+def _per_time(per_second: float) -> str:
+    for seconds, unit in ((1, "s"), (60, "min"), (3600, "h")):
+        if per_second * seconds >= 1:
+            return f"{per_second * seconds:.{0 if per_second * seconds >= 10 else 1}f}/{unit}"
+    return ""
 
 
 def _short(number: int) -> str:
@@ -129,9 +269,3 @@ def _short(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f}{unit}"
     return str(number)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -115,7 +115,9 @@ def _schema(parser: argparse.ArgumentParser) -> None:
 
 
 def _runs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--status", choices=("running", "done", "failed", "interrupted"), help="only these")
+    parser.add_argument(
+        "--status", choices=("running", "done", "incomplete", "failed", "interrupted"), help="only these"
+    )
 
 
 def _show(parser: argparse.ArgumentParser) -> None:

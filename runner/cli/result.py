@@ -7,9 +7,11 @@ from collections.abc import Collection
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.output import calls_and_cost, note, print_table, say, shown_point, with_interval
+from runner.cli.output import calls_and_cost, heading, note, print_table, say, shown_point, warn, with_interval, wrapped
+from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.runs.result import RunResult
+from runner.runs.troubles import Trouble, troubles_of
 
 _SHOWN = ("outcomes", "metrics", "iterations", "tests")
 """What of a run's metrics a machine is told at once."""
@@ -25,40 +27,93 @@ def as_json(result: RunResult) -> dict[str, Any]:
         "status": result.manifest.status,
         **{name: counted.get(name) for name in ("rollouts", "completions", "cost_usd")},
         **{name: value for name, value in result.metrics.items() if name in _SHOWN},
+        "troubles": [trouble.to_json() for trouble in troubles_of(result.folder)],
         "notes": list(result.notes),
     }
 
 
 def show_result(
-    result: RunResult, results: Results, path: str, *, quiet: bool, told: Collection[str] = frozenset()
+    result: RunResult,
+    results: Results,
+    path: str,
+    *,
+    quiet: bool = False,
+    verbose: bool = False,
+    told: Collection[str] = frozenset(),
 ) -> None:
-    """Show a run's result, and the notes that were not `told` while it went on."""
+    """Show a run's result in five rows, with `verbose` every metric, what went wrong, and the notes not yet `told`."""
     where = "" if results.path.as_posix() == "results" else f" --results {shlex.quote(str(results.path))}"
+    show = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_training_run:
         show_training(result.metrics)
         say(f"folder: {result.folder.path}")
+    elif verbose:
+        _show_all(result)
     else:
-        _show_games(result)
+        _show_summary(result)
     if quiet:
         return
+    troubles = troubles_of(result.folder)
+    if result.manifest.status != Status.DONE:  # what is said at the end of the command need not be said here
+        troubles = [trouble for trouble in troubles if trouble.kind != "transport_failed"]
+    for trouble in troubles:
+        _show_trouble(trouble, f"{show} {trouble.show}{where}")
     if result.was_finished:
         note(f"{path} was played already; --again plays it anew")
+    said = {*told, *map(str, troubles_of(result.folder))}
     for line in result.notes:
-        if line not in told:
+        part, _, of_part = line.partition(": ")
+        is_of_part = part.startswith(f"{result.folder.run_id}-")  # the games of a training run, which told it live
+        if line not in said and not (is_of_part and of_part in said):
             note(f"note: {line}")
     if not result.manifest.is_training_run:
-        note(f"transcripts: nip-run show {result.folder.run_id}{where}")
+        if not verbose:
+            note("all metrics: the same command with -v")
+        note(f"transcripts: {show}{where}")
     note(f"leaderboard: nip-run leaderboard{where}   (file: {results.board.path})")
 
 
-def _show_games(result: RunResult) -> None:
+def _show_trouble(trouble: Trouble, show: str) -> None:
+    """What went wrong, an example, what to do and what to look at, each in a line of its own."""
+    warn(wrapped(f"warning: {trouble.message}"))
+    for what, text in (("example", trouble.example), ("advice", trouble.advice)):
+        if text:
+            note(wrapped(f"  {what}: {text}", "    "))
+    note(f"  look: {show}")
+
+
+def _show_summary(result: RunResult) -> None:
+    """Accuracy, how many games were decided, how many there are, what they cost, where they are."""
+    manifest, metrics = result.manifest, {(m["agent"], m["metric"]): m for m in result.metrics["metrics"]}
+    accuracy, outcomes = metrics[None, "accuracy"], result.metrics["outcomes"]
+    value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
+    others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
+    cost = "unknown (no price)" if manifest.cost_usd is None else f"${manifest.cost_usd:.4f}"
+    heading(_title(result))
+    for name, shown in (
+        ("accuracy", value + (" (95% interval)" if "[" in value else "")),
+        ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
+        ("n", f"{accuracy['n']} rollouts in {accuracy['clusters']} clusters"),
+        ("cost", f"{cost}, {manifest.completions} calls"),
+        ("where", str(result.folder.path)),
+    ):
+        say(f"{name:<9} {shown}")
+
+
+def _title(result: RunResult) -> str:
+    """The run, how it stands where it is not done, and its point of a sweep."""
+    manifest = result.manifest
+    status = "" if manifest.status == Status.DONE else f"({manifest.status})"
+    return "  ".join(part for part in (result.folder.run_id, status, shown_point(manifest.point)) if part)
+
+
+def _show_all(result: RunResult) -> None:
     rows = [
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
         for m in result.metrics["metrics"]
         if m["n"]
     ]
-    title = f"{result.folder.run_id}  {shown_point(result.manifest.point)}".rstrip()
-    print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows, title=title)
+    print_table(("of", "metric", "value [95% interval]", "n", "clusters"), rows, title=_title(result))
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
     say(f"\noutcomes: {outcomes}")
     say(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))

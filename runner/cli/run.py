@@ -38,6 +38,7 @@ from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 from runner.runs.process import allow_open_files
 from runner.runs.result import RunResult
 from runner.runs.run import RunOptions
+from runner.runs.troubles import troubles_of
 from runner.runs.which import ReplayOf, WhichRun
 from runner.text import comma_join
 from runner.training.any_run import keys_sent, name_of, run_plan, spent
@@ -92,9 +93,9 @@ class _Runs:
         self._show_keys()
         with ExitStack() as locks:
             self._share_budgets(locks)
-            for point in self.points:
+            for number, point in enumerate(self.points, 1):
                 try:
-                    result = self._run(point)
+                    result = self._run(point, number)
                 except Waiting as error:
                     if len(self.points) == 1:
                         error.add_note(f"Go on with: {_same_command(self.args, error.groups)}")
@@ -103,15 +104,21 @@ class _Runs:
                     continue
                 except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
                     _add_next_step(error, self.args)
+                    error.told = frozenset(f"note: {line}" for line in self._told)
                     raise
                 done.append(self._with_note(point, result))
                 if not self.args.json:
-                    show_result(result, self.results, point.path, quiet=self.args.quiet, told=self._told)
+                    args = self.args
+                    show_result(
+                        result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, told=self._told
+                    )
         return _ended(self.args, done, waiting_points)
 
-    def _run(self, point: Point) -> RunResult:
+    def _run(self, point: Point, number: int) -> RunResult:
         name = self._name(point)
-        with watching(point.spec.experiment.name, self._told, quiet=self.args.quiet) as watch:
+        with watching(
+            point.spec.experiment.name, self._told, quiet=self.args.quiet, point=(number, len(self.points))
+        ) as watch:
             options = RunOptions(
                 replay=self._which.replay,
                 budget=self._budgets.get(point.path),
@@ -188,10 +195,22 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
-        note(f"run {result.folder.run_id} failed: no game got its answers. Go on with: {_same_command(args)}")
+        why = comma_join(f" ({t.message})" for t in troubles_of(result.folder) if t.kind == "transport_failed")
+        note(f"run {result.folder.run_id} failed: no game got its answers{why}. Go on with: {_same_command(args)}")
+    incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
+    for result in incomplete:
+        note(f"run {result.folder.run_id} is incomplete: {result.lost}. {_after_loss(result, args)}")
     for point in waiting_points:
         note(f"run {point.run_id} waits: {point.waiting}\nGo on with: {_point_command(args, point)}")
-    return ExitCode.FAILED if failed or waiting_points else ExitCode.DONE
+    return ExitCode.FAILED if failed or incomplete or waiting_points else ExitCode.DONE
+
+
+def _after_loss(result: RunResult, args: argparse.Namespace) -> str:
+    """What to do about rollouts that were lost in transport: a replay has them from its source."""
+    source = result.manifest.replay_of
+    if source is None or source.until_round is not None:
+        return f"Go on with: {_same_command(args)}"
+    return f"It replays {source.run_id}, which has no answers for them: go on with that run, then replay it again"
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:

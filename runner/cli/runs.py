@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Sequence
 
-from runner.cli.output import note, print_json, print_table, say, shown_point
+from runner.cli.output import note, print_json, print_table, say, short_time, shown_point
 from runner.exit_codes import ExitCode
+from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
+
+_COLUMNS = ("run", "status", "rollouts", "lost", "started", "cost", "benchmark", "protocol")
+_DROPPED = ("protocol", "benchmark", "cost", "started", "lost")
+"""What a narrow terminal does without, the first of it first."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -20,21 +27,28 @@ def execute(args: argparse.Namespace) -> int:
         print_json([m.to_json() for m in chosen])
         return ExitCode.DONE
     if not chosen:
-        say(f"no runs in {results.path}; start with: nip-run specs/quickstart.yaml")
+        which = "" if args.status is None else f" with status {args.status}"
+        start = "" if manifests else "; start with: nip-run specs/quickstart.yaml"
+        say(f"no runs in {results.path}{which}{start}")
         return ExitCode.DONE
-    columns = ("run", "status", "benchmark", "protocol", "rollouts", "cost", "started", "point of its sweep")
-    rows = [
-        (
-            m.run_id,
-            m.status,
-            m.benchmark,
-            m.protocol,
-            m.rollouts,
-            m.cost_usd,
-            m.started_at,
-            shown_point(m.point),
-        )
-        for m in chosen
-    ]
-    print_table(columns, rows)
+    shown = chosen if args.verbose else _folded(chosen)
+    parts = Counter(m.parent_run_id for m in chosen if m not in shown)
+    swept = any(m.point for m in shown)
+    rows = [_row(m, parts[m.run_id]) + ((shown_point(m.point),) if swept else ()) for m in shown]
+    print_table((*_COLUMNS, "point") if swept else _COLUMNS, rows, drop=_DROPPED)
+    if parts and not args.quiet:
+        note("the finished parts of training runs are folded; -v lists them")
     return ExitCode.DONE
+
+
+def _folded(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Runs without the finished parts of those training runs that are among them."""
+    there = {m.run_id for m in manifests}
+    return [m for m in manifests if m.parent_run_id not in there or m.status != Status.DONE]
+
+
+def _row(m: Manifest, parts: int) -> tuple[object, ...]:
+    rollouts = f"{parts} parts" if parts else m.rollouts
+    return (
+        m.run_id, m.status, rollouts, m.transport_failed, short_time(m.started_at), m.cost_usd, m.benchmark, m.protocol,
+    )  # fmt: skip

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.hashing import canonical, tagged_hash
+from runner.results.board_schema import BOARD_TABLES
 from runner.results.folder import RunFolder
-from runner.results.manifest import Status
+from runner.results.manifest import PLAYED, Manifest
+from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
+from runner.rollouts.rollout import Outcome
 from runner.storage.atomic import read_json
 from runner.storage.files import read_bounded
 from runner.storage.queries import duckdb_pattern
@@ -24,39 +29,10 @@ MAX_SPEC = 4 << 20
 COPIES = 8
 """How often DuckDB holds a piece, at most, as it copies it from Parquet to the board."""
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS runs (
-    run_id VARCHAR PRIMARY KEY, name VARCHAR, kind VARCHAR, benchmark VARCHAR, protocol VARCHAR, status VARCHAR,
-    seed BIGINT, spec_sha256 VARCHAR, spec JSON, version VARCHAR, git_commit VARCHAR, git_dirty BOOLEAN,
-    parent_run_id VARCHAR, iteration INTEGER, started_at TIMESTAMP, finished_at TIMESTAMP, rollouts BIGINT,
-    completions BIGINT, prompt_tokens BIGINT, completion_tokens BIGINT, cached_tokens BIGINT, cost_usd DOUBLE,
-    dataset_sha256 VARCHAR, game_sha256 VARCHAR, outcomes JSON
-);
-ALTER TABLE runs ADD COLUMN IF NOT EXISTS training JSON;
-CREATE TABLE IF NOT EXISTS agents (
-    run_id VARCHAR, agent VARCHAR, role VARCHAR, model_group VARCHAR, provider VARCHAR, model VARCHAR,
-    base_model VARCHAR
-);
-CREATE TABLE IF NOT EXISTS metrics (
-    run_id VARCHAR, agent VARCHAR, metric VARCHAR, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE,
-    n BIGINT, clusters BIGINT
-);
-CREATE TABLE IF NOT EXISTS rollouts (
-    run_id VARCHAR, rollout_id VARCHAR, datapoint_id VARCHAR, repeat INTEGER, seed BIGINT, y TINYINT, stance TINYINT,
-    decision TINYINT, correct BOOLEAN, outcome VARCHAR, rounds INTEGER, rewards JSON, error VARCHAR
-);
-CREATE OR REPLACE VIEW leaderboard AS
-SELECT
-    r.benchmark, r.run_id, r.name, r.protocol, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters,
-    r.outcomes, a.models, r.cost_usd, r.finished_at, r.spec_sha256, r.dataset_sha256, r.game_sha256, r.version
-FROM runs r
-JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
-LEFT JOIN (
-    SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
-) a ON a.run_id = r.run_id
-WHERE r.kind = 'benchmark' AND r.status = 'done'
-ORDER BY r.benchmark, m.value DESC NULLS LAST, r.run_id;
-"""
+DATAPOINTS, DATAPOINTS_SIZE = 1_000, 1 << 20
+"""So many datapoints, and characters of them, are put on the board at once."""
+
+FAILURES = (Outcome.TRANSPORT_FAILED, Outcome.INVALID_RESPONSE, Outcome.REFUSED, Outcome.CONTEXT_EXCEEDED)
 
 _RUN_COLUMNS = (
     "run_id", "name", "kind", "benchmark", "protocol", "status", "seed", "spec_sha256", "version", "git_commit",
@@ -68,13 +44,13 @@ _RUN_COLUMNS = (
 def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     """Put a run's rows into the tables; those of the same run that stand there are replaced."""
     manifest = folder.manifest()
-    finished = manifest.status == Status.DONE and folder.metrics.is_file() and folder.table("rollouts").is_file()
+    finished = manifest.status in PLAYED and folder.metrics.is_file() and folder.table("rollouts").is_file()
     # A run that failed or was interrupted has a row that says so, and no numbers.
     metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
     run_id = manifest.run_id
-    for table in ("runs", "agents", "metrics", "rollouts"):
+    for table in BOARD_TABLES:
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
-    spec = _spec_as_json(folder)
+    spec = json.dumps(_spec(folder), sort_keys=True)
     row = [getattr(manifest, name) for name in _RUN_COLUMNS]
     names = ", ".join(_RUN_COLUMNS)
     marks = ", ".join("?" * len(_RUN_COLUMNS))
@@ -82,6 +58,7 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
         f"INSERT INTO runs ({names}, spec, outcomes, training) VALUES ({marks}, ?, ?, ?)",
         [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.training)],
     )
+    add_facts(connection, folder)
     for agent in manifest.agents:
         connection.execute(
             "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -94,6 +71,107 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
         )
     if finished:
         _insert_rollouts(connection, folder)
+
+
+def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
+    """Put what came after 0.1.0 beside a run's row, from its folder: how it was selected, its task, its datapoints."""
+    manifest, spec = folder.manifest(), _spec(folder)
+    outcomes = read_json(folder.metrics).get("outcomes", {}) if folder.metrics.is_file() else {}
+    group_by = _at(spec, "dataset", "group_by")
+    task = None if manifest.is_training_run else _insert_datapoints(connection, folder, group_by)
+    facts = {**_played_facts(manifest, spec), **_outcome_facts(outcomes if manifest.status in PLAYED else {})}
+    if task is not None:
+        facts |= {
+            "task": task.sha256,
+            "dataset_content_sha256": task.dataset_content_sha256,
+            "template_columns": task.template_columns,
+        }
+    changed = ", ".join(f'"{name}" = ?' for name in facts)
+    connection.execute(f"UPDATE runs SET {changed} WHERE run_id = ?", [*facts.values(), folder.run_id])
+
+
+def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """How a run's datapoints were selected and played, and the hashes of what it is made of."""
+    selection = manifest.dataset_selection
+    replay_of, until_round = manifest.replay_of or (_replayed_by_all(spec), None)
+    return {
+        **{name: selection.get(name) for name in ("split", "filter", "limit", "balance", "shuffle")},
+        "group_by": _at(spec, "dataset", "group_by"),
+        "point": _shown_point(manifest.point) or None,
+        "per_datapoint": _at(spec, "rollouts", "per_datapoint"),
+        "responses_per_step": _at(spec, "rollouts", "num_responses_per_timestep"),
+        "max_transport_failed": _at(spec, "rollouts", "max_transport_failed") or 0.0,
+        "replay_of": replay_of,
+        "replay_until_round": until_round,
+        "dataset_source_sha256": manifest.dataset_source_sha256,
+        "prompts_sha256": tagged_hash("prompts", dict(manifest.prompts_sha256)),
+        "protocol_sha256": manifest.protocol_sha256,
+    }
+
+
+def _outcome_facts(outcomes: Mapping[str, int]) -> dict[str, int | None]:
+    """How many rollouts had each outcome that is not a verdict; nulls where they are not known."""
+    known = {one.value: outcomes.get(one.value, 0) if outcomes else None for one in Outcome if one != Outcome.DECIDED}
+    return {**known, "failures": sum(outcomes.get(one, 0) for one in FAILURES) if outcomes else None}
+
+
+def _replayed_by_all(spec: Mapping[str, Any]) -> str | None:
+    """The run that a spec's agents replay, each of them; None where some are asked, or they replay several."""
+    models, agents = spec.get("models") or {}, spec.get("agents") or {}
+    used = [models.get(_at(agents, name, "model")) or {} for name in agents]
+    runs = {
+        Path(group["run"]).name if group.get("provider") == "replay" and group.get("run") else None for group in used
+    }
+    return runs.pop() if len(runs) == 1 else None
+
+
+def _insert_datapoints(connection: duckdb.DuckDBPyConnection, folder: RunFolder, group_by: str | None) -> Task | None:
+    """Put a run's datapoints into their table; its task, or None where its inputs cannot be read."""
+    connection.execute("DELETE FROM datapoints WHERE run_id = ?", [folder.run_id])
+    digests: list[str] = []
+    columns: set[str] = set()
+    try:
+        used = template_variables(folder)
+        for piece in _in_pieces(played_datapoints(folder, group_by)):
+            rows = [(p.id, p.group, p.label, p.content_sha256, canonical(p.columns).decode()) for p in piece]
+            connection.execute(
+                "INSERT INTO datapoints SELECT ?, unnest(?), unnest(?), unnest(?), unnest(?), unnest(?)",
+                [folder.run_id, *map(list, zip(*rows, strict=True))],
+            )
+            digests.extend(point.digest for point in piece)
+            columns.update(*(point.columns for point in piece))
+    except (OSError, ValueError):
+        connection.execute("DELETE FROM datapoints WHERE run_id = ?", [folder.run_id])
+        return None
+    return Task.of(digests, used & columns)
+
+
+def _in_pieces(points: Iterable[PlayedDatapoint]) -> Iterator[list[PlayedDatapoint]]:
+    """Datapoints in lists that are bounded in number and, but for a single one, in size."""
+    piece: list[PlayedDatapoint] = []
+    size = 0
+    for point in points:
+        more = sum(len(str(value)) for value in point.columns.values())
+        if piece and (len(piece) >= DATAPOINTS or size + more > DATAPOINTS_SIZE):
+            yield piece
+            piece, size = [], 0
+        piece.append(point)
+        size += more
+    if piece:
+        yield piece
+
+
+def _shown_point(point: Mapping[str, Any]) -> str:
+    """What tells a sweep's points apart, as overrides."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
+
+
+def _at(data: Mapping[str, Any], *names: str) -> Any:
+    """What stands at the end of these names; None where there is nothing."""
+    found: Any = data
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
@@ -132,7 +210,8 @@ def _json_or_null(value: Any) -> str | None:
     return None if value is None else json.dumps(value)
 
 
-def _spec_as_json(folder: RunFolder) -> str:
+def _spec(folder: RunFolder) -> dict[str, Any]:
     import yaml
 
-    return json.dumps(yaml.safe_load(read_bounded(folder.spec, MAX_SPEC)), sort_keys=True)
+    found: dict[str, Any] = yaml.safe_load(read_bounded(folder.spec, MAX_SPEC))
+    return found

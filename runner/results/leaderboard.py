@@ -18,8 +18,9 @@ from typing import Any
 
 import duckdb
 
-from runner.errors import LeaderboardError, RunDirectoryError, UsageError
-from runner.results.board_rows import MEMORY, TABLES, insert
+from runner.errors import LeaderboardError, RunDirectoryError, RunError, UsageError
+from runner.results.board_rows import MEMORY, add_facts, insert
+from runner.results.board_schema import BOARD_TABLES, definitions
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.storage.atomic import fsync_dir
@@ -47,11 +48,6 @@ QUESTION_MEMORY = "512MB"
 QUESTION_THREADS = 2
 """Each thread holds a row group, so that more of them need more memory."""
 _Kind = duckdb.StatementType
-
-_FORMAT = f"""
-CREATE TABLE IF NOT EXISTS format (version INTEGER);
-INSERT INTO format SELECT {LEADERBOARD} WHERE NOT EXISTS (FROM format);
-"""
 
 
 @dataclass(frozen=True)
@@ -151,6 +147,19 @@ class Leaderboard:
             return connection.sql(sql)
         except duckdb.Error as error:
             raise UsageError(str(error)) from error
+    def _update(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Have the rows of an earlier version say what this one knows, as far as the runs' folders are there."""
+        connection.execute("CREATE TABLE IF NOT EXISTS format (version INTEGER)")
+        ((found,),) = connection.execute("SELECT max(version) FROM format").fetchall()
+        if found == LEADERBOARD:
+            return
+        held = {run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()}
+        for folder in self.runs() if held else ():
+            if folder.run_id in held:
+                with suppress(OSError, RunError):  # else its row stays as it is, without a task
+                    add_facts(connection, folder)
+        connection.execute("DELETE FROM format")
+        connection.execute("INSERT INTO format VALUES (?)", [LEADERBOARD])
 
     @property
     def _rebuilding(self) -> str:
@@ -176,8 +185,8 @@ class Leaderboard:
                     # Rows wait in memory until their group is full; the usual groups are of 122,880 rows.
                     connection.execute(f"ATTACH {duckdb_literal(copy)} AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
-                    connection.execute(_FORMAT)
-                    connection.execute(TABLES)
+                    _define(connection)
+                    self._update(connection)
                     yield connection  # no transaction: the copy takes the place of the file, or is thrown away
                     connection.execute("CHECKPOINT")  # here and not in close(), which hides that the disk is full
                 finally:
@@ -214,10 +223,13 @@ class Leaderboard:
         if self.path.is_file():
             with database_at(self.path) as file:
                 connection.execute(f"ATTACH {file} AS board (READ_ONLY)")
-                for table in ("runs", "agents", "metrics", "rollouts"):
-                    connection.execute(f"CREATE TABLE {table} AS SELECT * FROM board.{table}")
+                for table in (*BOARD_TABLES, "format"):
+                    if _has(connection, "board", table):
+                        connection.execute(f"CREATE TABLE {table} AS SELECT * FROM board.{table}")
                 connection.execute("DETACH board")
-        connection.execute(TABLES)
+        connection.execute(definitions())
+        self._update(connection)
+        connection.execute("DROP TABLE format")
         for name in ("messages", "completions"):
             if name in question:
                 _load_table(connection, name, self.runs())
@@ -251,11 +263,20 @@ def _check_format(path: Path) -> None:
     if not path.is_file():
         return
     with suppress(duckdb.Error), _reading(path) as connection:
-        has_format = "SELECT 1 FROM duckdb_tables() WHERE database_name = 'board' AND table_name = 'format'"
-        if connection.execute(has_format).fetchall():
+        if _has(connection, "board", "format"):
             ((found,),) = connection.execute("SELECT max(version) FROM board.format").fetchall()
             hint = ", or remove the file and have it made again from the run folders: nip-run leaderboard --rebuild"
             refuse_newer(path, found, LEADERBOARD, error=LeaderboardError, hint=hint)
+
+
+def _has(connection: duckdb.DuckDBPyConnection, database: str, table: str) -> bool:
+    there = "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND table_name = ?"
+    return bool(connection.execute(there, [database, table]).fetchall())
+
+
+def _define(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make what is missing of the board, at once: each statement by itself would be written to disk."""
+    connection.execute(f"BEGIN; {definitions()} COMMIT;")
 
 
 @contextmanager

@@ -16,6 +16,12 @@ class Status(StrEnum):
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
+    INCOMPLETE = "incomplete"
+    """Played to its end, with more rollouts lost in transport than the spec allows."""
+
+
+PLAYED = (Status.DONE, Status.INCOMPLETE)
+"""How a run stands whose rows are all written, and have numbers."""
 
 
 class ReplaySource(NamedTuple):
@@ -188,6 +194,11 @@ def _agents(rows: Sequence[Any]) -> tuple[AgentRow, ...]:
 
 
 _TYPES: Mapping[str, Any] = {"status": Status, "agents": _agents, "replay_of": lambda source: ReplaySource(*source)}
+
+
+def is_allowed_loss(lost: int, rollouts: int, share: float) -> bool:
+    """Whether no more than this share of a run's rollouts was lost in transport."""
+    return lost <= share * rollouts * (1 + 1e-9)  # 0.07 of 100 is a little less than 7
 
 
 def now() -> str:

@@ -6,12 +6,14 @@ import os
 import platform
 import subprocess
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from runner.agents.agent import Agent
-from runner.documents.fields import to_plain
 from runner.hashing import tagged_hash
 from runner.results.inputs import dataset_selection, spec_hash
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, Status, now
+from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
 from runner.storage.formats import RUN_FOLDER
 from runner.version import __version__
@@ -20,7 +22,12 @@ from runner.version import __version__
 def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
     """What is known when a run starts; `identity` is what tells it apart."""
     spec = plan.spec
-    commit, dirty = git_state()
+    commit, dirty = (None, None) if spec.path is None else git_state(spec.path)
+    dataset: dict[str, Any] = {
+        "dataset_source_sha256": spec.dataset.source_sha256,
+        "dataset_selection": dataset_selection(plan),
+        **spec.as_recorded,
+    }
     return Manifest(
         format=RUN_FOLDER,
         run_id=run_id,
@@ -35,10 +42,9 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         game_sha256=plan.game_hash,
         spec_sha256=spec_hash(plan),
         prompts_sha256={name: tagged_hash("prompt", text) for name, text in sorted(spec.prompts.sources.items())},
-        protocol_sha256=spec.protocol_sha256 or tagged_hash("protocol", to_plain(spec.protocol.file)),
+        protocol_sha256=tagged_hash("protocol", protocol_content(spec.protocol)),
         dataset_sha256=spec.dataset.sha256,
-        dataset_source_sha256=spec.dataset.source_sha256,
-        dataset_selection=dataset_selection(plan),
+        **dataset,
         replayed_sha256=dict(spec.replayed),
         version=__version__,
         python=platform.python_version(),
@@ -51,12 +57,16 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
 
 
 def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
-    """The manifest of a run that goes on, perhaps with more to play; what began it stays."""
+    """The manifest of a run that goes on, perhaps with more to play; what began it stays.
+
+    So does the protocol's hash, since the rules are the same: 0.1.0 made it of the file as it was written.
+    """
     return replace(
         new_manifest(plan, manifest.run_id, manifest.identity),
         kind=manifest.kind,
         parent_run_id=manifest.parent_run_id,
         iteration=manifest.iteration,
+        protocol_sha256=manifest.protocol_sha256,
         version=manifest.version,
         python=manifest.python,
         git_commit=manifest.git_commit,
@@ -77,21 +87,30 @@ def _agent_row(name: str, agent: Agent) -> AgentRow:
     }
 
 
-def git_state() -> tuple[str | None, bool | None]:
-    """The commit of the working folder and whether it has uncommitted changes; (None, None) outside git."""
+def git_state(path: Path) -> tuple[str | None, bool | None]:
+    """The commit of the repository that holds a file, and whether that has uncommitted changes, the file itself too.
+
+    (None, None) where none does: outside git, or where git is told to ignore the file.
+    """
+    # What a hook of another repository sets would make it that one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["GIT_OPTIONAL_LOCKS"] = "0"
 
     def git(*arguments: str) -> str | None:
         try:
             done = subprocess.run(
-                ("git", *arguments), capture_output=True, text=True, timeout=5, check=False,
-                env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+                ("git", "-C", str(path.parent), *arguments), capture_output=True, text=True, timeout=5, check=False,
+                env=environment, errors="replace",
             )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
+        except (OSError, ValueError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
     commit = git("rev-parse", "HEAD")
     if commit is None:
         return None, None
-    changes = git("status", "--porcelain", "--untracked-files=no")
-    return commit, None if changes is None else bool(changes)
+    name = f"./{path.name}"
+    if git("ls-files", "--error-unmatch", "--", name) is not None:
+        changes = git("status", "--porcelain", "--untracked-files=no")
+        return commit, None if changes is None else bool(changes)
+    return (commit, True) if git("check-ignore", "-q", "--", name) is None else (None, None)

@@ -18,6 +18,7 @@ MUTABLE_KEYS = (
     "rollouts.per_datapoint",
     "rollouts.concurrency",
     "rollouts.max_calls",
+    "rollouts.max_transport_failed",
     "dataset.limit",
     "dataset.limits",
     "fine_tune",

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runner.errors import MalformedError
+from runner.errors import CallError
 from runner.models.base import Completion, Request
 from runner.models.costs import CallCosts
 from runner.models.tally import Tally
-from runner.results.manifest import Counts
+from runner.results.manifest import Counts, Status, is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
+from runner.runs.troubles import Trouble, Troubles
 
 log = logging.getLogger("nip_run.accounting")
 
@@ -36,6 +37,16 @@ class Progress:
     """What was noticed, each when it was; the run's result has them, too."""
     priced: bool = True
     """False once a call came whose price is unknown."""
+    right: int = 0
+    judged: int = 0
+    """How many rollouts there are whose verdict is right or wrong: all but those that failed in transport."""
+    repeats: int = 0
+    """Answers that were asked for because the one before could not be used."""
+    last_error: str = ""
+    in_flight: Callable[[], int] = lambda: 0
+    """How many calls wait for their answers."""
+    stage: str = ""
+    """What of a training run this is; alone, with no jobs, where it plays no games."""
 
     @property
     def calls(self) -> int:
@@ -58,18 +69,6 @@ Watch = Callable[[Progress], None]
 """Called whenever the progress has moved."""
 
 
-@dataclass
-class _Unanswered:
-    """Rollouts that failed in transport, and the error of the first."""
-
-    rollouts: int = 0
-    first: str = ""
-
-    def add(self, error: str) -> None:
-        self.rollouts += 1
-        self.first = self.first or error
-
-
 class Accounting:
     """Counts answers as they come in, and rollouts as they are written."""
 
@@ -81,20 +80,21 @@ class Accounting:
         self._written = Tally()
         """Of the calls in the tables; what a replay was answered with costs nothing."""
         self._failed_calls = 0
-        self._unanswered = _Unanswered()
-        self._malformed = _Unanswered()
-        """Those whose request is refused as malformed, and will be again."""
+        self._troubles = Troubles(plan)
+        self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
 
     def answered(self, request: Request, completion: Completion) -> None:
         """Count an answer for those who watch, as it comes in."""
         price = self._costs.prices[request.group]
         self.progress.priced = self.progress.priced and price is not None
         self.progress.answers.count(completion.usage, None if completion.from_cache else price)
+        self.progress.repeats += request.sample.attempt > 0
         self._watch(self.progress)
 
-    def failed(self) -> None:
+    def failed(self, error: CallError) -> None:
         """Count a failed attempt."""
         self.progress.failures += 1
+        self.progress.last_error = str(error)
         self._watch(self.progress)
 
     def warn(self, server: str, message: str | None) -> None:
@@ -117,14 +117,24 @@ class Accounting:
         progress.rollouts += 1
         outcome = rollout.outcome.value
         progress.outcomes[outcome] = progress.outcomes.get(outcome, 0) + 1
-        if rollout.outcome == Outcome.TRANSPORT_FAILED and rollout.error is not None:
-            is_malformed = rollout.error.startswith(MalformedError.__name__)
-            (self._malformed if is_malformed else self._unanswered).add(rollout.error)
+        correct = rollout.correct
+        if correct is not None:
+            progress.judged += 1
+            progress.right += correct
+        self._troubles.add(rollout)
         for call in rollout.calls:
             answered = call.finish_reason is not None
             self._failed_calls += call.error is not None and not answered
             price = self._costs.prices[self._group_of[call.agent]] if call.paid else None
             self._written.count(call, price, int(answered))
+
+    def stopping(self, seconds: float) -> None:
+        """Tell those who watch that the run is to stop, and what for it waits, at most so long."""
+        calls = self.progress.in_flight()
+        waits = (
+            f"waiting for {calls} call{'s' * (calls != 1)} in flight, at most {seconds:.0f} s" if calls else "stopping"
+        )
+        self.warn("signal", f"{waits}; Ctrl-C again stops now")
 
     def end_job(self) -> None:
         """Count a job, all of whose rollouts are in."""
@@ -136,11 +146,26 @@ class Accounting:
         """How many rollouts ended because no answer came."""
         return self.progress.outcomes.get(Outcome.TRANSPORT_FAILED.value, 0)
 
-    def transport_notes(self) -> list[str]:
-        """How many rollouts failed in transport, why the first of them did, and what helps."""
-        many = f"of {self.progress.rollouts} rollouts failed in transport, the first with"
-        kinds = ((self._unanswered, "; the same command asks for them again"), (self._malformed, ""))
-        return [f"{kind.rollouts} {many} {kind.first}{then}" for kind, then in kinds if kind.rollouts]
+    def status(self) -> Status:
+        """How a run ends whose rollouts are all written."""
+        lost, rollouts = self.transport_failed, self.progress.rollouts
+        if lost == rollouts:
+            return Status.FAILED
+        return Status.DONE if is_allowed_loss(lost, rollouts, self._max_lost) else Status.INCOMPLETE
+
+    def lost(self) -> str | None:
+        """What an incomplete run lost, for messages: the count, the bound, and one example."""
+        if self.status() != Status.INCOMPLETE:
+            return None
+        return (
+            f"{self.transport_failed} of {self.progress.rollouts} rollouts lost in transport, and "
+            f"rollouts.max_transport_failed allows a share of {self._max_lost:g}; such as "
+            f"{self._troubles.lost_example()}"
+        )
+
+    def troubles(self) -> list[Trouble]:
+        """What went wrong in the rollouts that are in."""
+        return self._troubles.found()
 
     def unfinished(self, spent: Tally) -> Counts:
         """The counts of a run that did not finish, by what its journal says was spent."""

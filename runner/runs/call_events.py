@@ -42,7 +42,7 @@ class RunCallEvents(CallEvents):
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         sample = request.sample
-        self.accounting.failed()
+        self.accounting.failed(error)
         model = self.costs.groups[request.group].name
         self.failed_calls.add(sample, Call(sample.round, sample.agent, sample.attempt, model, error=str(error)))
         # A call that may have been billed is charged without a budget too: one that is set later must know of it.

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from runner.datasets.settings import DatasetSettings
 from runner.documents.fields import from_plain, to_plain
@@ -58,7 +58,7 @@ def of_own_folder(
     if manifest.run_id != folder.run_id:
         return None  # a copy of another run's folder
     _check_limit(plan.spec, manifest)
-    own = plan_of(_as_begun(plan.spec, ours, manifest))
+    own = _own_plan(plan.spec, ours, manifest, plan_of)
     if own.identity == manifest.identity:
         return own, _note(own.spec, manifest)
     if not _is_changed(ours, manifest, plan_of):  # overrides make another run
@@ -102,9 +102,7 @@ def _check_limit(spec: Spec, manifest: Manifest) -> None:
 
 def _as_begun(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
     """A saved spec with what the manifest knows of the one that began the run."""
-    if "cache" not in spec.overridden and manifest.cache is not None:
-        spec = replace(spec, cache=Path(os.path.normpath(folder.path / manifest.cache)))
-    spec = replace(spec, begun_as=manifest.run_id, point=manifest.point, protocol_sha256=manifest.protocol_sha256)
+    spec = replace(_with_cache(spec, folder, manifest), as_recorded={})
     settings = to_plain(spec.experiment.dataset)
     if settings != resolved_spec(Plan(spec))["dataset"]:
         return spec  # overrides select otherwise
@@ -117,9 +115,44 @@ def _as_begun(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
     return replace(spec, dataset=replace(spec.dataset, source_sha256=source), test=test)
 
 
+def _with_cache(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
+    """A saved spec with the name, the sweep point and the cache of its run."""
+    if "cache" not in spec.overridden and manifest.cache is not None:
+        spec = replace(spec, cache=Path(os.path.normpath(folder.path / manifest.cache)))
+    return replace(spec, begun_as=manifest.run_id, point=manifest.point)
+
+
 def _is_changed(folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], RunPlan]) -> bool:
     """Whether the folder's files, without overrides, are another run's than its manifest says."""
-    return plan_of(_as_begun(load_spec(folder.spec), folder, manifest)).identity != manifest.identity
+    return _own_plan(load_spec(folder.spec), folder, manifest, plan_of).identity != manifest.identity
+
+
+def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], P]) -> P:
+    """The plan of a saved spec in its own place."""
+    own = plan_of(_as_begun(spec, folder, manifest))
+    if own.identity != manifest.identity:
+        # What was begun from a copy of another run's folder is told apart by that copy, and records what it is one of.
+        copied = plan_of(_with_cache(spec, folder, manifest))
+        own = copied if copied.identity == manifest.identity else own
+    return own
+
+
+def with_records(spec: Spec) -> Spec:
+    """A spec that was saved in a run's folder, wherever that is now, with what the manifest has of its dataset's file.
+
+    Of the protocol and the prompts the copies have the same hashes; the dataset was written anew, and only what was
+    selected. Where it is not what was played any more, it is a dataset of its own.
+    """
+    folder = _saved_in(spec)
+    if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:
+        return spec
+    manifest, settings = folder.manifest(), to_plain(spec.experiment.dataset)
+    if settings != resolved_spec(Plan(spec))["dataset"] or spec.dataset.sha256 != manifest.dataset_sha256:
+        return spec
+    recorded: dict[str, Any] = {"dataset_source_sha256": manifest.dataset_source_sha256}
+    if spec.experiment.training is None:  # whose tests select otherwise
+        recorded["dataset_selection"] = {**manifest.dataset_selection, "limit": spec.experiment.dataset.limit}
+    return replace(spec, as_recorded=recorded)
 
 
 def _note(spec: Spec, manifest: Manifest) -> str | None:

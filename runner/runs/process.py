@@ -74,8 +74,11 @@ def relaxed_gc() -> Iterator[None]:
 
 
 @contextmanager
-def stopping_on_signals(stop: Stop) -> Iterator[None]:
-    """While games are played: the first SIGINT or SIGTERM stops new requests, the second cancels those in flight."""
+def stopping_on_signals(stop: Stop, tell: Callable[[float], None] = lambda _: None) -> Iterator[None]:
+    """While games are played: the first SIGINT or SIGTERM stops new requests, the second cancels those in flight.
+
+    `tell` is called at the first, with the seconds that those in flight have.
+    """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def cancel() -> None:
@@ -90,6 +93,7 @@ def stopping_on_signals(stop: Stop) -> Iterator[None]:
         else:
             stop.stop()
             late.append(loop.call_later(GRACE_SECONDS[number], cancel))
+            tell(GRACE_SECONDS[number])
 
     with _handling_signals(loop, interrupt), on_interrupt(interrupt):
         try:

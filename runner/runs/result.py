@@ -72,6 +72,8 @@ class RunResult:
     """Whether it was played before, and is only shown."""
     notes: tuple[str, ...] = ()
     """What was noticed while it was played."""
+    lost: str | None = None
+    """Of an incomplete run: how many rollouts were lost in transport, and one of them."""
 
     @classmethod
     def opened(cls, folder: RunFolder) -> RunResult:

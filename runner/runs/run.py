@@ -13,7 +13,7 @@ from runner.models.layers.budget import Budget
 from runner.results.changes import is_unchanged
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
-from runner.results.manifest import Manifest, ReplaySource, Status, TrainingPart
+from runner.results.manifest import Manifest, ReplaySource, Status, TrainingPart, is_allowed_loss
 from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
@@ -23,6 +23,7 @@ from runner.runs.process import interruptible
 from runner.runs.result import RunResult
 from runner.runs.session import Session
 from runner.runs.spending import spending
+from runner.runs.troubles import troubles_of
 from runner.runs.which import ReplayOf
 from runner.spec.load import Spec
 from runner.storage.atomic import read_json
@@ -69,7 +70,8 @@ def run_games(
         source = _source_of(replay, folder, manifest)
         if _is_finished(plan, folder, manifest, replay):
             results.board.append_missing(folder)
-            return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True)
+            metrics = read_json(folder.metrics)
+            return RunResult(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(folder))))
         if part is None and manifest.parent_run_id is not None:
             raise RunDirectoryError(
                 f"{folder.path} is a part of the training run {manifest.parent_run_id}, which goes on as a whole: "
@@ -93,13 +95,18 @@ def run_games(
         _run_session(session, results)
     with interruptible(run_id):
         results.board.append(folder)
-    return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes))
+    return RunResult(folder, session.manifest, read_json(folder.metrics), notes=tuple(session.notes), lost=session.lost)
 
 
 def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: ReplayOf | None) -> bool:
-    """Whether all that is asked for is done; games that no answer reached are asked for again by the same command."""
-    unanswered = manifest.transport_failed and replay is None
-    return manifest.status == Status.DONE and not unanswered and is_unchanged(folder, manifest, plan)
+    """Whether all that is asked for is done; of more games lost in transport than are allowed, those are asked again.
+
+    0.1.0 knew no such bound: its runs are `done` whatever they lost.
+    """
+    share = plan.spec.experiment.rollouts.max_transport_failed
+    kept = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
+    finished = manifest.status == Status.DONE and (kept or replay is not None)
+    return finished and is_unchanged(folder, manifest, plan)
 
 
 def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:

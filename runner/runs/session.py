@@ -25,6 +25,7 @@ from runner.runs.process import log_to, relaxed_gc, stopping_on_signals
 from runner.runs.room import check_room
 from runner.runs.sinks import RecordSinks
 from runner.runs.spending import spending, used_models
+from runner.runs.troubles import keep_troubles
 from runner.runs.which import ReplayOf
 from runner.runs.wiring import Wired, Wiring
 
@@ -46,6 +47,8 @@ class Session:
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self._on_rollout = on_rollout
         self.notes: list[str] = []
+        self.lost: str | None = None
+        """What was lost in transport, where that was more than the spec allows."""
         if plan.shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         self._stop = Stop()
@@ -84,6 +87,7 @@ class Session:
 
     def _end(self, status: Status) -> None:
         # The journal is what counts; where not even this can be written, the run shows as interrupted.
+        self._note_troubles()
         with suppress(RunError):
             counts = self._accounting.unfinished(spending(self.plan, self.folder))
             self.manifest = self.manifest.ended(status, **counts)
@@ -125,7 +129,7 @@ class Session:
 
         try:
             ordered = InOrder(sink, max(MIN_AHEAD, AHEAD * concurrency), sinks.unsealed)
-            with closing(ordered), stopping_on_signals(self._stop):
+            with closing(ordered), stopping_on_signals(self._stop, accounting.stopping):
                 await engine.play_all(self.plan.jobs(), ordered, concurrency)
                 await _signals_heard()
                 self._stop.check()
@@ -147,11 +151,16 @@ class Session:
     def _finish(self, sinks: RecordSinks) -> None:
         accounting = self._accounting
         self.notes.extend(sinks.finish())
-        self.notes.extend(accounting.transport_notes())
-        failed = accounting.transport_failed == accounting.progress.rollouts
+        keep_troubles(self.folder, accounting.troubles())
+        self._note_troubles()
+        self.lost = accounting.lost()
         counts = accounting.finished(spending(self.plan, self.folder))
-        self.manifest = self.manifest.ended(Status.FAILED if failed else Status.DONE, **counts)
+        self.manifest = self.manifest.ended(accounting.status(), **counts)
         self.folder.write_manifest(self.manifest)
+
+    def _note_troubles(self) -> None:
+        """Note what went wrong in the games, once."""
+        self.notes.extend(line for line in map(str, self._accounting.troubles()) if line not in self.notes)
 
 
 async def _signals_heard() -> None:

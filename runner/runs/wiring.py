@@ -90,6 +90,7 @@ class Wiring:
             failures = replayed.failures if replayed is not None and whole else recorded.failures
             failed_calls = FailedCalls(self._earlier(failures))
             in_flight = InFlight(self.folder.in_flight)
+            self.accounting.progress.in_flight = in_flight.count
             events = RunCallEvents(
                 self.costs, self.stop, self.accounting, journal, in_flight, failed_calls,
                 ServerNotes(self.costs.groups, self.notes, self.accounting.tell),

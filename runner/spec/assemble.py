@@ -69,8 +69,8 @@ class Spec:
     """The dotted keys that overrides set or delete, as they were given."""
     begun_as: str | None = None
     """The id of the run that it goes on with, where it is the spec in that run's own folder."""
-    protocol_sha256: str | None = None
-    """The hash of the protocol's file that such a run began with, of which the folder's is a copy."""
+    as_recorded: Mapping[str, Any] = field(default_factory=dict)
+    """Of a spec in a copy of a run's folder: what that run's manifest has of the files that `inputs/` holds copies of."""
 
 
 @dataclass(frozen=True)

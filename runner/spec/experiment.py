@@ -68,6 +68,14 @@ class Rollouts:
         minimum=1,
     )
     concurrency: int = option("Games, and calls, in flight at once.", default=64, minimum=1, maximum=100_000)
+    max_transport_failed: float = option(
+        "The share of rollouts that may be lost in transport, 0 to 1. A run that lost more is `incomplete`: it ends "
+        "with exit code 1 and has no rank.",
+        default=0.0,
+        example=0.05,
+        minimum=0,
+        maximum=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

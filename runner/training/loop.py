@@ -14,6 +14,7 @@ from dataclasses import InitVar, dataclass, field
 
 from runner.models.settings import FineTuneStep, ModelSettings
 from runner.results.folder import RunFolder
+from runner.text import comma_join
 from runner.training.backends.connect import check_startable
 from runner.training.dataset_stage import DatasetStage
 from runner.training.games import Games, RunPart
@@ -37,6 +38,8 @@ class Loop:
     connect: InitVar[Connect]
     switched: Callable[[RunFolder, Mapping[str, GroupOutcome]], None]
     """Told of an iteration's games and of what became of each group's model."""
+    begins: Callable[[int, str], None]
+    """Told of what an iteration does besides games, when it begins."""
     sleep: InitVar[Callable[[float], None]] = time.sleep
     models: dict[str, ModelSettings] = field(init=False)
     """The models that the run has come to."""
@@ -72,7 +75,9 @@ class Loop:
         """All that an iteration does before its models are switched."""
         self._games.play_iteration(iteration, self.models)
         self._games.test(iteration, self.models)
+        self.begins(iteration, "building datasets")
         reports = self._datasets.datasets(iteration)
+        self.begins(iteration, f"fine-tuning {comma_join(reports)}")
         self._jobs.train(iteration, self.models, reports)
         trained = {group: self.stages.trained(iteration, group) for group in reports}
         switched = Switched(

@@ -20,11 +20,13 @@ from runner.results.manifest import AgentRow, Manifest, Status, TrainingPart
 from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
+from runner.runs.accounting import Progress, Watch
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
 from runner.runs.result import RunResult
 from runner.runs.run import RunOptions, cache_beside, run_games
 from runner.runs.spending import spending
+from runner.runs.troubles import troubles_of
 from runner.spec.load import Spec
 from runner.storage.atomic import atomic_write, read_json
 from runner.text import comma_join, did_you_mean
@@ -113,7 +115,9 @@ class _Work:
             log_to(self.folder.log),
             stage_log(self.folder, self.plan.identity) as stages,
         ):
-            loop = Loop(self.plan, self.folder, stages, self._run_games, self._connect, self._switched, self.sleep)
+            loop = Loop(
+                self.plan, self.folder, stages, self._run_games, self._connect, self._switched, self._begins, self.sleep
+            )
             loop.run()
             self._finish(stages, loop.models)
 
@@ -130,16 +134,42 @@ class _Work:
     def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
         part = TrainingPart(self.folder.run_id, iteration, kind)
         given = self.options
-        options = RunOptions(budget=given.budget, watch=given.watch, on_rollout=given.on_rollout)
+        watch = self._watch_of(kind, iteration)
+        options = RunOptions(budget=given.budget, watch=watch, on_rollout=given.on_rollout)
         played = run_games(Plan(games), self.results, part_id, options, part)
-        transport_failed = played.manifest.transport_failed
-        if transport_failed:
-            # Games that no answer reached are neither trained on nor measured by: the same command asks for them.
-            raise RunError(
-                f"run {part_id}: {comma_join(played.notes) or f'{transport_failed} games failed in transport'}"
-            )
+        if played.manifest.status != Status.DONE:
+            # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
+            unanswered = [str(trouble) for trouble in troubles_of(played.folder) if trouble.kind == "transport_failed"]
+            lost = played.lost or comma_join(unanswered) or "no game got its answers"
+            raise RunError(f"run {part_id}, a part of {self.folder.run_id}, is {played.manifest.status}: {lost}")
         self.note(f"{part_id}: {line}" for line in played.notes)
         return played.folder
+
+    def _watch_of(self, kind: str, iteration: int) -> Watch | None:
+        """What is shown of the games of an iteration, or of a test: which of how many it is, too."""
+        watch = self.options.watch
+        if watch is None:
+            return None
+        if kind == "training":
+            stage = f"{self._which(iteration)}: games"
+        else:
+            is_last = iteration == self.plan.training.iterations
+            stage = "last test" if is_last else f"test before {self._which(iteration)}"
+
+        def with_stage(progress: Progress) -> None:
+            progress.stage = stage
+            watch(progress)
+
+        return with_stage
+
+    def _begins(self, iteration: int, what: str) -> None:
+        """Tell those who watch of what an iteration does besides games."""
+        if self.options.watch is not None:
+            self.options.watch(Progress(stage=f"{self._which(iteration)}: {what}"))
+
+    def _which(self, iteration: int) -> str:
+        """An iteration by its number, which counts from 0 as in the ids of its games."""
+        return f"iteration {iteration} ({iteration + 1} of {self.plan.training.iterations})"
 
     def _switched(self, games: RunFolder, outcomes: Mapping[str, GroupOutcome]) -> None:
         manifest = games.manifest()

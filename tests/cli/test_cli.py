@@ -333,7 +333,7 @@ def test_markup_of_rich_in_the_words_of_a_model_is_text(hostile: Path) -> None:
     assert "[bold]x[/bold] [link=http://x]y[/link]" in done.stdout
 
 
-def test_on_a_terminal_there_is_a_bar_and_with_no_color_there_is_none(tmp_path: Path) -> None:
+def test_on_a_terminal_there_is_colour_and_with_no_color_there_is_none(tmp_path: Path) -> None:
     with serving(latency=0.05) as server:
         spec_file(tmp_path, server.base_url)
         code, seen = in_terminal("spec.yaml", cwd=tmp_path)

@@ -238,6 +238,7 @@ ADDED = (
     "  limits:\n    bytes: 268435456\n    rows: 1000000\n",
     "    columns: 1000\n    seconds: 60.0\n    memory: 2147483648\n",
     "max_sweep_points: 1000\n",
+    "  max_transport_failed: 0.0\n",
     "    chat_format: openai\n",
     "    logprobs: null\n    top_logprobs: null\n",
     "  labels: {}\n  ids: column\n  explode: null\n",

@@ -99,8 +99,10 @@ def test_an_unfinished_run_has_a_row_that_says_so_and_no_numbers(results: Path) 
     Results(results).board.rebuild()
     _, found = Results(results).board.query("SELECT status, count(*) FROM runs GROUP BY status ORDER BY status")
     assert found == [("done", 2), ("interrupted", 1)]
-    for name in ("leaderboard", "metrics", "rollouts"):
-        run_id = unfinished.run_id
+    run_id = unfinished.run_id
+    row = Results(results).board.query("SELECT rank, reason, accuracy FROM leaderboard WHERE run_id = ?", [run_id])
+    assert row[1] == [(None, "unfinished: interrupted", None)]
+    for name in ("metrics", "rollouts"):
         assert Results(results).board.query(f"SELECT count(*) FROM {name} WHERE run_id = ?", [run_id])[1] == [(0,)]
 
 

@@ -122,7 +122,7 @@ def test_however_many_requests_are_malformed_a_group_that_was_answered_plays_on(
         path = spec_file(tmp_path, server.base_url, size=8, **changes)
         runs = [played(path, tmp_path / "r") for _ in range(2)]
         assert server.requests == 2 + 6 + 6
-    assert [(run.manifest.status, run.manifest.transport_failed) for run in runs] == [("done", 6)] * 2
+    assert [(run.manifest.status, run.manifest.transport_failed) for run in runs] == [("incomplete", 6)] * 2
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_answer_cut_before_its_first_word_is_asked_for_again_and_no_message(
         done = nip_run_here(path, "--results", tmp_path / "r", cwd=tmp_path)
         assert server.requests == 2
     assert done.returncode == 0, done.stderr
-    (note,) = [line for line in done.stderr.splitlines() if "the token limit was reached" in line]
+    (note,) = [line for line in done.stderr.splitlines() if "note: m: the token limit was reached" in line]
     assert note.endswith(f"or went into reasoning; raise models.m.{key}")
     run = only_run(tmp_path / "r")
     (rollout,) = table(run, "rollouts")

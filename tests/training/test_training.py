@@ -13,10 +13,12 @@ from runner.cli.result import as_json
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.results.results import Results
+from runner.runs.accounting import Progress
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress
 from tests.support.processes import nip_run_here
+from tests.support.runs import played
 from tests.support.training import TEST, TRAIN, datasets_of, stages_of, trained, training_spec
 
 OUTCOMES = "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"
@@ -283,3 +285,16 @@ def test_no_datapoint_is_skipped_and_none_comes_twice_in_an_iteration(tmp_path: 
     assert all(len(set(ids)) == 5 for ids in played)
     everything = [name for ids in played for name in ids]
     assert {everything.count(name) for name in everything} == {10}  # 24 x 5 of 12
+
+
+@pytest.mark.full
+def test_who_watches_a_training_run_is_told_each_stage_and_of_which_iteration(tmp_path: Path) -> None:
+    stages: dict[str, None] = {}
+
+    def watch(seen: Progress) -> None:
+        stages.setdefault(seen.stage)
+
+    played(training_spec(tmp_path), tmp_path / "results", watch=watch)
+    first = "iteration 0 (1 of 2)"
+    assert list(stages)[:3] == [f"{first}: games", f"{first}: building datasets", f"{first}: fine-tuning p, v"]
+    assert "iteration 1 (2 of 2): fine-tuning p, v" in stages

@@ -76,6 +76,10 @@ class InFlight:
                 self._write(at, bytes(_SLOT.size))
             self._free.append(at)
 
+    def count(self) -> int:
+        """How many calls wait for their answers, or for the journal to have them."""
+        return len(self._taken)
+
     def _write(self, at: int, data: bytes) -> None:
         if self._file is None:
             self._file = create_only(self._path, os.O_WRONLY)

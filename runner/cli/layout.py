@@ -1,0 +1,71 @@
+"""How much of a table fits a terminal: the width of each column, and which columns are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+GAP = 2
+"""Blanks between two columns."""
+
+SHORT = 24
+"""A cell of so many characters is never broken: a number, an interval, a time, a state."""
+
+LONGEST_WORD = 128
+"""A word of so many characters is never broken either: an id, a hash, a path."""
+
+NARROWEST = 16
+"""Columns of text are folded to this width, and no further."""
+
+
+class Column(NamedTuple):
+    """What a column needs, in characters of a terminal."""
+
+    least: int
+    most: int
+
+
+def column(header: int, cells: Sequence[str], widths: Sequence[int], header_word: int) -> Column:
+    """The column of these cells, as wide as `widths` says; `header_word` is the longest word of its header."""
+    most = max((header, *widths))
+    words = max((max(map(len, text.split()), default=0) for text in cells), default=0)
+    widest = max(widths, default=0)
+    is_whole = widest <= SHORT or (words <= LONGEST_WORD and not any(" " in text for text in cells))
+    return Column(max(header_word, widest if is_whole else min(widest, NARROWEST)), most)
+
+
+def fitted(columns: Sequence[Column], width: int, drop: Collection[int] = ()) -> Mapping[int, int] | None:
+    """The width of each column that is shown, by its index; None where they do not fit even so.
+
+    Columns are left out in the order of `drop`, and only as long as the rest does not fit.
+    """
+    shown = dict(enumerate(columns))
+    for index in drop:
+        if _needed(shown.values()) <= width:
+            break
+        del shown[index]
+    room = width - _needed(shown.values())
+    if room < 0:
+        return None
+    widths = {index: column.least for index, column in shown.items()}
+    # What is left goes to the columns that lack least, so that as many as can be are whole.
+    for index in sorted(shown, key=lambda index: shown[index].most - shown[index].least):
+        more = min(shown[index].most - widths[index], room)
+        widths[index] += more
+        room -= more
+    return widths
+
+
+def _needed(columns: Collection[Column]) -> int:
+    return sum(column.least for column in columns) + GAP * max(len(columns) - 1, 0)
+
+
+def stacked(pieces: Sequence[str], width: int, indent: str = "  ") -> list[str]:
+    """The pieces of a row in lines of at most `width`, none broken; all but the first line are indented."""
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and len(lines[-1]) + GAP + len(piece) <= width:
+            lines[-1] += " " * GAP + piece
+        else:
+            lines.append(f"{indent if lines else ''}{piece}")
+    return lines

@@ -1,0 +1,220 @@
+"""The tables and views of the leaderboard, and the comments that say what their columns hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+BOARD_TABLES = ("runs", "agents", "metrics", "rollouts", "datapoints")
+
+NEW_RUN_COLUMNS: Mapping[str, str] = {
+    "training": "JSON", "point": "VARCHAR", "split": "VARCHAR", "filter": "VARCHAR", "limit": "BIGINT",
+    "balance": "VARCHAR", "shuffle": "BOOLEAN", "group_by": "VARCHAR", "template_columns": "VARCHAR",
+    "per_datapoint": "BIGINT", "responses_per_step": "INTEGER", "failures": "BIGINT", "transport_failed": "BIGINT",
+    "invalid_response": "BIGINT", "refused": "BIGINT", "context_exceeded": "BIGINT", "no_decision": "BIGINT",
+    "max_transport_failed": "DOUBLE", "replay_of": "VARCHAR", "replay_until_round": "INTEGER", "task": "VARCHAR",
+    "dataset_content_sha256": "VARCHAR", "dataset_source_sha256": "VARCHAR", "prompts_sha256": "VARCHAR",
+    "protocol_sha256": "VARCHAR",
+}  # fmt: skip
+"""The columns of `runs` that came after 0.1.0, as they stand after its own."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    run_id VARCHAR PRIMARY KEY, name VARCHAR, kind VARCHAR, benchmark VARCHAR, protocol VARCHAR, status VARCHAR,
+    seed BIGINT, spec_sha256 VARCHAR, spec JSON, version VARCHAR, git_commit VARCHAR, git_dirty BOOLEAN,
+    parent_run_id VARCHAR, iteration INTEGER, started_at TIMESTAMP, finished_at TIMESTAMP, rollouts BIGINT,
+    completions BIGINT, prompt_tokens BIGINT, completion_tokens BIGINT, cached_tokens BIGINT, cost_usd DOUBLE,
+    dataset_sha256 VARCHAR, game_sha256 VARCHAR, outcomes JSON
+);
+CREATE TABLE IF NOT EXISTS agents (
+    run_id VARCHAR, agent VARCHAR, role VARCHAR, model_group VARCHAR, provider VARCHAR, model VARCHAR,
+    base_model VARCHAR
+);
+CREATE TABLE IF NOT EXISTS metrics (
+    run_id VARCHAR, agent VARCHAR, metric VARCHAR, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE,
+    n BIGINT, clusters BIGINT
+);
+CREATE TABLE IF NOT EXISTS rollouts (
+    run_id VARCHAR, rollout_id VARCHAR, datapoint_id VARCHAR, repeat INTEGER, seed BIGINT, y TINYINT, stance TINYINT,
+    decision TINYINT, correct BOOLEAN, outcome VARCHAR, rounds INTEGER, rewards JSON, error VARCHAR
+);
+CREATE TABLE IF NOT EXISTS datapoints (
+    run_id VARCHAR, datapoint_id VARCHAR, "group" VARCHAR, label TINYINT, content_sha256 VARCHAR, columns JSON
+);
+"""
+
+_SELECTION = ("split", "limit", "filter", "balance", "shuffle", "group_by")
+"""The columns of `runs` whose difference is told where two tasks differ."""
+
+LOST = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * (1 + 1e-9)"
+"""By counts, so that runs of 0.1.0, which knew no status for it, are judged too."""
+
+_HINDRANCE = f"""
+CASE
+    WHEN r.status = 'failed' THEN 'unfinished: it failed'
+    WHEN r.status NOT IN ('done', 'incomplete') THEN 'unfinished: ' || r.status
+    WHEN r.status = 'incomplete' OR {LOST}
+        THEN 'incomplete: ' || r.transport_failed || ' of ' || r.rollouts || ' rollouts lost in transport'
+    WHEN r.replay_of IS NOT NULL THEN 'replay of ' || r.replay_of
+        || coalesce(' until round ' || r.replay_until_round, '')
+    WHEN r.responses_per_step IS NOT NULL THEN 'tree: the samples of a tree are no independent games'
+    WHEN r.task IS NULL THEN 'unknown task: its saved inputs cannot be read'
+    WHEN m.value IS NULL THEN 'no rollout has a verdict to count'
+END
+"""
+
+
+def _differs(name: str) -> str:
+    """How a run's selection differs from that of the list below which it stands; NULL where it does not."""
+    ours, theirs = (f"coalesce({of}.\"{name}\"::VARCHAR, 'none')" for of in ("o", "l"))
+    return f"CASE WHEN {ours} <> {theirs} THEN '{name} ' || {ours} || ' (this list: ' || {theirs} || ')' END"
+
+
+_DIFFERENCES = ", ".join(map(_differs, _SELECTION))
+_OF_ONE_RUN = ", ".join(
+    f'arg_min({{"v": r."{name}"}}, r.run_id).v AS "{name}"' for name in (*_SELECTION, "template_columns")
+)
+"""Of any run of a list, nulls too, which aggregates pass over."""
+
+_LEADERBOARD = f"""
+CREATE OR REPLACE VIEW leaderboard AS
+WITH measured AS (
+    SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models, {_HINDRANCE} AS hindrance
+    FROM runs r
+    LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+    LEFT JOIN (
+        SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
+    ) a ON a.run_id = r.run_id
+    WHERE r.kind = 'benchmark'
+), tasks AS (
+    SELECT
+        benchmark, task, count(*) FILTER (hindrance IS NULL) AS comparable,
+        row_number() OVER (
+            PARTITION BY benchmark
+            ORDER BY comparable DESC, count(*) DESC, max(coalesce("limit", 'infinity'::DOUBLE)) DESC,
+                min(started_at), task
+        ) AS place
+    FROM measured GROUP BY benchmark, task
+), lists AS (
+    SELECT t.benchmark, t.task, t.place, {_OF_ONE_RUN}
+    FROM tasks t JOIN measured r ON r.benchmark = t.benchmark AND r.task IS NOT DISTINCT FROM t.task
+    WHERE t.place = 1 OR t.comparable > 1
+    GROUP BY ALL
+), listed AS (
+    SELECT o.*, l.place AS list, o.task IS NOT DISTINCT FROM l.task AS is_own, l.template_columns AS their_columns,
+        concat_ws('; ', {_DIFFERENCES}) AS differences
+    FROM measured o JOIN lists l ON l.benchmark = o.benchmark AND l.place = coalesce(
+        (SELECT own.place FROM lists own WHERE own.benchmark = o.benchmark AND own.task = o.task), 1
+    )
+)
+SELECT
+    benchmark, run_id, name, protocol, accuracy, ci_low, ci_high, stderr, n, clusters, outcomes, models, cost_usd,
+    finished_at, spec_sha256, dataset_sha256, game_sha256, version,
+    CASE WHEN hindrance IS NULL AND is_own THEN
+        rank() OVER (PARTITION BY benchmark, list, hindrance IS NULL AND is_own ORDER BY accuracy DESC)
+    END AS rank,
+    CASE
+        WHEN hindrance IS NOT NULL THEN hindrance
+        WHEN NOT is_own AND differences <> '' THEN 'another selection: ' || differences
+        WHEN NOT is_own AND template_columns <> their_columns
+            THEN 'its templates use other columns: ' || template_columns || ' (this list: ' || their_columns || ')'
+        WHEN NOT is_own THEN 'other datapoints: ids, labels or contents differ'
+    END AS reason,
+    list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
+    transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at
+FROM listed
+ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, run_id;
+"""
+
+_VERDICT = "0: reject (the solution is wrong), 1: accept (it is right), 2: none"
+
+COMMENTS: Mapping[str, Mapping[str, str]] = {
+    "runs": {
+        "kind": "benchmark: measures; training: its games are trained on, or it is a training run as a whole",
+        "status": "running, done, incomplete (lost more in transport than the spec allows), failed or interrupted",
+        "spec": "the resolved spec, every default written out",
+        "git_commit": "of the repository that holds the spec; NULL where none does",
+        "git_dirty": "whether that repository had changes that were not committed, or the spec itself was not",
+        "parent_run_id": "the training run that it is a part of",
+        "iteration": "of that training run, from 0",
+        "completions": "answers of models, one for each call that was answered",
+        "cached_tokens": "prompt tokens that the provider had in its own cache",
+        "cost_usd": "NULL: the price of a model is unknown",
+        "outcomes": "how many rollouts had each outcome",
+        "training": "what became of each model group's training",
+        "point": "what the sweep sets in this run, as overrides",
+        "limit": 'dataset.limit; NULL: all datapoints (quote it: "limit")',
+        "per_datapoint": "plays of each datapoint",
+        "responses_per_step": "of trees of responses; NULL: single games",
+        "failures": "rollouts that ended in a failure: transport_failed, invalid_response, refused or context_exceeded",
+        "transport_failed": "rollouts lost in transport: no verdict, and in no metric",
+        "no_decision": "rollouts that ended without a verdict",
+        "max_transport_failed": "the share of rollouts that may be lost in transport",
+        "template_columns": "the columns of the dataset that its templates use",
+        "replay_of": "the run whose answers it was played with",
+        "replay_until_round": "only the rounds before this one are replayed; NULL: all",
+        "task": "what makes runs comparable: dataset_content_sha256 and the metric",
+        "dataset_sha256": "of the chosen datapoints, all their columns, in the order of play",
+        "dataset_content_sha256": "of the played datapoints in any order: columns that templates use, labels, groups",
+        "dataset_source_sha256": "of the dataset's file, byte by byte",
+        "prompts_sha256": "of all templates",
+        "protocol_sha256": "of the rules and the parameters in force",
+        "game_sha256": "of all that its games share: rules, prompts, models, retries",
+        "spec_sha256": "of the resolved spec",
+    },
+    "agents": {
+        "role": "prover or verifier",
+        "model_group": "agents that share a model; they are fine-tuned together",
+        "model": "what is asked, with any fine-tuning",
+        "base_model": "the model before any fine-tuning",
+    },
+    "metrics": {
+        "agent": "NULL: of the whole game",
+        "stderr": "standard error, clustered by group of datapoints",
+        "ci_low": "lower end of the 95 % interval",
+        "ci_high": "upper end of the 95 % interval",
+        "n": "observations, such as rollouts",
+        "clusters": "groups of datapoints, which are independent",
+    },
+    "rollouts": {
+        "repeat": "which play of its datapoint, from 0",
+        "y": "the label. 0: the solution is wrong, 1: it is right",
+        "stance": "the verdict that provers argue for. 0: reject, 1: accept; NULL: each prover has its own",
+        "decision": f"the verdict of the verifier. {_VERDICT}",
+        "correct": "whether the decision is the label; false without a decision, NULL where it was lost in transport",
+        "outcome": "decided, no_decision, invalid_response, refused, context_exceeded or transport_failed",
+        "rewards": "of each agent: rewards->>'verifier'",
+        "error": "why it ended, where that was a failure",
+    },
+    "datapoints": {
+        "group": 'datapoints of one group are one cluster; its own id where nothing is said (quote it: "group")',
+        "label": "0: the solution is wrong, 1: it is right",
+        "content_sha256": "of the columns that templates use, and of nothing else",
+        "columns": "the columns that templates use, and the one that names groups: columns->>'topic'",
+    },
+    "leaderboard": {
+        "accuracy": "right verdicts, of all rollouts that were not lost in transport",
+        "n": "rollouts that were not lost in transport",
+        "clusters": "groups of datapoints, which are independent",
+        "rank": "within its list; NULL: it does not rank, see reason",
+        "reason": "why it does not rank",
+        "list": "the list of its benchmark that it stands in or below, from 1: one for each task",
+    },
+}  # fmt: skip
+"""By table and column; what its name says already has none."""
+
+
+def definitions() -> str:
+    """The SQL that makes what is missing of the board: tables, columns, the view, comments."""
+    added = "".join(
+        f'ALTER TABLE runs ADD COLUMN IF NOT EXISTS "{name}" {kind};\n' for name, kind in NEW_RUN_COLUMNS.items()
+    )
+    return _TABLES + added + _LEADERBOARD + comments(COMMENTS)
+
+
+def comments(columns: Mapping[str, Mapping[str, str]]) -> str:
+    """The SQL that puts comments on columns, by table."""
+    return "".join(
+        f"COMMENT ON COLUMN {table}.\"{name}\" IS '{text.replace(chr(39), 2 * chr(39))}';\n"
+        for table, texts in columns.items()
+        for name, text in texts.items()
+    )

@@ -1,0 +1,97 @@
+"""A run's folder into its task: its datapoints by the columns that its templates use, with labels and groups.
+
+Rows are comparable where their task is one: the same datapoints, whatever file they came from, whatever order they were
+played in, and whatever columns stand beside those that the templates use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from runner.hashing import tagged_hash
+from runner.prompts.sandbox import scan
+from runner.prompts.templates import MAX_BYTES, SUFFIX
+from runner.results.folder import RunFolder
+from runner.storage.files import open_to_read, read_bounded
+
+METRIC = "accuracy"
+"""By which a task ranks."""
+MAX_LINE = 64 << 20
+
+
+@dataclass(frozen=True)
+class PlayedDatapoint:
+    """A datapoint as the board has it."""
+
+    id: str
+    group: str
+    label: int
+    content_sha256: str
+    """The hash of the columns that templates use, and of nothing else."""
+    columns: Mapping[str, Any]
+    """Those columns, and the one that names groups."""
+
+    @property
+    def digest(self) -> str:
+        """What the task has of it."""
+        return tagged_hash("played", [self.id, self.group, self.label, self.content_sha256])
+
+
+def played_datapoints(folder: RunFolder, group_by: str | None) -> Iterator[PlayedDatapoint]:
+    """The datapoints of a run, from the inputs that were saved with it.
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: they are damaged.
+    """
+    used = template_variables(folder)
+    with open_to_read(folder.path / "inputs" / "dataset.jsonl") as file:
+        while line := file.readline(MAX_LINE):
+            try:
+                yield _datapoint(orjson.loads(line), used, group_by)
+            except (KeyError, TypeError) as error:
+                raise ValueError("not a datapoint") from error
+
+
+def _datapoint(row: Mapping[str, Any], used: frozenset[str], group_by: str | None) -> PlayedDatapoint:
+    content = {name: row[name] for name in sorted(row) if name in used and name not in ("id", "label")}
+    id_ = str(row["id"])
+    columns, group = content, id_
+    if group_by is not None:
+        columns, group = {**content, group_by: row[group_by]}, str(row[group_by])
+    return PlayedDatapoint(id_, group, int(row["label"]), tagged_hash("content", content), columns)
+
+
+def template_variables(folder: RunFolder) -> frozenset[str]:
+    """The variables that a run's templates use, those of the runner among them.
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: one is not UTF-8.
+    """
+    prompts = folder.path / "inputs" / "prompts"
+    sources = (read_bounded(path, MAX_BYTES) for path in sorted(prompts.iterdir()) if path.suffix == SUFFIX)
+    return frozenset(name for source in sources for name in scan(source.decode("utf-8-sig")).variables)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What makes rows comparable."""
+
+    dataset_content_sha256: str
+    """Of the datapoints that were played, with labels and groups; their order does not matter."""
+    template_columns: str
+    """The columns that the templates use, by name."""
+
+    @classmethod
+    def of(cls, digests: list[str], columns: frozenset[str]) -> Task:
+        """The task of datapoints with these digests."""
+        return cls(tagged_hash("dataset_content", sorted(digests)), ", ".join(sorted(columns)))
+
+    @property
+    def sha256(self) -> str:
+        return tagged_hash("task", {"dataset": self.dataset_content_sha256, "metric": METRIC})

@@ -1,0 +1,87 @@
+"""The line that says how far a run is: what it holds at each width, in a sweep and in a training run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from runner.cli.progress import Shown
+from runner.models.tally import Tally
+from runner.runs.accounting import Progress
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+from tests.support.terminal import in_terminal
+
+
+def progress(**more: object) -> Progress:
+    facts = {
+        "jobs": 45, "total": 96, "failures": 3, "repeats": 7, "right": 21, "judged": 45,
+        "last_error": "429 Rate\nlimit", "answers": Tally(0.25, 0, 338, 90_000, 10_000), "in_flight": lambda: 12,
+    }  # fmt: skip
+    return Progress(**{**facts, **more})  # type: ignore[arg-type]
+
+
+def shown(width: int, seconds: float = 30.0, name: str = "quickstart", point: str = "", **more: object) -> str:
+    now = 100.0
+    view = Shown(name, point, clock=lambda: now)
+    moving = progress(**more)
+    jobs, moving.jobs = moving.jobs, 0
+    view.within(moving, width)
+    moving.jobs, now = jobs, now + seconds
+    return view.within(moving, width)
+
+
+def test_a_wide_terminal_has_all_of_it() -> None:
+    assert shown(240, point="point 2 of 6", stage="iteration 1 of 3: games") == (
+        "quickstart 45/96 rollouts, point 2 of 6, iteration 1 of 3: games, 0:30, 0:34 left, accuracy 0.47 (n=45), "
+        "12 in flight, 3 failed calls, 7 repeats, 1.5/s, $0.25, 338 calls, 100.0k tokens; error: 429 Rate\\nlimit"
+    )
+
+
+def test_the_count_is_never_cut_and_the_least_important_go_first() -> None:
+    assert shown(79, last_error="") == (
+        "quickstart 45/96 rollouts, 0:30, 0:34 left, accuracy 0.47 (n=45), 12 in flight"
+    )
+    assert shown(60, last_error="") == "45/96 rollouts, 0:30, 0:34 left, accuracy 0.47 (n=45), 1.5/s"
+    for width in range(14, 240):
+        for error in ("", "429 Rate limit reached; try again in 20 s"):
+            line = shown(width, last_error=error)
+            assert "45/96 rollouts" in line
+            assert len(line) <= width
+    assert shown(5) == "45/96 rollouts"
+
+
+def test_the_last_error_has_room_at_80_columns() -> None:
+    line = shown(79, last_error="429 Rate limit reached for tiny; try again in 20 s")
+    assert line == "45/96 rollouts, 0:30, 0:34 left, accuracy 0.47 (n=45); error: 429 Rate limit..."
+
+
+def test_without_games_the_stage_is_shown() -> None:
+    assert shown(79, jobs=0, total=0, stage="iteration 1 of 3: fine-tuning m") == (
+        "quickstart iteration 1 of 3: fine-tuning m, 0:30"
+    )
+
+
+def test_the_rate_is_that_of_the_last_minute() -> None:
+    now, moving = 0.0, progress(jobs=0, total=1000)
+    view = Shown("x", clock=lambda: now)
+    for second in range(0, 601, 5):
+        now, moving.jobs = float(second), min(2 * second, 200) + max(second - 300, 0)
+        line = view.whole(moving)
+    assert "1.0/s" in line
+    assert "8:20 left" in line
+
+
+def test_at_80_columns_no_count_is_cut_and_ctrl_c_says_at_once_what_it_waits_for(tmp_path: Path) -> None:
+    with serving(latency=0.2, faults={"rate_limit": 0.2}, max_faults=1000) as server:
+        spec_file(tmp_path, server.base_url, size=40)
+        code, seen = in_terminal(
+            "spec.yaml", cwd=tmp_path, columns=80, interrupted_when=lambda: server.stats()["requests"] >= 20
+        )
+    assert code == 130
+    drawn = [text for text in re.split(r"[\r\n]+", seen) if "rollouts" in text and " in flight, at most" not in text]
+    assert drawn
+    for text in drawn:
+        assert re.search(r"(^| )\d+/40 rollouts", text), text
+        assert len(text) < 80
+    assert re.search(r"waiting for \d calls? in flight, at most 30 s; Ctrl-C again stops now", seen)

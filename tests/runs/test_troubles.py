@@ -1,0 +1,132 @@
+"""A run that went wrong says so at its end: how often, one example, what to do; and each thing once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli.result import as_json
+from tests.support.processes import nip_run_here
+from tests.support.runs import only_run, played, table
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+SOLO: dict[str, Any] = {
+    "protocol": {"use": "solo_verifier", "max_message_rounds": None},
+    "prompts": "prompts/code_validation/solo_verifier",
+    "agents": {"prover": None},
+}
+
+
+def troubles(folder: Path, size: int = 8, *, server: dict[str, Any], **changes: Any) -> dict[str, dict[str, Any]]:
+    """What a run says of its troubles, by kind; the same stands in its notes."""
+    with serving(**server) as serves:
+        result = played(spec_file(folder, serves.base_url, size=size, **changes), folder / "results")
+    found = {row["kind"]: row for row in as_json(result)["troubles"]}
+    for row in found.values():
+        assert [note for note in result.notes if note.startswith(row["message"])]
+    return found
+
+
+def retrying(attempts: int, then: str = "empty_message") -> dict[str, Any]:
+    return {"invalid_response": {"attempts": attempts, "then": then}, "transient": {"attempts": 1}}
+
+
+def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of_them(tmp_path: Path) -> None:
+    found = troubles(tmp_path, server={"kind": "bad_decision"}, **SOLO, retry=retrying(3))
+    assert list(found) == ["no_decision", "repeats", "empty_messages"]
+    first = table(only_run(tmp_path / "results"), "rollouts")[0]["rollout_id"]
+    repeats = found["repeats"]
+    assert (repeats["message"], repeats["show"]) == ("16 of 24 calls were repeats of unparsable answers", first)
+    assert repeats["example"] == (
+        f"verifier in round 0 of rollout {first} (p0) said 'I have checked it.\\n\\nDecision: undecided': the answer "
+        "holds 'decision:' and neither 'Decision: accept' nor 'Decision: reject'"
+    )
+    undecided = found["no_decision"]
+    assert undecided["message"] == "8 of 8 rollouts ended undecided, which counts as a wrong verdict"
+    assert (undecided["count"], undecided["of"], undecided["show"]) == (8, 8, "--undecided")
+    assert "said last 'I have checked it." in undecided["example"]
+    assert found["empty_messages"]["message"] == (
+        "8 of 8 messages were left empty, since none of 3 answers could be used"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "then", "expected", "message"),
+    [
+        ("bad_decision", "abort_rollout", "invalid_response", "8 of 8 rollouts ended because no answer could be used"),
+        pytest.param(
+            "context_length_exceeded",
+            "empty_message",
+            "context_exceeded",
+            "longer than the model's context",
+            marks=pytest.mark.full,
+        ),
+        pytest.param("content_filter", "empty_message", "refused", "ended in a refusal", marks=pytest.mark.full),
+        pytest.param("null_content", "empty_message", "repeats", "answers without content", marks=pytest.mark.full),
+        pytest.param("length", "empty_message", "cut", "8 of 8 answers were cut", marks=pytest.mark.full),
+    ],
+)
+def test_each_end_of_a_game_that_is_no_verdict_is_told(
+    tmp_path: Path, kind: str, then: str, expected: str, message: str
+) -> None:
+    row = troubles(tmp_path, server={"kind": kind}, **SOLO, retry=retrying(2, then))[expected]
+    assert message in row["message"]
+    assert "(p0)" in row["example"]
+
+
+def test_what_chance_may_do_is_not_told(tmp_path: Path) -> None:
+    server = {"faults": {"bad_decision": 0.02}, "max_faults": 1}
+    assert troubles(tmp_path, 20, server=server, retry=retrying(4)) == {}
+    assert sum(row["attempt"] for row in table(only_run(tmp_path / "results"), "completions")) > 0
+
+
+def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it_again(tmp_path: Path) -> None:
+    with serving(kind="bad_decision") as server:
+        spec_file(tmp_path, server.base_url, size=4, **SOLO, retry=retrying(2))
+        done = nip_run_here("spec.yaml", "--results", "my results", cwd=tmp_path)
+        run = only_run(tmp_path / "my results").name
+        again = nip_run_here("spec.yaml", "--results", "my results", cwd=tmp_path)
+        verbose = nip_run_here("spec.yaml", "--results", "my results", "-v", cwd=tmp_path)
+        (told,) = json.loads(nip_run_here("spec.yaml", "--results", "my results", "--json", cwd=tmp_path).stdout)
+    assert (done.returncode, done.stdout) == (0, again.stdout)
+    title, *rows = done.stdout.splitlines()
+    assert title == run
+    assert [row.split()[0] for row in rows] == ["accuracy", "decided", "n", "cost", "where"]
+    assert rows[1] == "decided   0 of 4 (no_decision 4)"
+    assert "calls_per_message" in verbose.stdout
+    for said in (done.stderr, again.stderr, verbose.stderr):
+        assert said.count("warning: 4 of 4 rollouts ended undecided") == said.count("ended undecided") == 1
+        assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in said
+        assert "warning: 4 of 8 calls were repeats of unparsable answers\n" in said
+    assert [row["kind"] for row in told["troubles"]] == ["no_decision", "repeats", "empty_messages"]
+    assert sum(note.startswith("4 of 8 calls were repeats") for note in told["notes"]) == 1
+
+
+def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_path: Path) -> None:
+    with serving(kind="unauthorized", after=3, faults={"bad_decision": 1.0}, max_faults=1) as server:
+        changes = {**SOLO, "models": {"m": {"logprobs": True}}, "rollouts": {"concurrency": 1}, "retry": retrying(2)}
+        spec_file(tmp_path, server.base_url, size=8, **changes)
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
+        again = nip_run_here("spec.yaml", "--again", "--json", cwd=tmp_path)
+    assert done.returncode == 4
+    assert done.stderr.count("gives no log-probabilities") == 1
+    assert done.stderr.count("were repeats of unparsable answers") == 1
+    assert again.returncode == 4
+    assert "unauthorized" not in done.stdout
+
+
+def test_lost_rollouts_are_told_once_with_the_error(tmp_path: Path) -> None:
+    with serving(faults={"server_error": 0.3}, max_faults=10_000) as server:
+        spec_file(tmp_path, server.base_url, size=12, **SOLO, retry=retrying(2))
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
+    lost = sum(row["outcome"] == "transport_failed" for row in table(only_run(tmp_path / "results"), "rollouts"))
+    assert 0 < lost < 12
+    assert done.returncode == 1
+    assert done.stderr.count(f"{lost} of 12 rollouts lost in transport") == done.stderr.count("in transport") == 1
+    assert "answered 500: The server had an error" in done.stderr
+    assert f"transport_failed {lost})" in done.stdout
+    assert "\r" not in done.stderr
