@@ -129,6 +129,9 @@ class _Work:
     def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
         part = TrainingPart(self.folder.run_id, iteration, kind)
         options = RunOptions(budget=self.options.budget, watch=self.options.watch)
+        # All parts have the hash that their run began with, which an earlier version made otherwise.
+        recorded = {**games.as_recorded, "protocol_sha256": self.manifest.protocol_sha256}
+        games = replace(games, as_recorded=recorded)
         played = run_games(Plan(games), self.results, part_id, options, part)
         if played.manifest.status != Status.DONE:
             # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
