@@ -77,6 +77,7 @@ HOMES = {
         "runner.results.folder",
         "runner.results.inputs",
         "runner.results.tables",
+        "runner.results.tasks",
         "runner.runs.sinks",
         "runner.storage.log_lines",
         "runner.training.run",
