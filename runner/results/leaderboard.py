@@ -20,7 +20,7 @@ import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, RunError, UsageError
 from runner.results.board_rows import MEMORY, add_facts, insert
-from runner.results.board_schema import BOARD_TABLES, definitions
+from runner.results.board_schema import BOARD_TABLES, RECORD_COMMENTS, comments, definitions
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.storage.atomic import fsync_dir
@@ -304,6 +304,7 @@ def _load_table(connection: duckdb.DuckDBPyConnection, name: str, runs: Iterable
     files = [duckdb_pattern(f.table(name)) for f in runs if f.table(name).is_file()]
     columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
     connection.execute(f"CREATE TABLE {name} ({columns})")
+    connection.execute(comments({name: RECORD_COMMENTS[name]}))
     if files:  # those of earlier versions lack columns, which are null there
         connection.execute(
             f"INSERT INTO {name} BY NAME SELECT * FROM read_parquet(?, union_by_name=true, hive_partitioning=false)",
