@@ -131,8 +131,19 @@ def _leaderboard(parser: argparse.ArgumentParser) -> None:
 
 def _sql(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "sql", help="over the tables runs, agents, metrics, rollouts, messages, completions and the view leaderboard"
+        "sql",
+        nargs="?",
+        metavar="QUESTION",
+        help="SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW or SUMMARIZE; `-` reads it from standard input; without one: "
+        "the tables, their columns, and examples",
     )
+    parser.add_argument("--file", type=Path, metavar="FILE", help="read the question from a file")
+    parser.add_argument(
+        "--format",
+        choices=("table", "csv", "json", "markdown", "parquet"),
+        help="default: by the ending of --out, else table, which shows the first 1,000 rows",
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the answer to a file; parquet needs one")
 
 
 def _export(parser: argparse.ArgumentParser) -> None:
