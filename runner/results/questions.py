@@ -20,7 +20,7 @@ from runner.errors import LeaderboardError, RunError, UsageError
 from runner.results.board_schema import BOARD_TABLES, COMMENTS, comments, definitions
 from runner.results.folder import RunFolder
 from runner.storage.formats import LEADERBOARD
-from runner.storage.queries import connect, database_at, duckdb_pattern
+from runner.storage.queries import attended, connect, database_at, duckdb_pattern
 from runner.storage.read_only import read_only
 
 MEMORY = "512MB"
@@ -52,7 +52,7 @@ class Answer:
     def rows(self, most: int) -> list[tuple[Any, ...]]:
         """The next rows, at most so many; see `batches`."""
         try:
-            return self._found.fetchmany(most)
+            return attended(self._found, lambda: self._found.fetchmany(most))
         except duckdb.Error as error:
             raise UsageError(str(error)) from error
 
@@ -78,7 +78,8 @@ class Sources:
         """
         with self._tables_of(sql) as connection:
             try:
-                found = connection.execute(read_only(connection, sql, parameters), list(parameters))
+                statement = attended(connection, lambda: read_only(connection, sql, parameters))
+                found = attended(connection, lambda: connection.execute(statement, list(parameters)))
                 yield Answer([item[0] for item in found.description or []], found)
             except duckdb.Error as error:
                 raise UsageError(str(error)) from error
@@ -96,7 +97,8 @@ class Sources:
             file = f"{duckdb_pattern(beside.parent)}/{beside.name}"
             with self._tables_of(sql, file) as connection:
                 try:
-                    connection.sql(read_only(connection, sql)).write_parquet(file, compression="zstd")
+                    statement = attended(connection, lambda: read_only(connection, sql))
+                    attended(connection, lambda: connection.sql(statement).write_parquet(file, compression="zstd"))
                 except duckdb.IOException as error:
                     raise RunError(f"cannot write {target}: {error}") from error
                 except duckdb.Error as error:
