@@ -62,6 +62,7 @@ HOMES = {
     "openai": {"runner.models.providers.openai"},
     "orjson": {
         "runner.datasets.apart",
+        "runner.datasets.explode",
         "runner.datasets.read",
         "runner.datasets.tasks",
         "runner.finetune.example_file",
