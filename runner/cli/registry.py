@@ -54,6 +54,9 @@ class _OldName(argparse.Action):
         args.renamed = [*args.renamed, (option, self.new)]
 
 
+_RUN = "a run id, the start of one, or last"
+
+
 def _specs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words",
@@ -118,10 +121,19 @@ def _runs(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+    parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=f"{_RUN}; default: last, the newest run")
     parser.add_argument(
         "rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id"
     )
+    parser.add_argument("--wrong", action="store_true", help="only rollouts with a wrong verdict")
+    parser.add_argument("--undecided", action="store_true", help="only rollouts without a verdict")
+    parser.add_argument("--repeat", type=int, metavar="N", help="only this repeat of each datapoint, from 0")
+    parser.add_argument("--limit", type=int, metavar="N", help="how many rollouts are listed; default: 20")
+    parser.add_argument("--all", action="store_true", help="list all of them")
+    parser.add_argument(
+        "--prompt", metavar="AGENT", help="with ROLLOUT: the chats that this agent's model got, as they were sent"
+    )
+    parser.add_argument("--round", type=int, metavar="N", help="with ROLLOUT: only this round, from 0")
 
 
 def _leaderboard(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +159,7 @@ def _sql(parser: argparse.ArgumentParser) -> None:
 
 
 def _export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+    parser.add_argument("run", metavar="RUN", help=_RUN)
     parser.add_argument("--format", required=True, choices=("openai", "trl", "verl"), help="whose file format")
     parser.add_argument(
         "--method", choices=("sft", "dpo", "rl"), help="for which method; default: sft, and rl for verl, its only one"
@@ -164,7 +176,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain_misses(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run id, or the start of one")
+    parser.add_argument("run", metavar="RUN", help=_RUN)
     parser.add_argument("--cache", type=Path, metavar="FILE", help="default: the cache that the run used")
     parser.add_argument("--max", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
     parser.add_argument("--most", type=int, dest="max", action=_OldName, new="--max")
@@ -176,7 +188,9 @@ COMMANDS: Mapping[str, Command] = {
     "render": Command("show the exact messages that an agent's model would get", _render, "runner.cli.render"),
     "schema": Command("print the JSON Schema of a spec or a protocol file", _schema, "runner.cli.schema"),
     "runs": Command("list the runs there are", _runs, "runner.cli.runs"),
-    "show": Command("show a run, or the transcript of one of its rollouts", _show, "runner.cli.show"),
+    "show": Command(
+        "show a run and its rollouts, one transcript, or the chats that were sent", _show, "runner.cli.show"
+    ),
     "leaderboard": Command(
         "show the ranked rows, or make the leaderboard file again", _leaderboard, "runner.cli.leaderboard"
     ),
