@@ -21,6 +21,8 @@ from runner.text import comma_join
 
 SPEC = "spec.yaml"
 MAX_FILE = 1 << 20
+LIMITED = ("debate", "mnip", "nip")
+"""Protocols in which the verifier has every second round, the first, and so an odd number of rounds wastes none."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -62,7 +64,8 @@ def _protocol(name: str) -> dict[str, bytes]:
     prompts = _prompts(root() / "prompts" / "code_validation" / name)
     agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
     lines = "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents)
-    spec = _read(starter / SPEC).decode().replace("PROTOCOL", name).replace("NAME", name.replace("_", "-"))
+    spec = _read(starter / SPEC).decode().replace("LIMIT", ", max_message_rounds: 7" if name in LIMITED else "")
+    spec = spec.replace("PROTOCOL", name).replace("NAME", name.replace("_", "-"))
     line = b"# yaml-language-server: $schema=protocol.schema.json\n"
     return {
         SPEC: spec.replace("AGENTS", lines).encode(),

@@ -14,17 +14,18 @@ from typing import Any
 
 from runner.builtin import is_folder, is_there, unusable
 
+RESULTS = "NIP_RUN_RESULTS"
+"""The environment variable that names the results folder."""
+
 
 def folder(text: str) -> Path:
     """A folder of the command line, which need not be there."""
     path = Path(text)
+    source = f" (from {RESULTS})" if text == os.environ.get(RESULTS) else ""
     wrong = unusable(path) or ("not a folder" if is_there(path) and not is_folder(path) else None)
     if wrong is not None:
-        raise argparse.ArgumentTypeError(f"no folder can be at {text!r}: {wrong}")
+        raise argparse.ArgumentTypeError(f"no folder can be at {text!r}{source}: {wrong}")
     return path
-
-
-RESULTS = "NIP_RUN_RESULTS"
 
 
 def default_results() -> str:
