@@ -42,8 +42,10 @@ HOMES = {
         "runner.datasets.typed",
         "runner.results.board_rows",
         "runner.results.leaderboard",
+        "runner.results.questions",
         "runner.storage.parquet",
         "runner.storage.queries",
+        "runner.storage.read_only",
     },
     "httpx2": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "jinja2": {"runner.prompts.sandbox", "runner.prompts.work"},
@@ -60,6 +62,7 @@ HOMES = {
     "openai": {"runner.models.providers.openai"},
     "orjson": {
         "runner.datasets.apart",
+        "runner.datasets.explode",
         "runner.datasets.read",
         "runner.datasets.tasks",
         "runner.finetune.example_file",

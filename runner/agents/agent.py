@@ -192,6 +192,14 @@ class Agent:
                     cut = choice.finish_reason == "length"
                     return Reply(choice.text, parsed.messages, parsed.decision, bad, cut, calls, cut)
 
+    def why_unusable(self, choice: Choice, round_: int) -> str | None:
+        """Why an answer of a round is asked for again; None where it can be used."""
+        try:
+            self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
+        except GenerationError as error:
+            return str(error)
+        return None
+
     def _after_last(
         self, error: GenerationError, choice: Choice, channels: Sequence[str], bad: int, calls: int
     ) -> Reply:

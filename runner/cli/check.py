@@ -13,6 +13,7 @@ from runner.exit_codes import ExitCode
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
+from runner.spec.checks.groups import group_notes
 from runner.spec.checks.trees import tree_calls
 from runner.text import comma_join
 from runner.training.keys import key_uses_of
@@ -21,7 +22,7 @@ from runner.training.plan import AnyPlan, TrainingPlan
 
 def execute(args: argparse.Namespace) -> int:
     points = points_as_begun(load_points(args.words, quiet=args.quiet), Results(args.results))
-    points = [replace(point, notes=(*point.notes, *_fixed_seeds(point))) for point in points]
+    points = [replace(point, notes=(*point.notes, *_fixed_seeds(point), *group_notes(point.spec))) for point in points]
     if args.json:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 GAP = 2
 """Blanks between two columns."""
@@ -18,8 +18,7 @@ NARROWEST = 16
 """Columns of text are folded to this width, and no further."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """What a column needs, in characters of a terminal."""
 
     least: int

@@ -25,6 +25,9 @@ WIDE = 160
 LINE = 60
 """There, a text of so many characters is not folded."""
 
+NARROWEST = 20
+"""No text is wrapped at less."""
+
 
 def prepare() -> None:
     """Have characters that the terminal's encoding lacks printed as escapes, and not end the command."""
@@ -33,9 +36,30 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def say(text: str = "") -> None:
-    """A line, or several, on stdout."""
-    print(escape_controls(text))
+def say(text: str = "", style: str = "") -> None:
+    """A line, or several, on stdout; on a terminal with colours in a style (the parameters of SGR, as `1;36`)."""
+    shown = escape_controls(text)
+    print(f"\x1b[{style}m{shown}\x1b[0m" if style and shown and _has_colours() else shown)
+
+
+def _has_colours() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def columns_of_output() -> int | None:
+    """The width that text is wrapped at: the terminal's, or what COLUMNS says; None where lines go on as they are."""
+    if not (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
+        return None
+    return max(shutil.get_terminal_size().columns, NARROWEST)
+
+
+def can_print(characters: str) -> bool:
+    """Whether the encoding of stdout has these characters."""
+    try:
+        characters.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def note(text: str) -> None:
@@ -43,16 +67,22 @@ def note(text: str) -> None:
     print(escape_controls(text), file=sys.stderr)
 
 
+def print_block(text: str) -> None:
+    """Lines on stdout, each with its end."""
+    print(escape_controls(text), end="")
+
+
 def print_json(value: Any) -> None:
     """JSON in ASCII on stdout: half a character is an escape as any other, and a number that JSON lacks is null."""
-    print(json.dumps(_jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
+    print(json.dumps(jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """A value with what JSON lacks replaced: a number that is none is null, and what it has no form for is text."""
     if isinstance(value, Mapping):
-        return {name if isinstance(name, str) else str(name): _jsonable(item) for name, item in value.items()}
+        return {name if isinstance(name, str) else str(name): jsonable(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (str, int, type(None))) else str(value)

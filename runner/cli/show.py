@@ -1,162 +1,251 @@
-"""`nip-run show`: one run's summary, or one rollout's transcript."""
+"""`nip-run show`: one run's summary and rollouts, one rollout's transcript, or the chats that one agent got."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.output import note, print_json, print_table, say, with_interval
+from runner.cli.output import columns_of_output, note, print_json, print_table, say, with_interval
+from runner.cli.rollout_table import print_rollouts
+from runner.cli.sent_prompts import SentPrompt, print_prompts, sent_prompts
+from runner.cli.transcript import Told, print_transcript
+from runner.cli.wrap import wrapped
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
-from runner.protocols.protocol import Decision, stance_word
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
 from runner.rollouts.job import Job
-from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.runs.reconstruct import Reconstructor, saved_plan
+from runner.runs.rollout_rows import RolloutList, Wanted
 from runner.storage.atomic import read_json
 from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.text import comma_join, in_one_line
 
+LIMIT = 20
+"""Rollouts that a list has, where nothing else is said."""
+
 
 def execute(args: argparse.Namespace) -> int:
+    wanted = Wanted(wrong=args.wrong, undecided=args.undecided, repeat=args.repeat)
     folder = Results(args.results).find(args.run)
-    if args.rollout is None:
-        return _show_run(folder, as_json=args.json)
-    if folder.manifest().is_training_run:
-        part, rollout = _rollout_of_part(folder, args.rollout)
-        if not args.quiet:
-            note(f"of run {part.run_id}")
-    else:
-        rollout = _rollout(folder, saved_plan(folder), args.rollout)
+    if args.rollout is not None:
+        return _show_rollout(folder, wanted, args)
+    for option, value in (("--prompt", args.prompt), ("--round", args.round)):
+        if value is not None:
+            raise UsageError(f"{option} is for one rollout: nip-run show RUN ROLLOUT {option} {value}")
+    if args.limit is not None and args.limit < 0:
+        raise UsageError(f"--limit {args.limit}: how many rollouts are listed; 0 or more")
+    manifest = folder.manifest()
+    return _show_training_run(folder, manifest, args) if manifest.is_training_run else _show_run(folder, wanted, args)
+
+
+# A run
+
+
+def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> int:
+    manifest, metrics = folder.manifest(), _metrics(folder)
+    found = RolloutList(folder, wanted, None if args.all else LIMIT if args.limit is None else args.limit)
     if args.json:
-        print_json(_as_json(rollout))
-    else:
-        _print_transcript(rollout)
+        rows = [row.to_json() for row in found.rows()]
+        print_json({"manifest": manifest.to_json(), "metrics": metrics, "rollouts": rows, "more": found.more})
+        return ExitCode.DONE
+    filtered = wanted != Wanted()
+    if not filtered:
+        _print_facts(manifest.to_json())
+        if not is_bound_to_run(folder.journal):
+            say(f"{'journal':<15} {NOT_BOUND}")
+        if metrics is None:
+            note("no results yet; run the same command again to go on")
+        else:
+            _print_metrics(metrics)
+        say()
+    first = print_rollouts(found)
+    if first is None and filtered:
+        say(f"run {folder.run_id} has no such rollout")
+    if first is not None and not args.quiet:
+        say(f"one in full: {shlex.join(['nip-run', 'show', folder.run_id, first.rollout_id, *_where(args)])}")
     return ExitCode.DONE
 
 
-def _show_run(folder: RunFolder, *, as_json: bool) -> int:
-    manifest = folder.manifest()
-    training = manifest.is_training_run
-    metrics = _metrics(folder, manifest)
-    if as_json:
-        print_json({"manifest": manifest.to_json(), "metrics": metrics})
-        return ExitCode.DONE
-    shown = {**manifest.to_json(), **(metrics["games"] if training and metrics is not None else {})}
+def _where(args: argparse.Namespace) -> list[str]:
+    """The words that say which results folder is meant."""
+    return [] if args.results.as_posix() == "results" else ["--results", str(args.results)]
+
+
+def _metrics(folder: RunFolder) -> dict[str, Any] | None:
+    """What a run has come to; None where there is nothing to tell."""
+    return read_json(folder.metrics) if folder.metrics.is_file() else None
+
+
+def _print_facts(shown: dict[str, Any]) -> None:
     for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
                  "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
         say(f"{name:<15} {in_one_line(str(shown.get(name, '-')))}")
-    if not is_bound_to_run(folder.stage_log if training else folder.journal):
-        say(f"{'journal':<15} {NOT_BOUND}")
-    if metrics is None:
-        note("no results yet; run the same command again to go on")
-        return ExitCode.DONE
-    if training:
-        show_training(metrics)
-        return ExitCode.DONE
+
+
+def _print_metrics(metrics: dict[str, Any]) -> None:
     rows = [
         (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
         for m in metrics["metrics"]
     ]
     print_table(("of", "metric", "value [95% interval]", "n", "datapoints"), rows)
-    say("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
+    _say("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
+
+
+def _say(text: str) -> None:
+    for line in wrapped(text, columns_of_output()):
+        say(line)
+
+
+# A training run
+
+
+def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> int:
+    metrics = _training_metrics(folder, manifest)
+    parts = Results.of(folder).parts_of(folder.run_id)
+    if args.wrong or args.undecided or args.repeat is not None:
+        raise UsageError(
+            f"{folder.run_id} is a training run; its rollouts are those of its parts: "
+            f"{comma_join(part.run_id for part in parts) or 'none yet'}"
+        )
+    if args.json:
+        listed = [_part_json(part) for part in parts]
+        print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": listed})
+        return ExitCode.DONE
+    _print_facts({**manifest.to_json(), **metrics["games"]})
+    if not is_bound_to_run(folder.stage_log):
+        say(f"{'journal':<15} {NOT_BOUND}")
+    say()
+    show_training(metrics)
+    _print_parts(folder, parts, args)
     return ExitCode.DONE
 
 
-def _metrics(folder: RunFolder, manifest: Manifest) -> dict[str, Any] | None:
-    """What a run has come to, an unfinished training run so far; None where there is nothing to tell."""
-    if not manifest.is_training_run or manifest.status == Status.DONE:
-        return read_json(folder.metrics) if folder.metrics.is_file() else None
+def _training_metrics(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
+    """What a training run has come to, an unfinished one so far."""
+    if manifest.status == Status.DONE and folder.metrics.is_file():
+        found: dict[str, Any] = read_json(folder.metrics)
+        return found
     from runner.training.report import progress
 
     return progress(folder)
 
 
-def _rollout_of_part(folder: RunFolder, wanted: str) -> tuple[RunFolder, Rollout]:
-    """The first such rollout of a training run, in the order of its iterations, and the run that it is of."""
+def _part_json(part: RunFolder) -> dict[str, Any]:
+    manifest = part.manifest()
+    names = ("run_id", "kind", "iteration", "status", "rollouts", "completions", "cost_usd")
+    return {name: getattr(manifest, name) for name in names}
+
+
+def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Namespace) -> None:
+    """The runs of a training run: folded to a line for its games and one for its tests, or each by itself."""
+    if args.all:
+        say()
+        facts = [_part_json(part) for part in parts]
+        rows = [(one["run_id"], one["kind"], one["status"], one["rollouts"], one["completions"]) for one in facts]
+        print_table(("run", "kind", "status", "rollouts", "calls"), rows)
+        return
+    for name, letter in (("games", "i"), ("tests", "t")):
+        ids = [part.run_id for part in parts if part.run_id.startswith(f"{folder.run_id}-{letter}")]
+        if ids:
+            through = "" if len(ids) == 1 else f" to {ids[-1]}"
+            count = "1 run" if len(ids) == 1 else f"{len(ids)} runs"
+            _say(f"{name}: {count}, {ids[0]}{through}")
+    if parts:
+        shown = shlex.join(["nip-run", "show", parts[-1].run_id, *_where(args)])
+        say(f"all of them: add --all; one: {shown}")
+
+
+# A rollout
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A rollout that was asked for, with all that its run's folder has of it."""
+
+    folder: RunFolder
+    told: Told
+    prompts: list[SentPrompt] | None
+
+    @property
+    def rollout(self) -> Rollout:
+        return self.told.rollout
+
+
+def _show_rollout(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> int:
+    training = folder.manifest().is_training_run
+    found = _of_parts(folder, wanted, args) if training else _rollout(folder, wanted, args)
+    if training and not args.quiet:
+        note(f"of run {found.folder.run_id}")
+    if found.prompts is not None:
+        if args.json:
+            shown = [prompt.to_json() for prompt in found.prompts]
+            print_json({"rollout_id": found.rollout.job.rollout_id, "agent": args.prompt, "prompts": shown})
+        else:
+            print_prompts(found.prompts, args.prompt)
+        return ExitCode.DONE
+    rounds = len(found.rollout.rounds)
+    if args.round is not None and args.round not in [number for number, _ in found.told.rounds(None)]:
+        raise UsageError(
+            f"rollout {found.rollout.job.rollout_id} has {rounds} rounds, from 0; there is no {args.round}"
+        )
+    if args.json:
+        print_json(found.told.to_json(args.round))
+    else:
+        print_transcript(found.told, args.round)
+    return ExitCode.DONE
+
+
+def _of_parts(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> _Found:
+    """The first such rollout of a training run, in the order of its iterations."""
     parts = Results.of(folder).parts_of(folder.run_id)
     for part in parts:
-        with suppress(UsageError):
-            return part, _rollout(part, saved_plan(part), wanted)
+        with suppress(_NoRollout):
+            return _rollout(part, wanted, args)
     raise UsageError(
-        f"no rollout {wanted!r} in training run {folder.run_id}; its games are those of runs "
+        f"no rollout {args.rollout!r} in training run {folder.run_id}; its games are those of runs "
         f"{comma_join(part.run_id for part in parts) or 'that are still to come'}"
     )
 
 
-def _rollout(folder: RunFolder, plan: Plan, wanted: str) -> Rollout:
+class _NoRollout(UsageError):
+    """A run has no such rollout."""
+
+
+def _rollout(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> _Found:
     """The first rollout of that id or datapoint; of a tree, whose branches are known only once it is played again."""
+    plan, name = saved_plan(folder), args.rollout
 
     def meant(job: Job) -> bool:
-        return job.rollout_id.startswith(wanted) or job.datapoint.id == wanted
+        return job.rollout_id.startswith(name) or job.datapoint.id == name
 
     jobs = [job for job in plan.jobs() if plan.shape is not None or meant(job)]
     reconstructor = Reconstructor(folder, plan)
+    finished = False
     try:
         for job in jobs:
             for rollout in reconstructor.of_job(job):
-                if meant(rollout.job):
-                    return rollout
+                finished = finished or meant(rollout.job)
+                if meant(rollout.job) and wanted.takes(rollout):
+                    if not args.quiet and len(jobs) > 1 and plan.shape is None and wanted == Wanted():
+                        note(f"1 of {len(jobs)} rollouts that {name!r} can mean; --repeat N chooses another")
+                    failures = reconstructor.failures(rollout.job)
+                    told = Told(rollout, plan.spec.protocol, plan.agents(), failures)
+                    prompts = args.prompt and sent_prompts(reconstructor, rollout, args.prompt, args.round)
+                    return _Found(folder, told, prompts)
     finally:
         reconstructor.close()
+    if finished:
+        raise _NoRollout(f"run {folder.run_id} has rollouts {name!r}, and none of them as the other options want it")
     if jobs and plan.shape is None:
         raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to go on")
     first = next(plan.jobs())
-    raise UsageError(
-        f"run {folder.run_id} has no rollout {wanted!r}; its first is {first.rollout_id} ({first.datapoint.id})"
+    raise _NoRollout(
+        f"run {folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} ({first.datapoint.id})"
     )
-
-
-def _as_json(rollout: Rollout) -> dict[str, Any]:
-    job = rollout.job
-    return {
-        "rollout_id": job.rollout_id,
-        "datapoint": {"id": job.datapoint.id, "label": job.datapoint.label, **job.datapoint.columns},
-        "repeat": job.repeat,
-        "outcome": rollout.outcome,
-        "decision": int(rollout.decision),
-        "correct": rollout.correct,
-        "rewards": dict(rollout.rewards),
-        "error": rollout.error,
-        "transcript": [
-            {
-                "round": index,
-                "raw": dict(played.raw),
-                "messages": [{"channel": m.channel, "agent": m.agent, "content": m.text} for m in played.messages],
-                "decision": int(played.decision),
-                "rewards": dict(played.rewards),
-            }
-            for index, played in enumerate(rollout.rounds)
-        ],
-    }
-
-
-def _print_transcript(rollout: Rollout) -> None:
-    job = rollout.job
-    say(f"rollout {job.rollout_id}  datapoint {in_one_line(job.datapoint.id)}  repeat {job.repeat}")
-    for name, value in job.datapoint.columns.items():
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-        say(
-            f"\n{in_one_line(name)}:\n{_indented(text)}"
-            if "\n" in text or len(text) > 80
-            else f"{in_one_line(name)}: {text}"
-        )
-    for index, played in enumerate(rollout.rounds):
-        for agent, raw in played.raw.items():
-            channels = ", ".join(m.channel for m in played.messages if m.agent == agent) or "decision"
-            say(f"\n[round {index}] {agent} ({channels})\n{_indented(raw)}")
-    verdict = "none" if rollout.decision == Decision.NONE else stance_word(rollout.decision)
-    say(f"\noutcome: {rollout.outcome}, verdict: {verdict}, label: {stance_word(job.datapoint.label)}")
-    say("rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in rollout.rewards.items()))
-    if rollout.error:
-        say(f"error: {rollout.error}")
-
-
-def _indented(text: str) -> str:
-    return "\n".join("  " + line for line in text.split("\n"))

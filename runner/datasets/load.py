@@ -6,55 +6,33 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from runner.datasets.apart import TaskEnded, TaskFailed, run_apart
-from runner.datasets.limits import TooLarge
+from runner.datasets.choose import chosen
+from runner.datasets.datapoint import Datapoint
+from runner.datasets.explode import ROW_NUMBER, exploded, exploded_columns, own_types
+from runner.datasets.labels import label_of, label_problems
+from runner.datasets.limits import Meter, TooLarge
 from runner.datasets.read import Table, Unreadable, canonical_problem, check_not_ragged, hub_file, read_table, renamed
 from runner.datasets.settings import DatasetSettings
 from runner.errors import Place, PlaceOf, Problem, SpecError
-from runner.hashing import derived_seed, hash_parity, tagged_hash
+from runner.hashing import canonical, tagged_hash
+from runner.storage.files import create
 from runner.storage.queries import connect
 from runner.text import comma_join, did_you_mean
 
 if TYPE_CHECKING:
     import duckdb
 
+__all__ = ["HUB", "Datapoint", "Dataset", "load_dataset"]
+
 HUB = "hf://"
 _SHOWN = 5
-_NUMBER = "\0number"
-"""The key of a row's number in its file; no column has such a name."""
-
-
-@dataclass(frozen=True)
-class Datapoint:
-    """One item: its id, its label, the columns that templates may show, and the group of those that are not independent.
-
-    The group is its own id where nothing is said. No game depends on it, so it is not in the content hash.
-    """
-
-    id: str
-    label: int
-    columns: Mapping[str, Any]
-    group: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.group:
-            object.__setattr__(self, "group", self.id)
-
-    @cached_property
-    def prover_stance(self) -> int:
-        """The stance a prover is given for this datapoint where the protocol randomises it."""
-        text = self.columns.get("solution")
-        return hash_parity(text if isinstance(text, str) else self.id)
-
-    @cached_property
-    def content_hash(self) -> str:
-        """Identity: the hash of everything a game can depend on."""
-        return tagged_hash("datapoint", {"id": self.id, "label": self.label, "columns": self.columns})
 
 
 @dataclass(frozen=True)
@@ -64,6 +42,8 @@ class Dataset:
     datapoints: tuple[Datapoint, ...]
     columns: tuple[str, ...]
     source_sha256: str
+    group_by: str | None = None
+    """The column that names the groups; None where nothing is said."""
 
     @cached_property
     def sha256(self) -> str:
@@ -91,15 +71,17 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     finally:
         connection.close()
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
-    problems = list(_row_problems(rows, columns, where("dataset.path")))
-    problems += _group_problems(rows, settings.group_by, where("dataset.group_by"))
+    group_by = settings.group_by or (settings.explode.row if settings.explode else None)
+    labels = _labelled(rows, table, settings)
+    problems = list(_row_problems(rows, columns, labels, where("dataset.path")))
+    problems += _group_problems(rows, group_by, where("dataset.group_by"))
     if problems:
         raise SpecError(problems)
-    points = [_datapoint(row, columns, settings.group_by) for row in rows]
-    chosen = tuple(_ordered_and_cut(points, settings, seed))
-    if not chosen:
+    points = [_datapoint(row, columns, group_by) for row in rows]
+    played = tuple(chosen(points, settings, seed))
+    if not played:
         raise _refused(where, f"no datapoint is left after balancing {len(points)} rows", "dataset.balance")
-    return Dataset(chosen, columns, sha256 or table.sha256)
+    return Dataset(played, columns, sha256 or table.sha256, group_by)
 
 
 def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | None) -> Datapoint:
@@ -132,10 +114,41 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSe
         table = read_table(connection, path, settings.limits)
     except TaskFailed as error:
         raise _refused(where, str(error).splitlines()[0], "dataset.path") from error
-    if not {*settings.columns.values(), *({"id", "label"} - settings.columns.keys())} <= {*table.columns}:
+    needed = _needed(settings)
+    if not {*settings.columns.values(), *(needed - settings.columns.keys())} <= {*table.columns}:
         check_not_ragged(path)
     if not table.rows:
         raise _refused(where, "the file has no rows", "dataset.path")
+    _check_names(table, settings, where)
+    there = table.columns
+    table = renamed(table, settings.columns)
+    missing = [
+        Problem(
+            where("dataset.columns"),
+            "dataset",
+            f"the file has no column {name!r}{did_you_mean(name, there) or '; it has ' + comma_join(there)}; "
+            f"map it with dataset.columns.{name}=..." + (", or say dataset.ids=rows" if name == "id" else ""),
+        )
+        for name in ("id", "label")
+        if name in needed and name not in table.columns
+    ]
+    if missing:
+        raise SpecError(missing)
+    table = _of_datapoints(table, settings, where)
+    if settings.group_by is not None and settings.group_by not in table.columns:
+        hint = did_you_mean(settings.group_by, table.columns) or "; there are " + comma_join(table.columns)
+        raise _refused(where, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
+    return table
+
+
+def _needed(settings: DatasetSettings) -> set[str]:
+    """The columns that a file must have, by our names."""
+    needed = {"id": settings.ids == "column", "label": settings.explode is None}
+    return {name for name, is_needed in needed.items() if is_needed}
+
+
+def _check_names(table: Table, settings: DatasetSettings, where: PlaceOf) -> None:
+    """See that what the spec says of columns agrees with the file, and with itself."""
     doubled = [theirs for theirs, count in Counter(settings.columns.values()).items() if count > 1]
     if doubled:
         raise _refused(where, f"one column under two names: {comma_join(doubled)}", "dataset.columns")
@@ -143,33 +156,40 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSe
         if theirs not in table.columns:
             message = f"the file has no column {theirs!r}{did_you_mean(theirs, table.columns)}"
             raise _refused(where, message, f"dataset.columns.{ours}")
-    there = table.columns
-    table = renamed(table, settings.columns)
-    missing = [
-        Problem(
-            where("dataset.columns"),
-            "dataset",
-            f"the file has no column {needed!r}{did_you_mean(needed, there) or '; it has ' + comma_join(there)}; "
-            f"map it with dataset.columns.{needed}=...",
-        )
-        for needed in ("id", "label")
-        if needed not in table.columns
-    ]
-    if settings.group_by is not None and settings.group_by not in table.columns:
-        hint = did_you_mean(settings.group_by, table.columns) or "; there are " + comma_join(table.columns)
-        message = f"no column {settings.group_by!r}{hint}"
-        missing.append(Problem(where("dataset.group_by"), "dataset.group_by", message))
-    if missing:
-        raise SpecError(missing)
-    return table
+    if settings.ids == "rows" and "id" in settings.columns:
+        message = "the ids are made of the rows' numbers (dataset.ids: rows); leave one of the two out"
+        raise _refused(where, message, "dataset.columns.id")
+    of_labels = ["dataset.columns.label"] * ("label" in settings.columns) + ["dataset.labels"] * bool(settings.labels)
+    if settings.explode is not None and of_labels:
+        raise _refused(where, "dataset.explode.columns says the labels; leave this out", of_labels[0])
+
+
+def _of_datapoints(table: Table, settings: DatasetSettings, where: PlaceOf) -> Table:
+    """A row for each datapoint, with its id and the number of its row in the file."""
+    rows = [{**row, ROW_NUMBER: number} for number, row in enumerate(table.rows, 1)]
+    columns = table.columns
+    if settings.ids == "rows":
+        # The files of the Hub are of one split each.
+        of = (settings.split or "train") if settings.path.startswith(HUB) else "row"
+        rows = [{**row, "id": f"{of}-{row[ROW_NUMBER]}"} for row in rows]
+        columns = ("id", *(name for name in columns if name != "id"))
+    if settings.explode is not None:
+        missing = [row[ROW_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
+        if missing:
+            raise _refused(where, f"rows without an id: {_some(missing)}", "dataset.path")
+        columns = exploded_columns(columns, settings.explode, where)
+        rows = exploded(rows, columns, settings.explode, Meter(settings.limits), where)
+        if not rows:
+            raise _refused(where, "all lists are empty", "dataset.explode.columns")
+    return replace(table, rows=rows, columns=columns)
 
 
 def _selected(path: Path, table: Table, settings: DatasetSettings, where: PlaceOf) -> list[dict[str, Any]]:
-    """The rows of the split that pass the filter, each with its number in the file."""
-    rows = [{**row, _NUMBER: number} for number, row in enumerate(table.rows, 1)]
+    """The datapoints' rows of the split that pass the filter."""
+    rows = table.rows
     if settings.filter is not None:
-        kept = _filtered(path, settings, where)
-        rows = [row for row in rows if row[_NUMBER] in kept]
+        kept = _filtered(path, rows, settings, where)
+        rows = [row for index, row in enumerate(rows, 1) if index in kept]
         if not rows:
             raise _refused(where, "no row passes the filter", "dataset.filter")
     if settings.split is None or settings.path.startswith(HUB):
@@ -184,15 +204,39 @@ def _selected(path: Path, table: Table, settings: DatasetSettings, where: PlaceO
     return found
 
 
-def _filtered(path: Path, settings: DatasetSettings, where: PlaceOf) -> set[int]:
-    """The numbers of the rows that pass the filter, which is a SQL condition on our names."""
+def _filtered(path: Path, rows: list[dict[str, Any]], settings: DatasetSettings, where: PlaceOf) -> set[int]:
+    """Which rows, counted from 1, pass the filter, a SQL condition on our names."""
+    asked: dict[str, Any] = {"filter": settings.filter, "columns": dict(settings.columns)}
+    types = {"id": "VARCHAR"} if settings.ids == "rows" else {}
+    if settings.explode is not None:
+        types |= own_types(settings.explode)
+        asked["without"] = list(settings.explode.columns)
     try:
-        answer = run_apart("filter", path, settings.limits, filter=settings.filter, columns=dict(settings.columns))
+        with TemporaryDirectory() as folder:
+            if types:
+                asked["own"], asked["types"] = str(Path(folder) / "own.jsonl"), types
+                with create(Path(asked["own"])) as file:
+                    file.writelines(
+                        canonical([row[ROW_NUMBER], *(row[name] for name in types)]) + b"\n" for row in rows
+                    )
+            answer = run_apart("filter", path, settings.limits, **asked)
     except TaskFailed as error:
         raise _refused(where, str(error).splitlines()[0] or "not a SQL condition", "dataset.filter") from error
     except TaskEnded as error:
         raise _refused(where, str(error), "dataset.filter") from error
     return set(answer["kept"])
+
+
+def _labelled(rows: list[dict[str, Any]], table: Table, settings: DatasetSettings) -> list[str]:
+    """Put 0 and 1 in the place of each label, and say what is wrong with those that are neither."""
+    meanings = {word.strip().casefold(): label for word, label in settings.labels.items()}
+    wrong = []
+    for row in rows:
+        label = label_of(row["label"], meanings, is_text=table.labels_are_text)
+        if label is None:
+            wrong.append((str(row["id"]), row["label"]))
+        row["label"] = label
+    return label_problems(wrong)
 
 
 def _some(what: Sequence[Any]) -> str:
@@ -203,36 +247,32 @@ def _group_problems(rows: list[dict[str, Any]], group_by: str | None, place: Pla
     """A group is a text or a number; what has none would be taken for a group of its own."""
     if group_by is None:
         return
-    empty = [row[_NUMBER] for row in rows if row[group_by] is None or row[group_by] == ""]
+    empty = [row[ROW_NUMBER] for row in rows if row[group_by] is None or row[group_by] == ""]
     if empty:
         message = f"rows whose {group_by!r} is empty: {_some(empty)}; give each a group, its id where it stands alone"
         yield Problem(place, "dataset.group_by", message)
-    nested = [row[_NUMBER] for row in rows if isinstance(row[group_by], (list, dict))]
+    nested = [row[ROW_NUMBER] for row in rows if isinstance(row[group_by], (list, dict))]
     if nested:
         message = f"column {group_by!r} does not name groups, by a text or a number: rows {_some(nested)}"
         yield Problem(place, "dataset.group_by", message)
 
 
-def _row_problems(rows: list[dict[str, Any]], columns: Sequence[str], place: Place) -> Iterator[Problem]:
-    missing = [row[_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
+def _row_problems(
+    rows: list[dict[str, Any]], columns: Sequence[str], labels: Sequence[str], place: Place
+) -> Iterator[Problem]:
+    missing = [row[ROW_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
     if missing:
         yield Problem(place, "dataset", f"rows without an id: {_some(missing)}")
     ids = Counter(str(row["id"]) for row in rows if row["id"] is not None and row["id"] != "")
     doubled = [name for name, count in ids.items() if count > 1]
     if doubled:
         yield Problem(place, "dataset", f"ids that stand twice: {_some(doubled)}")
-    wrong = [f"{row['id']} has {row['label']!r}" for row in rows if not _is_label(row)]
-    if wrong:
-        yield Problem(place, "dataset", f"a label is 0 or 1: {_some(wrong)}")
+    for message in labels:
+        yield Problem(place, "dataset.labels", message)
     for name in columns:
         problem = next((found for row in rows if (found := _value_problem(name, row[name]))), None)
         if problem is not None:
             yield Problem(place, "dataset", problem)
-
-
-def _is_label(row: dict[str, Any]) -> bool:
-    """0 or 1, or true or false."""
-    return isinstance(row["label"], int) and row["label"] in (0, 1)
 
 
 def _value_problem(name: str, value: Any) -> str | None:
@@ -241,20 +281,3 @@ def _value_problem(name: str, value: Any) -> str | None:
     if isinstance(value, (bytes, bytearray)):
         return f"column {name!r} holds bytes; a template shows text"
     return canonical_problem(name, value)
-
-
-def _ordered_and_cut(points: list[Datapoint], settings: DatasetSettings, seed: int) -> list[Datapoint]:
-    if settings.shuffle:
-        points = sorted(points, key=lambda point: (derived_seed("shuffle", seed, point.id), point.id))
-    if settings.balance == "label":
-        size = min(sum(point.label == label for point in points) for label in (0, 1))
-        if settings.limit is not None:
-            size = min(size, settings.limit // 2)
-        kept: Counter[int] = Counter()
-        balanced = []
-        for point in points:
-            kept[point.label] += 1
-            if kept[point.label] <= size:
-                balanced.append(point)
-        points = balanced
-    return points[: settings.limit]

@@ -231,7 +231,4 @@ def renamed(table: Table, names: Mapping[str, str]) -> Table:
         name: theirs_to_ours.get(name, name) for name in table.columns if name in theirs_to_ours or name not in names
     }
     rows = [{ours: row[theirs] for theirs, ours in kept.items()} for row in table.rows]
-    if table.labels_are_text:
-        for row in rows:
-            row["label"] = {"0": 0, "1": 1}.get(row.get("label", ""), row.get("label"))
     return replace(table, rows=rows, columns=tuple(kept.values()))

@@ -43,6 +43,29 @@ def limits_of_saved(limits: DatasetLimits) -> DatasetLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Explode:
+    """Rows with lists: every element becomes a datapoint, with the row's other columns.
+
+    Its id is `<row's id>-<list column>-<number>`, its group the row, unless `group_by` names another column.
+    """
+
+    columns: Mapping[str, Literal[0, 1]] = option(
+        "The list columns, each with the label of what is in it: lists, or texts that are JSON lists.",
+        example={"solutions": 1, "buggy_solutions": 0},
+        minProperties=1,
+    )
+    into: str = option("The column that an element becomes.", default="solution")
+    element: str | None = option(
+        "Where the elements are mappings: the key that has the text.", default=None, example="solution"
+    )
+    number: str = option("The column for the number of an element in its list, from 1.", default="number")
+    row: str = option("The column for the row's id.", default="row")
+    limit: int | None = option(
+        "At most this many elements of each list, the first of it.", default=None, example=1, minimum=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetSettings:
     """Which datapoints are played."""
 
@@ -52,17 +75,35 @@ class DatasetSettings:
         path=True,
     )
     columns: Mapping[str, str] = option(
-        "Renames columns: our name to the file's. Every dataset needs `id` and `label` (0 or 1).",
+        "Renames columns: our name to the file's. Every dataset needs `id` and `label`.",
         factory=dict,
         example={"id": "task_id", "label": "is_correct"},
+    )
+    labels: Mapping[str, Literal[0, 1]] = option(
+        "The label that a word stands for. 0/1, true/false and yes/no, in any case, need no entry.",
+        factory=dict,
+        example={"correct": 1, "buggy": 0},
+    )
+    ids: Literal["column", "rows"] = option(
+        "`rows`: ids are made of the rows' numbers in the file, `row-1` and so on; the order of the file must stay.",
+        default="column",
+    )
+    explode: Explode | None = option(
+        "Rows with lists into a datapoint for each element.",
+        default=None,
+        example={"columns": {"solutions": 1, "buggy_solutions": 0}},
     )
     split: str | None = option(
         "Only rows whose `split` column has this value; on the Hub, the dataset's split.", default=None, example="test"
     )
-    filter: str | None = option("A SQL condition on the columns.", default=None, example="difficulty = 'hard'")
+    filter: str | None = option(
+        "A SQL condition on the columns, with the file's values; after `explode`.",
+        default=None,
+        example="difficulty = 'hard'",
+    )
     group_by: str | None = option(
         "The column that says which datapoints belong together, such as the versions of one program: a group is one "
-        "cluster in every error, and is not torn by shuffle, balance, limit or validation share. Unset: each by itself.",
+        "cluster in every error, and is not torn by shuffle, limit or validation share. Unset: each by itself.",
         default=None,
         example="problem",
     )
@@ -70,6 +111,8 @@ class DatasetSettings:
         "`label`: as many datapoints of one label as of the other, the first of each.", default="none"
     )
     shuffle: bool = option("Order the datapoints by the spec's seed; otherwise as the file has them.", default=False)
-    limit: int | None = option("At most this many datapoints, after all the rest.", default=None, example=40, minimum=1)
+    limit: int | None = option(
+        "At most this many datapoints, after all the rest; whole groups.", default=None, example=40, minimum=1
+    )
     revision: str | None = option("For the Hub: the commit to read.", default=None, example="4f2c1d0")
     limits: DatasetLimits = option("What it may come to.", factory=DatasetLimits)

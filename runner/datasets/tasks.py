@@ -28,6 +28,8 @@ _FIXED_WIDTH = (
 )  # fmt: skip
 """How the types begin whose values are small."""
 
+_ROW = "number_of_the_row_in_its_file"
+
 NESTED_BYTES = 256
 """What Python needs for one list or mapping, or one value in it: far more than the text `[]` is long."""
 
@@ -86,22 +88,39 @@ def _values_in(column: str) -> str:
 def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, Any]) -> dict[str, Any]:
     """The numbers of the rows that pass the filter, which is a SQL condition on our names."""
     typed_table(connection, path)
+    if "own" in task:
+        _own_table(connection, Path(task["own"]), task["types"])
     # From here on only the table in memory: a filter comes from the spec, and a spec may be a stranger's.
     connection.execute("SET enable_external_access=false; SET lock_configuration=true")
     ours = {theirs: name for name, theirs in task["columns"].items()}
     there = [row[0] for row in connection.execute("DESCRIBE source").fetchall()]
-    picked = ", ".join(
-        f"{quoted(name)} AS {quoted(ours.get(name, name))}"
-        for name in there
-        if name in ours or name not in task["columns"]
-    )
-    connection.execute(f"CREATE TABLE data AS SELECT {picked} FROM source ORDER BY rowid")
+    own = task.get("types", {})
+    names = {name: ours.get(name, name) for name in there if name in ours or name not in task["columns"]}
+    made = {*own, *task.get("without", ())}
+    picked = [f"source.{quoted(name)} AS {quoted(our)}" for name, our in names.items() if our not in made]
+    if own:
+        # A view, so that a row's long texts are not there once for each of its datapoints.
+        picked += [f"own.{quoted(name)}" for name in own]
+        source = f"own JOIN source ON source.rowid + 1 = own.{_ROW}"
+        connection.execute(f"CREATE VIEW data AS SELECT own.rowid, {', '.join(picked)} FROM {source}")
+    else:
+        connection.execute(f"CREATE TABLE data AS SELECT {', '.join(picked)} FROM source ORDER BY rowid")
     # A generator seeded each time: a filter that draws at random draws the same rows.
     connection.execute("SELECT setseed(0.5)")
     statement = f"SELECT number FROM (SELECT rowid + 1 AS number, ({task['filter']}\n) AS keep FROM data) WHERE keep"
     if len(connection.extract_statements(statement)) != 1 or not _is_condition(connection, task["filter"]):
         return {"error": "one SQL condition belongs here"}
     return {"kept": [number for (number,) in connection.execute(statement).fetchall()]}
+
+
+def _own_table(connection: duckdb.DuckDBPyConnection, path: Path, types: Mapping[str, str]) -> None:
+    """Make the table `own`: for each datapoint the number of its row, and what is made of it."""
+    columns = {_ROW: "BIGINT", **types}
+    picked = ", ".join(
+        f"CAST(json ->> '$[{index}]' AS {kind}) AS {quoted(name)}" for index, (name, kind) in enumerate(columns.items())
+    )
+    rows = "read_json_objects(?, format='newline_delimited')"
+    connection.execute(f"CREATE TABLE own AS SELECT {picked} FROM {rows}", [duckdb_pattern(path)])
 
 
 def _is_condition(connection: duckdb.DuckDBPyConnection, text: str) -> bool:

@@ -33,6 +33,8 @@ KeyPath = tuple[str | int, ...]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+_WORDS: KeyPath = ("dataset", "labels")
+"""Where keys are words of a dataset: `yes` and `no` stand there without quotes, which are true and false to YAML."""
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp")
 MAX_DIGITS = 80
@@ -115,13 +117,14 @@ def parse(text: str, document: Document) -> Document:
 def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:
     """Read the root of a file, without the values that are broken."""
     broken: list[Problem] = []
+    has_words = _take_words(node, _WORDS)
     _walk(node, (), document, broken)
     is_sound = not document.problems
     document.problems.extend(broken)
     if not is_sound:
         return document
     try:
-        if broken:
+        if broken or has_words:
             text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # _walk has emptied what is broken in the nodes
         config = OmegaConf.load(io.StringIO(text), max_yaml_expanded_nodes=MAX_NODES)
     except Exception as error:  # noqa: BLE001 - OmegaConf raises its own and antlr's errors; both are about the text
@@ -130,6 +133,18 @@ def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Docu
     assert isinstance(data, dict)
     document.data = cast("dict[str, Any]", data)  # _walk has refused every key that is no text
     return document
+
+
+def _take_words(node: yaml.Node, at: KeyPath) -> bool:
+    """Make the keys below `at` the words that stand there; whether YAML read some otherwise."""
+    if not isinstance(node, yaml.MappingNode):
+        return False
+    if at:
+        return any(_take_words(value, at[1:]) for key, value in node.value if key.value == at[0])
+    taken = [key for key, _ in node.value if key.tag in (_TAG + "bool", _TAG + "int")]
+    for key in taken:
+        key.tag = _TAG + "str"
+    return bool(taken)
 
 
 def _failed(document: Document, message: str, line: int = 1, column: int = 1, kind: str = NOT_READ) -> Document:

@@ -83,7 +83,7 @@ class Source:
     """Where an example comes from.
 
     `round` is that of the turn, of a chat of several the last of them; `other` is what only some have: of a preference
-    the other side's `rejected_rollout_id` and `rejected_reward`.
+    the other side's `rejected_rollout_id` and `rejected_reward`. `group` is the datapoint's, its id where it has none.
     """
 
     run_id: str
@@ -93,3 +93,4 @@ class Source:
     reward: float
     datapoint_id: str = ""
     other: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""

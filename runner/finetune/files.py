@@ -58,9 +58,9 @@ def chosen_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> d
     return {name: agent for name, agent in agents.items() if names is None or name in names}
 
 
-def in_validation(datapoint_id: str, share: float) -> bool:
-    """Whether a datapoint's examples go to the validation file: the same in every run and process."""
-    return share > 0 and derived_seed("validation", datapoint_id) < share * 2**63
+def in_validation(group: str, share: float) -> bool:
+    """Whether the examples of a group of datapoints go to the validation file: the same in every run and process."""
+    return share > 0 and derived_seed("validation", group) < share * 2**63
 
 
 def remove_files(folder: Path) -> None:
@@ -144,7 +144,7 @@ class DatasetFiles:
 
     def add(self, agent: str, format_: Format, example: Example, source: Source) -> None:
         """Add one agent's example to its own file and to its group's."""
-        validation = in_validation(source.datapoint_id, self._share)
+        validation = in_validation(source.group or source.datapoint_id, self._share)
         if isinstance(example, RlTurn):
             for splits in self._of(agent, format_):
                 splits.add_turn(example, source, validation=validation)
@@ -153,9 +153,9 @@ class DatasetFiles:
             for splits in self._of(agent, format_):
                 splits.of(validation=validation).put(line, source)
 
-    def leave_out(self, agent: str, format_: Format, reason: str, datapoint_id: str) -> None:
+    def leave_out(self, agent: str, format_: Format, reason: str, group: str) -> None:
         """Count a game of which this agent has no example."""
-        validation = in_validation(datapoint_id, self._share)
+        validation = in_validation(group, self._share)
         for splits in self._of(agent, format_):
             splits.of(validation=validation).leave_out(reason)
 
@@ -237,7 +237,7 @@ class FineTuneFiles:
             for format_ in formats:
                 if not found.get(format_.method):
                     why = reason or "the agent said nothing"
-                    self._files.leave_out(name, format_, why, rollout.job.datapoint.id)
+                    self._files.leave_out(name, format_, why, rollout.job.datapoint.group)
                 for example in format_.examples(found.get(format_.method, ())):
                     source = source_of(agent, rollout, self._run_id, example.round)
                     self._files.add(name, format_, example, source)

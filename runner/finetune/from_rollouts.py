@@ -123,7 +123,8 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
 def source_of(agent: Agent, rollout: Rollout, run_id: str, round_: int) -> Source:
     """Where an example comes from whose last turn is this agent's in a round."""
     name, job = agent.agent_name, rollout.job
-    return Source(run_id, job.rollout_id, name, round_, rollout.rewards[name], job.datapoint.id)
+    point, reward = job.datapoint, rollout.rewards[name]
+    return Source(run_id, job.rollout_id, name, round_, reward, point.id, group=point.group)
 
 
 def trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:

@@ -52,6 +52,7 @@ def _pair(contrast: Contrast, yes: Node, no: Node, agent: Agent, run_id: str) ->
         yes.expected_reward(name),
         branch.job.datapoint.id,
         {"rejected_rollout_id": no.leaves[0].job.rollout_id, "rejected_reward": no.expected_reward(name)},
+        branch.job.datapoint.group,
     )
     asked = branch.job.observation(len(node.path), node.rounds)
     prompt = asked_with(agent, asked)

@@ -24,7 +24,7 @@ from runner.models.layers.malformed import judging_refusals
 from runner.models.layers.retry import with_retries
 from runner.models.policy import Retry, TransientPolicy
 from runner.models.providers.bodies import Places
-from runner.models.providers.dummy import DummyModel
+from runner.models.providers.dummy import DummyModel, examples_behind
 from runner.models.providers.openai_body import as_sent
 from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.table import ProviderName
@@ -76,11 +76,13 @@ def connect(
     providers: Mapping[str, Provider] | None = None,
     events: CallEvents = NO_EVENTS,
     answered: Collection[str] = (),
+    labels: Mapping[str, int] | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> Connection:
     """Connect every group but those that `providers` holds, which are connected already.
 
-    `answered` are the groups that a server has answered before, by the journal.
+    `answered` are the groups that a server has answered before, by the journal. `labels` are those of the datapoints,
+    by id: for `dummy` alone, which knows some where it was trained.
 
     Raises:
         ProviderRefusal: a group's key is missing.
@@ -92,7 +94,8 @@ def connect(
     for group, settings in groups.items():
         if group not in connected:
             of_server = places.setdefault(settings.base_url or BASE_URL, Places(concurrency))
-            place = _Place(group, settings, concurrency, limits.get(group), (replays or {}).get(group), of_server)
+            replayed = (replays or {}).get(group)
+            place = _Place(group, settings, concurrency, limits.get(group), replayed, of_server, labels or {})
             connected[group] = CONNECTORS[settings.provider](place)
 
     costs = CallCosts(groups)
@@ -174,6 +177,7 @@ class _Place:
     limit: GroupLimit | None
     replayed: Replayed | None
     places: Places
+    labels: Mapping[str, int]
 
 
 def _openai(place: _Place) -> Provider:
@@ -184,8 +188,8 @@ def _openai(place: _Place) -> Provider:
     return OpenAiModel(place.settings, place.group, place.concurrency, learn=learn, places=place.places)
 
 
-def _dummy(_: _Place) -> Provider:
-    return DummyModel()
+def _dummy(place: _Place) -> Provider:
+    return DummyModel(examples_behind(place.settings.model), place.labels)
 
 
 def _replay(place: _Place) -> Provider:

@@ -54,6 +54,10 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
     parameters = to_plain(plan.spec.protocol.parameters)
     chosen: dict[str, Any] = {
         "columns": {},
+        "labels": {},
+        "ids": "column",
+        "explode": None,
+        "group_by": plan.spec.dataset.group_by,
         "split": None if plan.spec.test is None else data["dataset"]["split"],
         "filter": None,
         "balance": "none",

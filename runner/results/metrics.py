@@ -1,8 +1,9 @@
-"""Rollouts into estimates: means with standard errors clustered by datapoint, and intervals.
+"""Rollouts into estimates: means with standard errors clustered by the datapoints' groups, and intervals.
 
-Rollouts stream through; what is kept is one count, sum and sum of squares for each metric and datapoint, so
-memory does not grow with the number of rollouts. Sources: Miller 2024 (arXiv 2411.00640) for the clustered error;
-Wilson 1927 at the effective sample size, corrected by Student's t, for proportions.
+A datapoint is a group of its own where `dataset.group_by` says nothing. Rollouts stream through; what is kept is one
+count, sum and sum of squares for each metric and group, so memory does not grow with the number of rollouts. Sources:
+Miller 2024 (arXiv 2411.00640) for the clustered error; Wilson 1927 at the effective sample size, corrected by
+Student's t, for proportions. `benchmarks/proofs/coverage.py` measures how often the intervals cover the truth.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ ORIGINAL_LIMITED = "limited_per_round"
 
 @dataclass(frozen=True)
 class Estimate:
-    """One number of a board: `agent` is None for the whole game, `clusters` the number of datapoints."""
+    """One number of a board: `agent` is None for the whole game, `clusters` the number of groups of datapoints.
+
+    Of `worst_datapoint_accuracy`, the number of datapoints.
+    """
 
     agent: str | None
     metric: str
@@ -44,7 +48,7 @@ class Estimate:
 
 @dataclass
 class _Tally:
-    """Sums by datapoint: enough for the mean, its clustered error and the population deviation."""
+    """Sums by cluster: enough for the mean, its clustered error and the population deviation."""
 
     clusters: dict[str, list[float]] = field(default_factory=dict)
 
@@ -93,15 +97,20 @@ class Metrics:
         self._protocol = protocol
         self._tallies: dict[tuple[str | None, str], _Tally] = {}
         self.outcomes: Counter[Outcome] = Counter()
-        self._agent_sums: dict[tuple[str, str], float] = {}
+        self._by_datapoint = _Tally()
+        self._first: dict[str, str] = {}
+        self._grouped = False
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout. A failure of transport is counted as an outcome and in nothing else."""
         self.outcomes[rollout.outcome] += 1
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
             return
-        cluster, label, decision = rollout.job.datapoint.id, rollout.job.datapoint.label, rollout.decision
+        point, decision = rollout.job.datapoint, rollout.decision
+        cluster, label = point.group, point.label
+        self._grouped |= self._first.setdefault(cluster, point.id) != point.id
         correct = float(bool(rollout.correct))
+        self._by_datapoint.add(point.id, correct)
         self._add(None, "accuracy", cluster, correct)
         self._add(None, f"accuracy_{label}", cluster, correct)
         self._add(None, "decision", cluster, float(decision))
@@ -163,11 +172,11 @@ class Metrics:
 
     def _estimate(self, agent: str | None, metric: str) -> Estimate:
         if metric == "worst_datapoint_accuracy":
-            tally = self._tallies.get((None, "accuracy"), _Tally())
-            return Estimate(agent, metric, tally.worst, None, None, None, tally.n, len(tally.clusters))
+            points = self._by_datapoint
+            return Estimate(agent, metric, points.worst, None, None, None, points.n, len(points.clusters))
         tally = self._tallies.get((agent, metric), _Tally())
         mean, stderr, clusters = tally.mean, tally.stderr, len(tally.clusters)
-        low, high = interval(mean, stderr, tally.n, clusters, proportion=metric in PROPORTIONS)
+        low, high = interval(mean, stderr, tally.n, clusters, proportion=metric in PROPORTIONS, grouped=self._grouped)
         return Estimate(agent, metric, mean, stderr, low, high, tally.n, clusters)
 
     def original_statistics(self, prefix: str = "") -> dict[str, float | None]:
@@ -191,7 +200,7 @@ class Metrics:
             ("accuracy_1", "1_accuracy"), ("decision", "decision"),
         ):  # fmt: skip
             result.update(stat(None, metric, name))
-        result[f"{prefix}worst_datapoint_accuracy"] = self._tallies.get((None, "accuracy"), _Tally()).worst
+        result[f"{prefix}worst_datapoint_accuracy"] = self._by_datapoint.worst
         for name in ("precision", "recall"):
             result[f"{prefix}{name}"] = self._tallies.get((None, name), _Tally()).mean
         return result
@@ -200,7 +209,7 @@ class Metrics:
         """What `metrics.json` holds."""
         return {
             "interval": f"{CONFIDENCE:.0%}; proportions: Wilson at the effective sample size; others: Student's t; "
-            "errors clustered by datapoint",
+            f"errors clustered by {'group' if self._grouped else 'datapoint'}",
             "outcomes": {outcome.value: self.outcomes[outcome] for outcome in Outcome},
             "metrics": [vars(row) for row in self.estimates()],
         }
@@ -214,25 +223,26 @@ def episode_length(protocol: Protocol, rollout: Rollout) -> int:
 
 
 def interval(
-    mean: float | None, stderr: float | None, n: int, clusters: int, *, proportion: bool
+    mean: float | None, stderr: float | None, n: int, clusters: int, *, proportion: bool, grouped: bool = False
 ) -> tuple[float | None, float | None]:
     """A confidence interval for a mean over clusters; (None, None) where one cluster leaves it open.
 
     For a proportion, Wilson's at n_eff = min(n, p(1-p)/SE^2) * (z/t)^2; where all is right or all is wrong the
-    clusters are the sample.
+    clusters are the sample. `grouped`: a cluster has several datapoints, which may balance each other, as the right and
+    the wrong version of a program do under a judge who leans one way; then n_eff may be more than n.
     """
     if mean is None or (stderr is None and not (proportion and clusters)):
         return None, None
     if proportion:
-        return _wilson(mean, stderr, n, clusters)
+        return _wilson(mean, stderr, math.inf if grouped else n, clusters)
     assert stderr is not None
     half = _student(clusters) * stderr
     return mean - half, mean + half
 
 
-def _wilson(p: float, stderr: float | None, n: int, clusters: int) -> tuple[float, float]:
+def _wilson(p: float, stderr: float | None, n: float, clusters: int) -> tuple[float, float]:
     z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    size = min(float(n), p * (1 - p) / stderr**2) * (z / _student(clusters)) ** 2 if stderr else float(clusters)
+    size = min(n, p * (1 - p) / stderr**2) * (z / _student(clusters)) ** 2 if stderr else float(clusters)
     centre = (p + z * z / (2 * size)) / (1 + z * z / size)
     half = z / (1 + z * z / size) * math.sqrt(p * (1 - p) / size + z * z / (4 * size * size))
     # Bounds of one and nought are exact where they are reached, not off by the last bit.

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from runner.results.leaderboard import Leaderboard
 
 RUNS = "runs"
+LAST = "last"
+"""A name for the newest run."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Results:
     def find(self, name: str) -> RunFolder:
         """A run by its id, by the start of it where that is one run's alone, or by its folder, wherever that is.
 
+        `last` is the newest run. A part of a training run is meant by neither, where that run is meant too.
+
         Raises:
             UsageError: there is none, or there are several.
         """
@@ -79,12 +83,26 @@ class Results:
         exact = self.run(name)
         if name and is_file(exact.manifest_path):
             return exact
+        if name == LAST:
+            return self._last()
         found = [folder for folder in self.runs() if folder.run_id.startswith(name)]
-        if len(found) == 1:
-            return found[0]
+        ids = {folder.run_id for folder in found}
+        wholes = [folder for folder in found if folder.manifest().parent_run_id not in ids]
+        if len(wholes) == 1:
+            return wholes[0]
         if found:
             raise UsageError(f"{name!r} is the start of {len(found)} runs: {', '.join(f.run_id for f in found[:5])}")
         raise UsageError(f"no run {name!r} in {self.path}; `nip-run runs` lists them")
+
+    def _last(self) -> RunFolder:
+        begun = [
+            (manifest.started_at, folder.run_id, folder)
+            for folder in self.runs()
+            if (manifest := folder.manifest()).parent_run_id is None
+        ]
+        if not begun:
+            raise UsageError(f"no run in {self.path} yet; `nip-run SPEC` plays one, --results DIR looks elsewhere")
+        return max(begun, key=lambda row: row[:2])[-1]
 
     def parts_of(self, run_id: str) -> list[RunFolder]:
         """The runs that are a part of a training run, in the order of their iterations, games before tests."""

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from runner.datasets.settings import DatasetSettings
-from runner.documents.fields import changed, to_plain
+from runner.documents.fields import to_plain
 from runner.models.settings import ModelSettings
 from runner.protocols.protocol import Protocol
 from runner.spec.experiment import AgentSettings
@@ -54,7 +54,8 @@ def selection_content(settings: DatasetSettings) -> dict[str, Any]:
     """How the datapoints are chosen from their file. The limit is left out: it makes a run longer or shorter."""
     said = to_plain(settings)
     content = {name: said[name] for name in ("columns", "split", "filter", "balance", "shuffle")}
-    content |= {name: said[name] for name in changed(settings) if name in LATER_SELECTION_KEYS}
+    default = to_plain(DatasetSettings(path=settings.path))
+    content |= {name: said[name] for name in LATER_SELECTION_KEYS if said[name] != default[name]}
     return {**content, "group_by": settings.group_by} if selects_by_group(settings) else content
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from runner.aio import one_after_another, run_sync
 from runner.errors import NipRunError, RunError
-from runner.models.base import Completion, Request
+from runner.models.base import Completion, Request, SampleKey
 from runner.models.journal_index import open_index
-from runner.models.records import CallRecord, EndedRecord
+from runner.models.records import Asked, CallRecord, EndedRecord, FailureRecord
 from runner.results.folder import RunFolder
 from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
@@ -75,6 +75,15 @@ class Reconstructor:
             return await self._engine.play(job)
         except _NotRecorded:
             return []
+
+    def failures(self, job: Job) -> Sequence[FailureRecord]:
+        """The failed attempts of a game, in the order in which they failed."""
+        return self._recorded.failures(job.datapoint.id, job.repeat)
+
+    def asked(self, sample: SampleKey) -> Asked | None:
+        """What was asked for a sample, where the journal holds how that ended."""
+        record = self._recorded.get(sample)
+        return None if record is None else record.asked
 
     def requests(self) -> Iterator[Request]:
         """Every request that the journal holds the end of, of unfinished games too, in the order of the plan."""

@@ -23,6 +23,7 @@ from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.layers.lost_calls import InFlight
+from runner.models.providers.dummy import examples_behind
 from runner.models.providers.openai_body import as_sent
 from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
@@ -166,12 +167,20 @@ class Wiring:
             providers=batches,
             events=events,
             answered={agent.model for name, agent in self.plan.spec.experiment.agents.items() if name in answered},
+            labels=self._labels(),
             sleep=self.stop.sleep,
         )
         if replayed is None or self._until_round is None:
             return live
         both = ReplayThenLive(replayed, live, self._until_round)
         return Connection(both.complete, (both.close,), live.check_answered)
+
+    def _labels(self) -> dict[str, int]:
+        """The datapoints' labels, where the toy of a trained model is to answer; no other provider is given them."""
+        groups = self.costs.groups.values()
+        if not any(one.provider == "dummy" and examples_behind(one.model) for one in groups):
+            return {}
+        return {point.id: point.label for point in self.plan.spec.dataset.datapoints}
 
     def _calls_at_once(self) -> int:
         """The concurrency that the spec asks for, or what the limit on open files leaves of it."""

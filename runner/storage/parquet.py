@@ -7,10 +7,11 @@ until that is written. So a file of lines is of a bounded size or a single line,
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from runner.errors import RunError
 from runner.storage.files import create
@@ -27,6 +28,27 @@ BESIDE = ".table.parquet.new"
 _COPIES = 8
 """How often a single line stands in memory, at most: twice in the buffer that it is read by, then as it is parsed,
 gathered, encoded and compressed."""
+
+
+def read_tables(sql: str, tables: Mapping[str, Path], parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """The rows that a question of ours finds in Parquet files, each a table by its name.
+
+    Raises:
+        RunError: a file cannot be read.
+    """
+    import duckdb
+
+    try:
+        with TemporaryDirectory(prefix="nip-run-") as spill, connect(memory=f"{MEMORY}B", spill=Path(spill)) as files:
+            for name, path in tables.items():
+                files.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({duckdb_literal(path)})")
+            found = files.execute(sql, dict(parameters))
+            while rows := found.fetchmany(GROUP_ROWS):
+                yield from rows
+    except (duckdb.Error, OSError) as error:
+        raise RunError(
+            f"cannot read {' and '.join(map(str, tables.values()))}: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Path, *, longest: int = 0) -> None:

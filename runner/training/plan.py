@@ -6,9 +6,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
-from runner.datasets.load import Datapoint
+from runner.datasets.datapoint import Datapoint, grouped
 from runner.documents.fields import to_plain
 from runner.errors import UsageError
 from runner.hashing import derived_seed, tagged_hash
@@ -26,7 +26,7 @@ MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if 
 MUTABLE_TRAINING_KEYS = ("iterations", *(f"trainers.*.{name}" for name in MUTABLE_TRAINER_KEYS))
 """Keys of `training` that may change when a run goes on: how long, and by whom it is trained."""
 
-FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "agents.*.freeze")
+FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "dataset.group_by", "agents.*.freeze")
 """Keys that games may change when they go on, and that decide what is learnt from them."""
 
 Models = Mapping[str, ModelSettings]
@@ -102,8 +102,15 @@ class TrainingPlan:
                 "per_datapoint": experiment.rollouts.per_datapoint,
                 "frozen": sorted(name for name, agent in experiment.agents.items() if agent.freeze),
                 "training": {**learnt, "trainers": self._hyperparameters()},
+                **self._groups(),
             },
         )
+
+    def _groups(self) -> dict[str, Any]:
+        """By what the datapoints are grouped, where that decides which of them an iteration plays."""
+        group_by = self.spec.dataset.group_by
+        decides = group_by is not None and self.training.datapoints_per_iteration is not None
+        return {"group_by": group_by} if decides else {}
 
     def _hyperparameters(self) -> dict[str, dict[str, float]]:
         """Those that are set, by model group; `from_scratch` where it is another than all groups'."""
@@ -185,7 +192,8 @@ class TrainingPlan:
     def datapoints(self, iteration: int) -> tuple[Datapoint, ...]:
         """What an iteration plays: the next ones of a seeded order, which starts over when all have been played.
 
-        None is skipped: one that comes twice in an iteration, at the turn of an order, waits for the next.
+        A group stands together in an order. None is skipped: one that comes twice in an iteration, at the turn of an
+        order, waits for the next.
         """
         points, size = self.spec.dataset.datapoints, self.training.datapoints_per_iteration
         if size is None:
@@ -198,8 +206,9 @@ class TrainingPlan:
             taken, twice = [], []
             while len(taken) < size:
                 if not waiting:
-                    waiting = list(points)
-                    random.Random(derived_seed("epoch", self.spec.experiment.seed, epoch)).shuffle(waiting)
+                    groups = grouped(points)
+                    random.Random(derived_seed("epoch", self.spec.experiment.seed, epoch)).shuffle(groups)
+                    waiting = [point for group in groups for point in group]
                     epoch += 1
                 point = waiting.pop(0)
                 (twice if point in taken else taken).append(point)

@@ -241,6 +241,7 @@ ADDED = (
     "  max_transport_failed: 0.0\n",
     "    chat_format: openai\n",
     "    logprobs: null\n    top_logprobs: null\n",
+    "  labels: {}\n  ids: column\n  explode: null\n",
     "  group_by: null\n",
 )
 """What a saved spec has more than one of 0.1.0: keys that came since, as 0.1.0 would have had them."""

@@ -15,19 +15,20 @@ from runner.errors import Place, SpecError
 from tests.support.dataset_files import A, B, jsonl, load, parquet, refusal
 
 
-@pytest.mark.parametrize("label", [2, -1, "yes", "1", None, 0.5, [1], 10**30])
+@pytest.mark.parametrize("label", [2, -1, "sure", "1", 0.5, [1], 10**30])
 def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
     message = refusal(tmp_path, jsonl({**A, "label": label}, B))
     assert message.startswith("dataset.path: a label is 0 or 1: a has ")
+    assert message.endswith("dataset.labels says what a word means, as in dataset.labels: {right: 1, wrong: 0}")
+
+
+def test_rows_without_a_label_are_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path, jsonl({**A, "label": None}, B)) == "dataset.path: rows without a label: a"
 
 
 def test_true_and_false_are_labels(tmp_path: Path) -> None:
     points = load(tmp_path, jsonl({**A, "label": False}, {**B, "label": True})).datapoints
     assert [(type(point.label), point.label) for point in points] == [(int, 0), (int, 1)]
-
-
-def test_yes_is_no_label_in_csv(tmp_path: Path) -> None:
-    assert "a label is 0 or 1" in refusal(tmp_path, "id,label\na,yes\nb,no\n", "d.csv")
 
 
 @pytest.mark.parametrize("row_id", [None, ""])

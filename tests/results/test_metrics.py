@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,28 @@ def test_means_and_clustered_errors_are_those_of_statsmodels(protocol: Protocol,
     reward = found["verifier", "reward"]
     mean, error = clustered([1.0 if r[2] == r[1] else -1.0 for r in rows], [r[0] for r in rows])
     assert [reward.value, reward.stderr] == pytest.approx([mean, error])
+
+
+def test_a_group_of_datapoints_is_one_cluster(protocol: Protocol) -> None:
+    rows = random_rows(5, datapoints=30, repeats=3)
+    metrics = Metrics(protocol)
+    for index, row in enumerate(rows):
+        played = rollout(index, row)
+        metrics.add(
+            replace(played, job=replace(played.job, datapoint=replace(played.job.datapoint, group=f"g{row[0] // 2}")))
+        )
+    found = {row.metric: row for row in metrics.estimates() if row.agent is None}
+    mean, error = clustered([float(r[2] == r[1]) for r in rows], [r[0] // 2 for r in rows])
+    assert (found["accuracy"].value, found["accuracy"].stderr) == pytest.approx((mean, error))
+    assert (found["accuracy"].n, found["accuracy"].clusters) == (90, 15)
+    assert found["worst_datapoint_accuracy"] == estimated(protocol, rows)[0][None, "worst_datapoint_accuracy"]
+
+
+def test_versions_that_balance_each_other_narrow_the_interval_of_their_groups(protocol: Protocol) -> None:
+    """A judge that leans one way is right of one version of each program, so that more rollouts would say the same."""
+    narrow, wide = (interval(0.5, 0.01, 80, 40, proportion=True, grouped=grouped) for grouped in (True, False))
+    assert narrow == pytest.approx((0.48, 0.52), abs=2e-3)
+    assert wide == pytest.approx((0.39, 0.61), abs=2e-2)
 
 
 @pytest.mark.parametrize(("right", "total"), [(1, 400), (37, 400), (200, 400), (399, 400)])

@@ -38,7 +38,7 @@ def test_every_backend_of_the_schema_has_its_class_and_its_traits() -> None:
 def test_a_dummy_has_trained_at_once_under_a_name_that_says_from_what(tmp_path: Path) -> None:
     status = status_of(job_in(tmp_path), "dummy")
     assert status.state is JobState.SUCCEEDED
-    assert re.fullmatch(r"tiny:dummy-[0-9a-f]{8}", status.model or "")
+    assert re.fullmatch(r"tiny:dummy-12-[0-9a-f]{8}", status.model or "")
     assert status == status_of(job_in(tmp_path), "dummy")
 
 
@@ -55,7 +55,12 @@ def test_a_chain_of_dummy_trainings_keeps_a_short_name(tmp_path: Path) -> None:
     for _ in range(5):
         names.append(status_of(job_in(tmp_path, base_model=names[-1]), "dummy").model or "")
     assert len(set(names)) == 6
-    assert {len(name) for name in names[1:]} == {len("tiny:dummy-") + 8}
+    assert [name.rpartition("-")[0] for name in names[1:]] == [f"tiny:dummy-{12 * n}" for n in range(1, 6)]
+
+
+def test_a_dummy_of_0_1_0_is_trained_on_under_a_name_with_a_number(tmp_path: Path) -> None:
+    status = status_of(job_in(tmp_path, base_model="tiny:dummy-01234567"), "dummy")
+    assert re.fullmatch(r"tiny:dummy-12-[0-9a-f]{8}", status.model or "")
 
 
 # files

@@ -64,6 +64,20 @@ def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -
     assert "in the end" in shown.stdout
 
 
+def test_the_learning_curve_of_the_toy_never_falls_and_is_drawn(finished: Path) -> None:
+    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    shown = json.loads(nip_run_here("show", run_id, "--json", cwd=finished).stdout)
+    values = [row["accuracy"]["value"] for row in shown["metrics"]["tests"]]
+    assert values == sorted(values)  # how far it rises is seen with more datapoints
+    assert [part["run_id"] for part in shown["parts"]] == [
+        f"{run_id}-{part}" for part in ("i0", "t0", "i1", "t1", "t2")
+    ]
+    drawn = nip_run_here("show", "last", cwd=finished).stdout
+    assert [line.split("  ")[0] for line in drawn.splitlines() if "●" in line or "-o" in line] == [
+        "before iteration 0", "before iteration 1", "in the end",
+    ]  # fmt: skip
+
+
 def test_any_rollout_is_shown_and_games_are_exported_by_parts(finished: Path) -> None:
     run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
     sql = "SELECT rollout_id FROM rollouts WHERE run_id = ? LIMIT 1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from runner.datasets.load import Dataset
+from runner.datasets.load import HUB, Dataset
 from runner.documents.fields import changed
 from runner.errors import PlaceOf, Problem
 from runner.hashing import tagged_hash
@@ -84,6 +84,20 @@ def _split_problems(experiment: Experiment, dataset: Dataset, test: Dataset | No
         key = "training.test.split"
         kind = f"{key}: some datapoints are trained on, too; set dataset.split"
         yield Problem(at(key), key, f"these datapoints are trained on, too: {shown}; set dataset.split", kind)
+    else:
+        yield from _group_problems(experiment, dataset, test, at)
+
+
+def _group_problems(experiment: Experiment, dataset: Dataset, test: Dataset, at: PlaceOf) -> Iterator[Problem]:
+    """Groups that are both trained and tested on. On the Hub each split is a file, with names of groups of its own."""
+    if dataset.group_by is None or experiment.dataset.path.startswith(HUB):
+        return
+    both = sorted({point.group for point in dataset.datapoints} & {point.group for point in test.datapoints})
+    if both:
+        shown = comma_join(both[:5]) + (f" and {len(both) - 5} more" if len(both) > 5 else "")
+        key = "training.test.split"
+        message = f"datapoints of these groups are trained on, too: {shown}; a group ({dataset.group_by}) has one split"
+        yield Problem(at(key), key, message, f"{key}: some groups are trained on, too; a group has one split")
 
 
 def _content(columns: Mapping[str, object], names: tuple[str, ...]) -> str:

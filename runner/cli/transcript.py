@@ -1,0 +1,233 @@
+"""One rollout for a person, and as JSON: what each agent answered, what was delivered where, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.agents.agent import Agent
+from runner.cli.output import columns_of_output, say
+from runner.cli.wrap import wrapped
+from runner.models.base import Choice
+from runner.models.records import FailureRecord
+from runner.protocols.game import Round
+from runner.protocols.protocol import Decision, Protocol, stance_word
+from runner.rollouts.rollout import Call, Rollout
+from runner.text import comma_join, in_one_line
+
+COLOURS = ("36", "33", "35", "32", "34", "31")
+"""Of the agents, in the protocol's order: the parameters of SGR."""
+
+EMPTY = "(an empty message)"
+SHORT = 80
+"""A column of the datapoint that is longer stands on lines of its own."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a model. `why_unusable` is None for what was played."""
+
+    attempt: int
+    text: str | None
+    finish_reason: str | None
+    reasoning: str | None
+    why_unusable: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attempt": self.attempt,
+            "raw": self.text,
+            "finish_reason": self.finish_reason,
+            "reasoning": self.reasoning,
+            "unusable": self.why_unusable,
+        }
+
+
+@dataclass(frozen=True)
+class Told:
+    """A rollout, and what else its run's folder has of it."""
+
+    rollout: Rollout
+    protocol: Protocol
+    agents: Mapping[str, Agent]
+    failures: Sequence[FailureRecord]
+
+    def rounds(self, only: int | None) -> Iterator[tuple[int, Round | None]]:
+        """The rounds by number, that which a failure cut off as None; `only`: this one alone."""
+        played = self.rollout.rounds
+        cut = {call.round for call in self.rollout.calls} | {one.sample.round for one in self.failures}
+        for number in range(len(played) + 1):
+            if only in (None, number) and (number < len(played) or number in cut):
+                yield number, played[number] if number < len(played) else None
+
+    def speakers(self, number: int, played: Round | None) -> list[str]:
+        """Who was asked in a round, in the protocol's order."""
+        asked = {call.agent for call in self.rollout.calls if call.round == number}
+        asked |= {one.sample.agent for one in self.failures if one.sample.round == number}
+        return [name for name in self.protocol.agent_names if name in asked or (played and name in played.raw)]
+
+    def answers(self, number: int, agent: str) -> list[Answer]:
+        """An agent's answers in a round: those that could not be used, and the one that was played."""
+        found = []
+        for call in self.rollout.calls:
+            if call.round == number and call.agent == agent and call.is_answer:
+                found.append(self._answer(call))
+                if found[-1].why_unusable is None:
+                    break  # further choices of the same call were never looked at
+        return found
+
+    def _answer(self, call: Call) -> Answer:
+        choice = Choice(call.raw_message, call.finish_reason, call.error)
+        why = self.agents[call.agent].why_unusable(choice, call.round)
+        return Answer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, why)
+
+    def failed(self, number: int, agent: str) -> list[FailureRecord]:
+        """The calls for an agent's answer in a round that failed."""
+        return [one for one in self.failures if (one.sample.round, one.sample.agent) == (number, agent)]
+
+    def hearers(self, channel: str, agent: str) -> list[str]:
+        """Who else sees a channel."""
+        names = self.protocol.agent_names
+        return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
+
+    def to_json(self, only: int | None = None) -> dict[str, Any]:
+        rollout, job = self.rollout, self.rollout.job
+        return {
+            "rollout_id": job.rollout_id,
+            "datapoint": {"id": job.datapoint.id, "label": job.datapoint.label, **job.datapoint.columns},
+            "repeat": job.repeat,
+            "outcome": rollout.outcome,
+            "decision": int(rollout.decision),
+            "correct": rollout.correct,
+            "rewards": dict(rollout.rewards),
+            "error": rollout.error,
+            "transcript": [self._round_json(number, played) for number, played in self.rounds(only)],
+        }
+
+    def _round_json(self, number: int, played: Round | None) -> dict[str, Any]:
+        of_round = Round() if played is None else played
+        speakers = self.speakers(number, played)
+        return {
+            "round": number,
+            "raw": dict(of_round.raw),
+            "messages": [{"channel": m.channel, "agent": m.agent, "content": m.text} for m in of_round.messages],
+            "decision": int(of_round.decision),
+            "rewards": dict(of_round.rewards),
+            "cut_off": played is None,
+            "answers": {name: [answer.to_json() for answer in self.answers(number, name)] for name in speakers},
+            "failed_calls": {
+                name: [{"error": one.error, "wait": one.wait} for one in failed]
+                for name in speakers
+                if (failed := self.failed(number, name))
+            },
+        }
+
+
+def verdict_word(decision: int) -> str:
+    return "none" if decision == Decision.NONE else stance_word(decision)
+
+
+def correct_word(correct: bool | None, decision: int) -> str:
+    """`right`, `wrong`, or `-` where there is no verdict."""
+    return "-" if decision == Decision.NONE or correct is None else "right" if correct else "wrong"
+
+
+def print_transcript(told: Told, only: int | None = None) -> None:
+    """Print a rollout; `only`: this round alone."""
+    _Printer(told, columns_of_output()).print(only)
+
+
+class _Printer:
+    """Prints one rollout in a width."""
+
+    def __init__(self, told: Told, width: int | None) -> None:
+        self.told = told
+        self.width = width
+        names = told.protocol.agent_names
+        self.colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+
+    def print(self, only: int | None) -> None:
+        rollout, job = self.told.rollout, self.told.rollout.job
+        say(f"rollout {job.rollout_id}  datapoint {in_one_line(job.datapoint.id)}  repeat {job.repeat}")
+        for name, value in job.datapoint.columns.items() if only is None else ():
+            self._column(in_one_line(name), value if isinstance(value, str) else json.dumps(value, default=str))
+        for number, played in self.told.rounds(only):
+            for agent in self.told.speakers(number, played):
+                self._turn(number, played, agent)
+            self._counted(number, played)
+        verdict, label = verdict_word(rollout.decision), stance_word(job.datapoint.label)
+        judged = correct_word(rollout.correct, rollout.decision)
+        said = verdict if judged == "-" else f"{verdict} ({judged})"
+        say(f"\noutcome: {rollout.outcome}, verdict: {said}, label: {label}")
+        self._lines("rewards: " + comma_join(f"{agent} {reward:g}" for agent, reward in rollout.rewards.items()))
+        if rollout.error:
+            self._lines(f"error: {rollout.error}")
+
+    def _column(self, name: str, text: str) -> None:
+        if "\n" in text or len(text) > min(SHORT, self.width or SHORT) - len(name) - 2:
+            say(f"\n{name}:")
+            self._lines(text, "  ")
+        else:
+            say(f"{name}: {text}")
+
+    def _turn(self, number: int, played: Round | None, agent: str) -> None:
+        """One agent's turn: every attempt that could not be used, and what came of the last."""
+        answers, colour = self.told.answers(number, agent), self.colours[agent]
+        for failure in self.told.failed(number, agent):
+            after = f"; asked again after {failure.wait:.1f} s" if failure.wait >= 0 else "; not asked again"
+            self._head(number, agent, "call failed", colour)
+            self._lines(f"{failure.error}{after}", "  ", f"2;{colour}")
+        for place, answer in enumerate(answers, 1):
+            if answer.why_unusable is not None:
+                self._head(number, agent, f"attempt {place} of {len(answers)} could not be used", colour)
+                self._lines(f"why: {answer.why_unusable}", "  ", f"2;{colour}")
+                self._reasoning(answer, colour)
+                if answer.text:
+                    self._lines(answer.text, "  | ", f"2;{colour}")
+        usable = answers[-1] if answers and answers[-1].why_unusable is None else None
+        if played is not None and agent in played.raw:
+            self._delivered(number, played, agent, usable)
+        elif usable is not None:
+            self._head(number, agent, "this round was cut off: delivered to nobody", colour)
+            self._lines(usable.text or "", "  ", colour)
+
+    def _delivered(self, number: int, played: Round, agent: str, usable: Answer | None) -> None:
+        colour, raw = self.colours[agent], played.raw[agent]
+        sent = [message for message in played.messages if message.agent == agent]
+        if usable is not None:
+            self._reasoning(usable, colour)
+        if not sent:
+            self._head(number, agent, f"decides: {verdict_word(played.decision)}", colour)
+            self._lines(raw, "  ", colour)
+            return
+        starts = [raw.find(message.text) for message in sent if message.text]
+        unheard = raw[: min(starts)].strip() if len(sent) > 1 and starts and min(starts) > 0 else ""
+        if unheard:
+            self._head(number, agent, "before its first header: delivered to nobody", colour)
+            self._lines(unheard, "  | ", f"2;{colour}")
+        for message in sent:
+            hearers = comma_join(self.told.hearers(message.channel, agent)) or "nobody"
+            self._head(number, agent, f"{message.channel}, to {hearers}", colour)
+            self._lines(message.text or EMPTY, "  ", colour)
+
+    def _counted(self, number: int, played: Round | None) -> None:
+        """A decision that nobody has said: the protocol's own."""
+        if played is None or played.decision == Decision.NONE:
+            return
+        verifier = self.told.protocol.verifier_name
+        if verifier not in played.raw or any(message.agent == verifier for message in played.messages):
+            say(f"\n[round {number}] the protocol decides: {verdict_word(played.decision)}")
+
+    def _reasoning(self, answer: Answer, colour: str) -> None:
+        if answer.reasoning:
+            self._lines(f"({len(answer.reasoning)} characters of reasoning; --json has them)", "  ", f"2;{colour}")
+
+    def _head(self, number: int, agent: str, what: str, colour: str) -> None:
+        say()
+        self._lines(f"[round {number}] {agent} ({what})", "", f"1;{colour}")
+
+    def _lines(self, text: str, indent: str = "", style: str = "") -> None:
+        for line in wrapped(text, self.width, indent):
+            say(line, style)
