@@ -9,6 +9,9 @@ _PACKAGE = Path(__file__).resolve().parent
 
 PROTOCOLS = _PACKAGE / "protocols"
 
+STARTER = _PACKAGE / "starter"
+"""What `nip-run init` writes."""
+
 
 def root() -> Path:
     """The folder that holds `specs/` and `prompts/`: inside an installed wheel, or the checkout."""

@@ -13,7 +13,7 @@ import yaml
 
 from runner.cli.registry import COMMANDS
 from runner.prompts.templates import VARIABLES
-from runner.results.board_rows import TABLES
+from runner.results.board_schema import definitions
 from runner.results.tables import COLUMNS
 from runner.spec.experiment import experiment_schema
 from tests.support.documentation import SHOWN, reference
@@ -141,7 +141,7 @@ def test_every_question_of_the_pages_has_an_answer(sql: str) -> None:
     import duckdb
 
     connection = duckdb.connect(":memory:")
-    connection.execute(TABLES)
+    connection.execute(definitions())
     for name in ("messages", "completions"):
         columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
         connection.execute(f"CREATE TABLE {name} ({columns})")

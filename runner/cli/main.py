@@ -11,12 +11,11 @@ import shlex
 import sys
 import traceback
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from runner.cli.frugal import collect_seldom
 from runner.cli.output import note, prepare, print_json, say
-from runner.cli.registry import COMMANDS, RENAMED_COMMANDS, folder
+from runner.cli.registry import COMMANDS, GROUPS, RENAMED_COMMANDS, RESULTS, default_results, folder
 from runner.cli.streams import without_secrets
 from runner.exit_codes import ExitCode
 from runner.text import did_you_mean, escape_controls
@@ -27,7 +26,9 @@ EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" fo
 
 def _common(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of every command")
-    group.add_argument("--results", type=folder, default=Path("results"), metavar="DIR", help="default: results")
+    group.add_argument(
+        "--results", type=folder, default=default_results(), metavar="DIR", help=f"default: ${RESULTS}, else results"
+    )
     group.add_argument("--json", action="store_true", help="print the result as JSON")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes")
     group.add_argument("-v", "--verbose", action="count", default=0, help="say more; -v -v: tracebacks too")
@@ -64,12 +65,15 @@ def _hint(message: str, options: Collection[str]) -> str | None:
 
 def _overview() -> str:
     width = max(map(len, COMMANDS))
-    rows = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    rows = "\n".join(
+        f"{group}:\n" + "\n".join(f"  {name:<{width}}  {COMMANDS[name].summary}" for name in names)
+        for group, names in GROUPS.items()
+    )
     return (
         "usage: nip-run SPEC... [KEY=VALUE...]\n       nip-run COMMAND ...\n\n"
         "Plays games between language models from a YAML spec.\n\n"
-        f"commands:\n{rows}\n\n"
-        "`nip-run COMMAND --help` tells more. Start with: nip-run specs/quickstart.yaml\n\n" + EXIT_CODES
+        f"{rows}\n\n"
+        "`nip-run COMMAND --help` tells more. Start with: nip-run init\n\n" + EXIT_CODES
     )
 
 
@@ -88,7 +92,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     parser = _Parser(
         prog=f"nip-run {name}",
         description=command.summary[0].upper() + command.summary[1:] + ".",
-        epilog=EXIT_CODES,
+        epilog="examples:\n" + "\n".join(f"  nip-run {one}" for one in command.examples) + "\n\n" + EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -121,6 +125,11 @@ def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         say(_overview())
         return ExitCode.DONE if arguments else ExitCode.USAGE
+    if list(arguments[:2]) == ["completion", "--"]:
+        from runner.cli.completion import candidates
+
+        say("\n".join(candidates(arguments[2:])))
+        return ExitCode.DONE
     if arguments[0] == "--version":
         say(f"nip-run {__version__}")
         return ExitCode.DONE

@@ -110,16 +110,22 @@ class StatusLine:
         print(text, end="", file=sys.stderr, flush=True)
 
 
+def print_block(text: str) -> None:
+    """Lines on stdout, each with its end."""
+    print(escape_controls(text), end="")
+
+
 def print_json(value: Any) -> None:
     """JSON in ASCII on stdout: half a character is an escape as any other, and a number that JSON lacks is null."""
-    print(json.dumps(_jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
+    print(json.dumps(jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """A value with what JSON lacks replaced: a number that is none is null, and what it has no form for is text."""
     if isinstance(value, Mapping):
-        return {name if isinstance(name, str) else str(name): _jsonable(item) for name, item in value.items()}
+        return {name if isinstance(name, str) else str(name): jsonable(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (str, int, type(None))) else str(value)

@@ -7,32 +7,46 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runner.builtin import is_folder, is_there, unusable
 
+RESULTS = "NIP_RUN_RESULTS"
+"""The environment variable that names the results folder."""
+
 
 def folder(text: str) -> Path:
     """A folder of the command line, which need not be there."""
     path = Path(text)
+    source = f" (from {RESULTS})" if text == os.environ.get(RESULTS) else ""
     wrong = unusable(path) or ("not a folder" if is_there(path) and not is_folder(path) else None)
     if wrong is not None:
-        raise argparse.ArgumentTypeError(f"no folder can be at {text!r}: {wrong}")
+        raise argparse.ArgumentTypeError(f"no folder can be at {text!r}{source}: {wrong}")
     return path
+
+
+def default_results() -> str:
+    """The results folder where `--results` is not said."""
+    return os.environ.get(RESULTS) or "results"
 
 
 class Command:
     """One command: `arguments` declares what it takes, and `execute` in `module` does it.
 
-    No dataclass: importing `dataclasses` takes as long as all the rest of help.
+    `examples` stand in its help, without the name of the program. No dataclass: importing `dataclasses` takes as long
+    as all the rest of help.
     """
 
-    def __init__(self, summary: str, arguments: Callable[[argparse.ArgumentParser], None], module: str) -> None:
+    def __init__(
+        self, summary: str, arguments: Callable[[argparse.ArgumentParser], None], module: str, *examples: str
+    ) -> None:
         self.summary = summary
         self.arguments = arguments
         self.module = module
+        self.examples = examples
 
     def execute(self, args: argparse.Namespace) -> int:
         """Run it; returns the exit code."""
@@ -143,8 +157,19 @@ def _leaderboard(parser: argparse.ArgumentParser) -> None:
 
 def _sql(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "sql", help="over the tables runs, agents, metrics, rollouts, messages, completions and the view leaderboard"
+        "sql",
+        nargs="?",
+        metavar="QUESTION",
+        help="SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW or SUMMARIZE; `-` reads it from standard input; without one: "
+        "the tables, their columns, and examples",
     )
+    parser.add_argument("--file", type=Path, metavar="FILE", help="read the question from a file")
+    parser.add_argument(
+        "--format",
+        choices=("table", "csv", "json", "markdown", "parquet"),
+        help="default: by the ending of --out, else table, which shows the first 1,000 rows",
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the answer to a file; parquet needs one")
 
 
 def _export(parser: argparse.ArgumentParser) -> None:
@@ -171,24 +196,79 @@ def _explain_misses(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--most", type=int, dest="max", action=_OldName, new="--max")
 
 
+def _init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", type=folder, nargs="?", default=Path(), metavar="DIR", help="made if it is not there; default: here"
+    )
+    parser.add_argument(
+        "--protocol",
+        choices=("adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier"),
+        help="copy this built-in protocol and its prompts, to edit; default: prompts of a few lines for nip",
+    )
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose script to print")
+
+
 COMMANDS: Mapping[str, Command] = {
-    "run": Command("play a spec (the default: `nip-run SPEC` is short for it)", _run, "runner.cli.run"),
-    "check": Command("find every error of a spec, and show what it would play and cost", _specs, "runner.cli.check"),
-    "render": Command("show the exact messages that an agent's model would get", _render, "runner.cli.render"),
-    "schema": Command("print the JSON Schema of a spec or a protocol file", _schema, "runner.cli.schema"),
-    "runs": Command("list the runs there are", _runs, "runner.cli.runs"),
+    "init": Command(
+        "write a first spec, with prompts and a tiny dataset, to change", _init, "runner.cli.init",
+        "init", "init mine", "init --protocol debate mine",
+    ),
+    "check": Command(
+        "find every error of a spec, and show what it would play and cost", _specs, "runner.cli.check",
+        "check spec.yaml", "check specs/*.yaml rollouts.per_datapoint=3",
+    ),
+    "render": Command(
+        "show the exact messages that an agent's model would get", _render, "runner.cli.render",
+        "render spec.yaml verifier", "render spec.yaml prover --round 1 --datapoint ID",
+    ),
+    "run": Command(
+        "play a spec (the default: `nip-run SPEC` is short for it)", _run, "runner.cli.run",
+        "spec.yaml", "spec.yaml dataset.limit=10 budget.usd=1", "spec.yaml --replay RUN",
+    ),
+    "runs": Command(
+        "list the runs there are", _runs, "runner.cli.runs", "runs", "runs --status interrupted", "runs --json"
+    ),
     "show": Command(
-        "show a run and its rollouts, one transcript, or the chats that were sent", _show, "runner.cli.show"
+        "show a run and its rollouts, one transcript, or the chats that were sent", _show, "runner.cli.show",
+        "show last --wrong", "show RUN ROLLOUT", "show RUN ROLLOUT --prompt verifier",
+    ),
+    "explain-misses": Command(
+        "say why a run's requests were not in the cache", _explain_misses, "runner.cli.explain_misses",
+        "explain-misses RUN", "explain-misses RUN --max 20",
     ),
     "leaderboard": Command(
-        "show the ranked rows, or make the leaderboard file again", _leaderboard, "runner.cli.leaderboard"
+        "show the ranked rows, or make the leaderboard file again", _leaderboard, "runner.cli.leaderboard",
+        "leaderboard", "leaderboard BENCHMARK --json", "leaderboard --rebuild",
     ),
-    "sql": Command("ask the leaderboard and all runs' records in SQL", _sql, "runner.cli.sql"),
-    "explain-misses": Command(
-        "say why a run's requests were not in the cache", _explain_misses, "runner.cli.explain_misses"
+    "sql": Command(
+        "ask the leaderboard and all runs' records in SQL", _sql, "runner.cli.sql",
+        "sql", 'sql "SELECT run_id, accuracy, ci_low, ci_high FROM leaderboard"',
+        'sql "PIVOT rollouts ON outcome USING count(*) GROUP BY run_id"', "sql --file question.sql -o answer.parquet",
     ),
-    "export": Command("write fine-tune files from a run that is paid for", _export, "runner.cli.export"),
+    "export": Command(
+        "write fine-tune files from a run that is paid for", _export, "runner.cli.export",
+        "export RUN --format openai", "export RUN --format trl --method dpo --out DIR",
+    ),
+    "schema": Command(
+        "print the JSON Schema of a spec or a protocol file", _schema, "runner.cli.schema",
+        "schema > experiment.schema.json", "schema protocol",
+    ),
+    "completion": Command(
+        "print the script that completes commands in your shell", _completion, "runner.cli.completion",
+        "completion bash >> ~/.bashrc", "completion fish > ~/.config/fish/completions/nip-run.fish",
+    ),
+}  # fmt: skip
+
+GROUPS: Mapping[str, Sequence[str]] = {
+    "play": ("init", "check", "render", "run"),
+    "look": ("runs", "show", "explain-misses"),
+    "ask": ("leaderboard", "sql"),
+    "files": ("export", "schema", "completion"),
 }
+"""The commands by what one wants."""
 
 RENAMED_COMMANDS: Mapping[str, str] = {"why-miss": "explain-misses"}
 """Old names that still work in this version, each with the new one."""

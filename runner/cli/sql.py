@@ -1,18 +1,150 @@
-"""`nip-run sql`: one read-only question to the leaderboard and all runs' records."""
+"""`nip-run sql`: one read-only question to the leaderboard and all runs' records, or what can be asked."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from runner.cli.output import print_json, print_table
+from runner.cli.answers import BLOCKS
+from runner.cli.output import print_block, print_json, print_table, say
+from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
+from runner.results.leaderboard import Leaderboard
+from runner.results.questions import Answer
 from runner.results.results import Results
+from runner.storage.files import create, read_bounded
+
+TABLE_ROWS = 1_000
+"""A table is measured before it is printed, so that it stands in memory."""
+MAX_QUESTION = 1 << 20
+BESIDE = ".answer.new"
+ENDINGS = {".csv": "csv", ".json": "json", ".md": "markdown", ".parquet": "parquet"}
+"""The formats that the name of a file gives."""
+
+EXAMPLES = (
+    "SELECT run_id, accuracy, ci_low, ci_high, n FROM leaderboard",
+    "SELECT outcome, count(*) AS n FROM rollouts GROUP BY outcome",
+    "SELECT run_id, datapoint_id, avg(correct::INT) AS accuracy FROM rollouts GROUP BY ALL ORDER BY accuracy LIMIT 10",
+    "SELECT agent, sum(prompt_tokens) AS tokens, avg(latency_ms) AS ms FROM completions GROUP BY agent",
+    "FROM messages WHERE content ILIKE '%sorry%' LIMIT 5",
+)
+
+_TABLES = ("leaderboard", "runs", "agents", "metrics", "rollouts", "datapoints", "messages", "completions")
+_COLUMNS = (
+    "SELECT table_name, column_name, data_type, comment FROM duckdb_columns() "
+    "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal ORDER BY column_index"
+)
 
 
 def execute(args: argparse.Namespace) -> int:
-    columns, rows = Results(args.results).board.query(args.sql)
-    if args.json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        print_table(columns, rows)
+    board = Results(args.results).board
+    question = _question(args)
+    if question is None:
+        _show_tables(board, as_json=args.json)
+        return ExitCode.DONE
+    format_ = _format(args)
+    if format_ == "parquet":
+        board.sources().write_parquet(question, args.out)
+        return ExitCode.DONE
+    with board.sources().asked(question) as answer:
+        if format_ == "table":
+            _show(answer)
+        elif args.out is None:
+            for block in _blocks(format_, answer):
+                print_block(block)
+        else:
+            _write(args.out, _blocks(format_, answer))
     return ExitCode.DONE
+
+
+def _question(args: argparse.Namespace) -> str | None:
+    """The question, from wherever it is said; None where none is.
+
+    Raises:
+        UsageError: it is said twice, or cannot be read.
+    """
+    if args.file is not None and args.sql is not None:
+        raise UsageError("a question is an argument or a file (--file), not both")
+    try:
+        if args.file is not None:
+            return read_bounded(args.file, MAX_QUESTION).decode()
+        if args.sql != "-":
+            return None if args.sql is None else str(args.sql)
+        question = sys.stdin.read(MAX_QUESTION + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {args.file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{args.file or 'the question'} is not UTF-8: {error.reason}") from error
+    if len(question) > MAX_QUESTION:
+        raise UsageError(f"the question is longer than {MAX_QUESTION >> 10:,} KiB")
+    return question
+
+
+def _format(args: argparse.Namespace) -> str:
+    """The format that is asked for, by its name, by `--json`, or by the file's ending.
+
+    Raises:
+        UsageError: two are, or it does not go where it is to go.
+    """
+    format_ = args.format or ("json" if args.json else ENDINGS.get(args.out.suffix if args.out else "", "table"))
+    if args.json and format_ != "json":
+        raise UsageError(f"--json and --format {format_} are two formats; leave one out")
+    if format_ == "parquet" and args.out is None:
+        raise UsageError("parquet goes to a file: add --out FILE")
+    if format_ == "table" and args.out is not None:
+        raise UsageError("a table is for reading; for a file, add --format csv, json, markdown or parquet")
+    return str(format_)
+
+
+def _blocks(format_: str, answer: Answer) -> Iterator[str]:
+    return BLOCKS[format_](answer.columns, answer.batches())
+
+
+def _show(answer: Answer) -> None:
+    rows: list[tuple[Any, ...]] = []
+    while len(rows) <= TABLE_ROWS and (more := answer.rows(TABLE_ROWS + 1 - len(rows))):
+        rows += more
+    print_table(answer.columns, rows[:TABLE_ROWS])
+    if len(rows) > TABLE_ROWS:
+        say(f"The first {TABLE_ROWS:,} rows; there are more. All of them: --format csv, json or markdown")
+
+
+def _write(path: Path, blocks: Iterator[str]) -> None:
+    """Write a file, whole or not at all, with the values as they are.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    beside = path.with_name(BESIDE)
+    try:
+        try:
+            with create(beside) as file:
+                for block in blocks:
+                    file.write(block.encode(errors="backslashreplace"))
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
+    _, rows = board.query(_COLUMNS)
+    tables = {name: [row[1:] for row in rows if row[0] == name] for name in _TABLES}
+    if as_json:
+        keys = ("name", "type", "comment")
+        listed = [
+            {"name": name, "columns": [dict(zip(keys, column, strict=True)) for column in columns]}
+            for name, columns in tables.items()
+        ]
+        print_json({"tables": listed, "examples": list(EXAMPLES)})
+        return
+    for name, columns in tables.items():
+        print_table(("column", "type", "what it is"), [(c, kind, said or "") for c, kind, said in columns], title=name)
+        say()
+    say("For example:")
+    for example in EXAMPLES:
+        say(f'  nip-run sql "{example}"')

@@ -59,6 +59,7 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
         [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.training)],
     )
     add_facts(connection, folder)
+    connection.begin()  # each of these small rows would be written to disk by itself
     for agent in manifest.agents:
         connection.execute(
             "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -69,6 +70,7 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
         connection.execute(
             "INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [run_id, *(metric[k] for k in keys)]
         )
+    connection.commit()
     if finished:
         _insert_rollouts(connection, folder)
 

@@ -203,6 +203,26 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
 """By table and column; what its name says already has none."""
 
 
+RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
+    "messages": {
+        "round": "from 0",
+        "content": "what was delivered: '' where the agent's answer had no part for this channel",
+    },
+    "completions": {
+        "round": "from 0",
+        "attempt": "from 0; a later one asked again for what could not be used",
+        "finish_reason": "the server's word; NULL: no answer came",
+        "raw_message": "the answer before it was parsed",
+        "cached_tokens": "prompt tokens that the provider had in its own cache",
+        "latency_ms": "from sending to the whole answer, in milliseconds",
+        "error": "why the attempt failed, or the answer could not be used",
+        "reasoning": "what the model said before its answer, where the server tells",
+        "verdict_logprobs": "the tokens of the decision with their log probabilities",
+    },
+}
+"""Of the tables over all runs' Parquet files."""
+
+
 def definitions() -> str:
     """The SQL that makes what is missing of the board: tables, columns, the view, comments."""
     added = "".join(

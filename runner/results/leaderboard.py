@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
 
-from runner.errors import LeaderboardError, RunDirectoryError, RunError, UsageError
+from runner.errors import LeaderboardError, RunDirectoryError, RunError
 from runner.results.board_rows import MEMORY, add_facts, insert
-from runner.results.board_schema import BOARD_TABLES, definitions
+from runner.results.board_schema import definitions
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
+from runner.results.questions import Sources
 from runner.storage.atomic import fsync_dir
 from runner.storage.files import create, open_to_read
 from runner.storage.formats import LEADERBOARD, refuse_newer
@@ -31,9 +31,7 @@ from runner.storage.queries import (
     connect,
     database_at,
     duckdb_literal,
-    duckdb_pattern,
     interruptible_queries,
-    process_spill,
     work_beside,
 )
 
@@ -43,11 +41,6 @@ WAIT_SECONDS = 60.0
 BOARD_GROUP_ROWS = 10_240
 CHECKPOINT = "2MB"
 """Rows stand in memory until they are checkpointed, by default at 16 MB of log."""
-QUESTION_MEMORY = "512MB"
-"""What a question needs above this stands in a temporary folder until it is answered."""
-QUESTION_THREADS = 2
-"""Each thread holds a row group, so that more of them need more memory."""
-_Kind = duckdb.StatementType
 
 
 @dataclass(frozen=True)
@@ -117,21 +110,23 @@ class Leaderboard:
             return runs
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Ask the board, and all runs' `messages` and `completions`, one read-only question.
-
-        The question runs on a copy with no access to files, so that it can change nothing.
+        """Ask the board, and all runs' `messages` and `completions`, one read-only question; all rows at once.
 
         Raises:
             UsageError: the question is wrong, or is more than a question.
             LeaderboardError: the board is damaged.
         """
-        with self._tables_of(sql) as connection:
-            try:
-                _check_question(connection, sql)
-                found = connection.execute(sql, list(parameters))
-                return [item[0] for item in found.description or []], found.fetchall()
-            except duckdb.Error as error:
-                raise UsageError(str(error)) from error
+        with self.sources().asked(sql, parameters) as answer:
+            return list(answer.columns), [row for rows in answer.batches() for row in rows]
+
+    def sources(self) -> Sources:
+        """What questions are answered from.
+
+        Raises:
+            LeaderboardError: a newer nip-run wrote the board.
+        """
+        _check_format(self.path)
+        return Sources(self.path, self.runs, self._update, self._rebuilding)
 
     def relation(self, sql: str) -> duckdb.DuckDBPyRelation:
         """`query`, as a lazy relation, which keeps its connection.
@@ -139,14 +134,8 @@ class Leaderboard:
         Raises:
             UsageError, LeaderboardError: see `query`.
         """
-        _check_format(self.path)
-        connection = connect(memory=QUESTION_MEMORY, threads=QUESTION_THREADS, spill=process_spill())
-        self._load_closed(connection, sql)
-        try:
-            _check_question(connection, sql)
-            return connection.sql(sql)
-        except duckdb.Error as error:
-            raise UsageError(str(error)) from error
+        return self.sources().relation(sql)
+
     def _update(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Have the rows of an earlier version say what this one knows, as far as the runs' folders are there."""
         connection.execute("CREATE TABLE IF NOT EXISTS format (version INTEGER)")
@@ -198,60 +187,6 @@ class Leaderboard:
             raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
         except (duckdb.Error, OSError) as error:
             raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {later}") from error
-
-    @contextmanager
-    def _tables_of(self, sql: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The tables that a question names, locked against files, extensions and further settings."""
-        _check_format(self.path)
-        with (
-            _spill() as spill,
-            connect(memory=QUESTION_MEMORY, threads=QUESTION_THREADS, spill=Path(spill)) as connection,
-        ):
-            self._load_closed(connection, sql)
-            yield connection
-
-    def _load_closed(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-        try:
-            self._load(connection, sql.lower())
-            connection.execute("SET enable_external_access=false; SET lock_configuration=true")
-        except (duckdb.Error, OSError) as error:
-            raise LeaderboardError(
-                f"cannot read {self.path}: {str(error).splitlines()[0]}. It can be made again: {self._rebuilding}"
-            ) from error
-
-    def _load(self, connection: duckdb.DuckDBPyConnection, question: str) -> None:
-        if self.path.is_file():
-            with database_at(self.path) as file:
-                connection.execute(f"ATTACH {file} AS board (READ_ONLY)")
-                for table in (*BOARD_TABLES, "format"):
-                    if _has(connection, "board", table):
-                        connection.execute(f"CREATE TABLE {table} AS SELECT * FROM board.{table}")
-                connection.execute("DETACH board")
-        connection.execute(definitions())
-        self._update(connection)
-        connection.execute("DROP TABLE format")
-        for name in ("messages", "completions"):
-            if name in question:
-                _load_table(connection, name, self.runs())
-
-
-def _check_question(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """See that a text is one question, and only reads.
-
-    Raises:
-        UsageError: it is not.
-    """
-    statements = connection.extract_statements(sql)
-    if len(statements) != 1 or statements[0].type not in (_Kind.SELECT, _Kind.EXPLAIN):
-        raise UsageError("one question at a time, and a question only reads: SELECT ...")
-
-
-def _spill() -> TemporaryDirectory[str]:
-    """A folder for what a question needs beside its memory."""
-    try:
-        return TemporaryDirectory(prefix="nip-run-")
-    except OSError as error:
-        raise LeaderboardError(f"no temporary folder can be made: {error.strerror}; set TMPDIR to one") from error
 
 
 def _check_format(path: Path) -> None:
@@ -323,16 +258,3 @@ def _put(copy: Path, path: Path) -> None:
 def _log_of(path: Path) -> Path:
     """DuckDB's write-ahead log of a file."""
     return path.with_name(path.name + ".wal")
-
-
-def _load_table(connection: duckdb.DuckDBPyConnection, name: str, runs: Iterable[RunFolder]) -> None:
-    from runner.results.tables import COLUMNS
-
-    files = [duckdb_pattern(f.table(name)) for f in runs if f.table(name).is_file()]
-    columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
-    connection.execute(f"CREATE TABLE {name} ({columns})")
-    if files:  # those of earlier versions lack columns, which are null there
-        connection.execute(
-            f"INSERT INTO {name} BY NAME SELECT * FROM read_parquet(?, union_by_name=true, hive_partitioning=false)",
-            [files],
-        )

@@ -7,7 +7,6 @@ import platform
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from runner.agents.agent import Agent
 from runner.hashing import tagged_hash
@@ -23,12 +22,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
     """What is known when a run starts; `identity` is what tells it apart."""
     spec = plan.spec
     commit, dirty = (None, None) if spec.path is None else git_state(spec.path)
-    dataset: dict[str, Any] = {
-        "dataset_source_sha256": spec.dataset.source_sha256,
-        "dataset_selection": dataset_selection(plan),
-        **spec.as_recorded,
-    }
-    return Manifest(
+    manifest = Manifest(
         format=RUN_FOLDER,
         run_id=run_id,
         name=spec.experiment.name,
@@ -44,7 +38,8 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         prompts_sha256={name: tagged_hash("prompt", text) for name, text in sorted(spec.prompts.sources.items())},
         protocol_sha256=tagged_hash("protocol", protocol_content(spec.protocol)),
         dataset_sha256=spec.dataset.sha256,
-        **dataset,
+        dataset_source_sha256=spec.dataset.source_sha256,
+        dataset_selection=dataset_selection(plan),
         replayed_sha256=dict(spec.replayed),
         version=__version__,
         python=platform.python_version(),
@@ -54,6 +49,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         started_at=now(),
         recorded=INITIAL_FACTS,
     )
+    return replace(manifest, **spec.as_recorded)
 
 
 def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:

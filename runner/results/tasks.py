@@ -63,6 +63,8 @@ def _datapoint(row: Mapping[str, Any], used: frozenset[str], group_by: str | Non
     columns, group = content, id_
     if group_by is not None:
         columns, group = {**content, group_by: row[group_by]}, str(row[group_by])
+    if row["label"] not in (0, 1):
+        raise ValueError(f"a label is 0 or 1, not {row['label']!r}")
     return PlayedDatapoint(id_, group, int(row["label"]), tagged_hash("content", content), columns)
 
 

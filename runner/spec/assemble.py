@@ -70,7 +70,7 @@ class Spec:
     begun_as: str | None = None
     """The id of the run that it goes on with, where it is the spec in that run's own folder."""
     as_recorded: Mapping[str, Any] = field(default_factory=dict)
-    """Of a spec in a copy of a run's folder: what that run's manifest has of the files that `inputs/` holds copies of."""
+    """What an earlier manifest has of the files that this spec names copies of, and its own is to have, too."""
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,21 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from runner.errors import RunError
 from runner.storage.files import create, open_to_read
 
 if TYPE_CHECKING:
     import duckdb
+
+T = TypeVar("T")
 
 _QUERY_INTERRUPTED = "Query interrupted"
 """All that tells DuckDB's error for a Ctrl-C from others."""
@@ -198,3 +201,34 @@ def interruptible_queries() -> Iterator[None]:
         if str(error) == _QUERY_INTERRUPTED:
             raise KeyboardInterrupt from error
         raise
+
+
+def attended(connection: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
+    """What a call that uses a connection returns. Ctrl-C ends it at once.
+
+    DuckDB itself hears a signal only between tasks of the thread that asked: not while another of its threads works.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    returned: list[T] = []
+    raised: list[BaseException] = []
+    done = threading.Event()  # and no `join`, which takes a thread for ended once a signal has come between
+
+    def work() -> None:
+        try:
+            returned.append(call())
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the call was made
+            raised.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=work, name="question").start()
+    try:
+        done.wait()
+    except KeyboardInterrupt:
+        connection.interrupt()
+        done.wait()
+        raise
+    if raised:
+        raise raised[0]
+    return returned[0]

@@ -136,6 +136,9 @@ class _Work:
         given = self.options
         watch = self._watch_of(kind, iteration)
         options = RunOptions(budget=given.budget, watch=watch, on_rollout=given.on_rollout)
+        # All parts have the hash that their run began with, which an earlier version made otherwise.
+        recorded = {**games.as_recorded, "protocol_sha256": self.manifest.protocol_sha256}
+        games = replace(games, as_recorded=recorded)
         played = run_games(Plan(games), self.results, part_id, options, part)
         if played.manifest.status != Status.DONE:
             # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from runner.results.folder import RunFolder
 from runner.results.provenance import git_state
 from runner.results.results import Results
@@ -42,6 +44,7 @@ def test_a_replay_of_a_copy_has_the_hashes_of_the_run(tmp_path: Path) -> None:
     assert tasks[0] == tasks[1] != [(None,)]
 
 
+@pytest.mark.full
 def test_a_run_of_a_copy_goes_on_by_its_own_folder(tmp_path: Path) -> None:
     first = played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results").folder.path
     copy = shutil.copytree(first, tmp_path / "copy")
@@ -52,6 +55,7 @@ def test_a_run_of_a_copy_goes_on_by_its_own_folder(tmp_path: Path) -> None:
     assert hashes(run) | {"spec_sha256": ""} == before | {"spec_sha256": ""}
 
 
+@pytest.mark.full
 def test_a_copied_dataset_that_was_changed_is_another_one(tmp_path: Path) -> None:
     run = played(spec_file(tmp_path, size=4, fine_tune=None), tmp_path / "results").folder.path
     copy = shutil.copytree(run, tmp_path / "copy")

@@ -1,0 +1,106 @@
+"""`nip-run init`: a first spec, its prompts, a tiny dataset and the schemas for editors, written to a folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.builtin import PROTOCOLS, STARTER, is_there, root
+from runner.cli.output import print_json, say
+from runner.errors import RunError, UsageError
+from runner.exit_codes import ExitCode
+from runner.protocols.load import protocol_editor_schema
+from runner.spec.experiment import editor_schema
+from runner.storage.files import create_only, make_folder, make_folders, read_bounded
+from runner.text import comma_join
+
+SPEC = "spec.yaml"
+MAX_FILE = 1 << 20
+LIMITED = ("debate", "mnip", "nip")
+"""Protocols in which the verifier has every second round, the first, and so an odd number of rounds wastes none."""
+
+
+def execute(args: argparse.Namespace) -> int:
+    files = _claims() if args.protocol is None else _protocol(args.protocol)
+    folder: Path = args.folder
+    if there := [str(folder / name) for name in files if is_there(folder / name) or (folder / name).is_symlink()]:
+        raise UsageError(f"nothing is overwritten, and nothing was written; in the way: {comma_join(there)}")
+    _write(folder, files)
+    enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
+    commands = [f"nip-run check {SPEC}", f"nip-run {SPEC}", "nip-run show last --wrong"]
+    if args.json:
+        print_json({"files": [str(folder / name) for name in files], "next": [*enter, *commands]})
+        return ExitCode.DONE
+    say("Written:")
+    for name in files:
+        say(f"  {folder / name}")
+    say("Next:")
+    for command, what in zip(commands, ("find errors", "play, without a model", "what went wrong"), strict=True):
+        say(f"  {' && '.join([*enter, command])}".ljust(44) + f"  # {what}")
+        enter = []
+    say(f"In {folder / SPEC}, CHANGE marks the lines to change for your data and a real model.")
+    return ExitCode.DONE
+
+
+def _claims() -> dict[str, bytes]:
+    """The files of a spec of one's own, by their names."""
+    starter = STARTER / "claims"
+    return {
+        SPEC: _read(starter / SPEC),
+        "data.csv": _read(starter / "data.csv"),
+        **_prompts(starter / "prompts"),
+        **_schema("experiment.schema.json", editor_schema()),
+    }
+
+
+def _protocol(name: str) -> dict[str, bytes]:
+    """The files of a spec with a copy of a built-in protocol."""
+    starter = STARTER / "protocol"
+    prompts = _prompts(root() / "prompts" / "code_validation" / name)
+    agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
+    lines = "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents)
+    spec = _read(starter / SPEC).decode().replace("LIMIT", ", max_message_rounds: 7" if name in LIMITED else "")
+    spec = spec.replace("PROTOCOL", name).replace("NAME", name.replace("_", "-"))
+    line = b"# yaml-language-server: $schema=protocol.schema.json\n"
+    return {
+        SPEC: spec.replace("AGENTS", lines).encode(),
+        "data.csv": _read(starter / "data.csv"),
+        f"{name}.yaml": line + _read(PROTOCOLS / f"{name}.yaml"),
+        **prompts,
+        **_schema("experiment.schema.json", editor_schema()),
+        **_schema("protocol.schema.json", protocol_editor_schema()),
+    }
+
+
+def _prompts(folder: Path) -> dict[str, bytes]:
+    return {f"prompts/{path.name}": _read(path) for path in sorted(folder.glob("*.jinja"))}
+
+
+def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name: json.dumps(schema, indent=2).encode() + b"\n"}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_bounded(path, MAX_FILE)
+    except OSError as error:
+        raise RunError(f"cannot read {path}, a file of nip-run itself: {error.strerror}; install it again") from error
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write new files; each is made only where nothing stands."""
+    try:
+        make_folders(folder)
+        for name, content in files.items():
+            path = folder / name
+            if path.parent != folder:
+                make_folder(path.parent)
+            with os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:
+                file.write(content)
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.filename or ''}: {error.strerror}") from error

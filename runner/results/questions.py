@@ -1,0 +1,216 @@
+"""A question in SQL to the board and all runs' records: answered from the files as they stand, row by row.
+
+The tables are views of the board's file and of the runs' Parquet files, so that a question reads what it asks for, in
+memory that does not grow with them. No other file can be opened, nothing can be written, and no setting changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import duckdb
+from duckdb import DuckDBPyConnection
+
+from runner.errors import LeaderboardError, RunError, UsageError
+from runner.results.board_schema import BOARD_TABLES, COMMENTS, RECORD_COMMENTS, comments, definitions
+from runner.results.folder import RunFolder
+from runner.storage.formats import LEADERBOARD
+from runner.storage.queries import attended, connect, database_at, duckdb_pattern, process_spill
+from runner.storage.read_only import read_only
+
+MEMORY = "512MB"
+"""What a question needs above this stands in a temporary folder until it is answered."""
+THREADS = 2
+"""Each thread holds a row group, so that more of them need more memory."""
+BATCH_ROWS = 2_048
+IN_PARQUET = ("messages", "completions")
+BESIDE = ".answer.parquet.new"
+"""What an answer is written as, before it takes its place: a file's own name may be one that DuckDB does not take."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer as it comes: the names of its columns, then its rows."""
+
+    columns: Sequence[str]
+    _found: DuckDBPyConnection
+
+    def batches(self) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows, some at a time.
+
+        Raises:
+            UsageError: the question cannot be answered to its end.
+        """
+        while rows := self.rows(BATCH_ROWS):
+            yield rows
+
+    def rows(self, most: int) -> list[tuple[Any, ...]]:
+        """The next rows, at most so many; see `batches`."""
+        try:
+            return attended(self._found, lambda: self._found.fetchmany(most))
+        except duckdb.Error as error:
+            raise UsageError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the tables of a question come from."""
+
+    board: Path
+    runs: Callable[[], Iterable[RunFolder]]
+    update: Callable[[DuckDBPyConnection], None]
+    """Has the tables of a board of an earlier version say what this one knows."""
+    rebuilding: str
+    """The command that makes the board again."""
+
+    @contextmanager
+    def asked(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Answer]:
+        """The answer to one question.
+
+        Raises:
+            UsageError: the question is wrong, or is more than a question.
+            LeaderboardError: the board is damaged.
+        """
+        with self._tables_of(sql) as connection:
+            try:
+                statement = attended(connection, lambda: read_only(connection, sql, parameters))
+                found = attended(connection, lambda: connection.execute(statement, list(parameters)))
+                yield Answer([item[0] for item in found.description or []], found)
+            except duckdb.Error as error:
+                raise UsageError(str(error)) from error
+
+    def write_parquet(self, sql: str, target: Path) -> None:
+        """Write the answer to a question as a Parquet file, whole or absent.
+
+        Raises:
+            UsageError, LeaderboardError: see `asked`.
+            RunError: it cannot be written.
+        """
+        beside = target.with_name(BESIDE)
+        try:
+            beside.unlink(missing_ok=True)
+            file = f"{duckdb_pattern(beside.parent)}/{beside.name}"
+            with self._tables_of(sql, file) as connection:
+                try:
+                    statement = attended(connection, lambda: read_only(connection, sql))
+                    attended(connection, lambda: connection.sql(statement).write_parquet(file, compression="zstd"))
+                except duckdb.IOException as error:
+                    raise RunError(f"cannot write {target}: {error}") from error
+                except duckdb.Error as error:
+                    raise UsageError(str(error)) from error
+            beside.replace(target)
+        except OSError as error:
+            raise RunError(f"cannot write {target}: {error.strerror}") from error
+        finally:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+    def relation(self, sql: str) -> duckdb.DuckDBPyRelation:
+        """The answer to one question as a lazy relation, which keeps its connection, and reads again when it is read.
+
+        Raises:
+            UsageError, LeaderboardError: see `asked`.
+        """
+        connection = connect(memory=MEMORY, threads=THREADS, spill=process_spill())
+        self._view(connection, sql)
+        try:
+            return connection.sql(read_only(connection, sql))
+        except duckdb.Error as error:
+            raise UsageError(str(error)) from error
+
+    @contextmanager
+    def _tables_of(self, sql: str, *files: str) -> Iterator[DuckDBPyConnection]:
+        """A connection with all tables, for one question."""
+        with _spill() as spill, connect(memory=MEMORY, threads=THREADS, spill=Path(spill)) as connection:
+            self._view(connection, sql, *files)
+            yield connection
+
+    def _view(self, connection: DuckDBPyConnection, sql: str, *files: str) -> None:
+        """All tables, locked against other files, extensions and further settings.
+
+        Those in Parquet files have their rows where the question names them; `files` can be written, too.
+        """
+        try:
+            if self.board.is_file():
+                with database_at(self.board) as board:
+                    connection.execute(f"ATTACH {board} AS board (READ_ONLY)")
+                self._view_board(connection)
+            else:
+                connection.execute(definitions())
+            allowed = [*self._view_parquet(connection, sql.lower()), *files]
+            connection.execute("SET parquet_metadata_cache=true")  # a question is planned twice
+            connection.execute("SET allowed_paths=$1", [allowed])
+            connection.execute("SET enable_external_access=false; SET lock_configuration=true")
+        except (duckdb.Error, OSError) as error:
+            raise LeaderboardError(
+                f"cannot read {self.board}: {str(error).splitlines()[0]}. It can be made again: {self.rebuilding}"
+            ) from error
+
+    def _view_board(self, connection: DuckDBPyConnection) -> None:
+        """The board's tables as views of its file; where an earlier version wrote it, only the longest of them."""
+        there = _tables(connection, "board")
+        current = "format" in there and connection.execute(
+            "SELECT max(version) = ? FROM board.format", [LEADERBOARD]
+        ).fetchall() == [(True,)]
+        viewed = [name for name in BOARD_TABLES if name in there and (current or name == "rollouts")]
+        for name in (*BOARD_TABLES, "format"):
+            if name in there and name not in viewed:
+                connection.execute(f"CREATE TABLE {name} AS SELECT * FROM board.{name}")
+        connection.execute(definitions())
+        if not current:
+            self.update(connection)
+        connection.execute("DROP TABLE IF EXISTS format")
+        for name in viewed:
+            has = {column for column, _ in _columns(connection, "board", name)}
+            columns = ", ".join(
+                f'"{column}"' if column in has else f'NULL::{kind} AS "{column}"'
+                for column, kind in _columns(connection, "memory", name)
+            )
+            connection.execute(f"DROP TABLE {name}; CREATE VIEW {name} AS SELECT {columns} FROM board.{name}")
+            connection.execute(comments({name: COMMENTS.get(name, {})}) or "SELECT 1")
+
+    def _view_parquet(self, connection: DuckDBPyConnection, question: str) -> Iterator[str]:
+        """The tables that stand in the runs' own files, which are yielded; without rows where they are not asked."""
+        from runner.results.tables import COLUMNS
+
+        for name in IN_PARQUET:
+            columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS empty; CREATE TABLE empty.{name} ({columns})")
+            runs = self.runs() if name in question else ()
+            files = [duckdb_pattern(f.table(name)) for f in runs if f.table(name).is_file()]
+            source = f"FROM empty.{name}"
+            if files:  # those of earlier versions lack columns, which are null there
+                listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+                source += f" UNION ALL BY NAME FROM read_parquet([{listed}], union_by_name=true, "
+                source += "hive_partitioning=false)"
+                yield from files
+            connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(COLUMNS[name])} FROM ({source})")
+            connection.execute(comments({name: RECORD_COMMENTS[name]}))
+
+
+def _tables(connection: DuckDBPyConnection, database: str) -> set[str]:
+    found = connection.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = ?", [database])
+    return {name for (name,) in found.fetchall()}
+
+
+def _columns(connection: DuckDBPyConnection, database: str, table: str) -> list[tuple[Any, ...]]:
+    """The columns of a table, each with its type."""
+    found = connection.execute(
+        "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = ? AND table_name = ? "
+        "ORDER BY column_index",
+        [database, table],
+    )
+    return found.fetchall()
+
+
+def _spill() -> TemporaryDirectory[str]:
+    """A folder for what a question needs beside its memory."""
+    try:
+        return TemporaryDirectory(prefix="nip-run-")
+    except OSError as error:
+        raise LeaderboardError(f"no temporary folder can be made: {error.strerror}; set TMPDIR to one") from error

@@ -1,0 +1,86 @@
+"""What a question in SQL may do: read tables, and nothing else.
+
+The type of a statement does not tell: DuckDB takes `WITH x AS (COPY ... TO 'file') ...` for a SELECT, and
+`EXPLAIN ANALYZE` runs what follows it. So the steps of the plan are looked at, each of which must be known to read
+only, before anything runs. A PIVOT without its values runs a part of itself to be planned; what could write there is
+looked for in its words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_Kind = duckdb.StatementType
+
+_STEPS = frozenset(
+    """
+    PROJECTION FILTER DUMMY_SCAN EMPTY_RESULT COLUMN_DATA_SCAN CHUNK_SCAN EXPRESSION_SCAN POSITIONAL_SCAN DELIM_SCAN
+    CTE CTE_SCAN REC_CTE REC_KEY_CTE REC_CTE_SCAN REC_REC_CTE_SCAN RECURSIVE_CTE_SCAN RECURSIVE_RECURRING_CTE_SCAN
+    HASH_JOIN NESTED_LOOP_JOIN BLOCKWISE_NL_JOIN PIECEWISE_MERGE_JOIN IE_JOIN ASOF_JOIN POSITIONAL_JOIN CROSS_PRODUCT
+    LEFT_DELIM_JOIN RIGHT_DELIM_JOIN DELIM_JOIN RECURSIVE_KEY_JOIN RECURSIVE_PARTIAL_KEY_JOIN UNION
+    HASH_GROUP_BY PERFECT_HASH_GROUP_BY PARTITIONED_AGGREGATE UNGROUPED_AGGREGATE WINDOW STREAMING_WINDOW UNNEST PIVOT
+    ORDER_BY TOP_N LIMIT STREAMING_LIMIT LIMIT_PERCENT RESERVOIR_SAMPLE STREAMING_SAMPLE INOUT_FUNCTION
+    SEQ_SCAN INDEX_SCAN READ_PARQUET RANGE GENERATE_SERIES REPEAT REPEAT_ROW JSON_EACH JSON_TREE
+    DUCKDB_TABLES DUCKDB_VIEWS DUCKDB_COLUMNS DUCKDB_DATABASES DUCKDB_SCHEMAS DUCKDB_TYPES DUCKDB_FUNCTIONS
+    DUCKDB_KEYWORDS DUCKDB_CONSTRAINTS DUCKDB_INDEXES DUCKDB_SETTINGS PRAGMA_SHOW PRAGMA_TABLE_INFO PRAGMA_VERSION
+    """.split()  # noqa: SIM905 - a list would be one name a line
+)
+"""The steps of plans that only read. `INOUT_FUNCTION` is a function of columns, which no function of files can be."""
+
+_WRITING = re.compile(r"\b(copy|insert|update|delete|merge)\b", re.IGNORECASE)
+"""What DuckDB lets a WITH do beside SELECT."""
+
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?=[^\s(])", re.IGNORECASE)
+
+
+def read_only(connection: DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> str:
+    """The statement to execute for a question, which is one that only reads.
+
+    Raises:
+        UsageError: it is none, or several, or does more.
+        duckdb.Error: it is wrong.
+    """
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise UsageError("one question at a time, such as: SELECT run_id, accuracy FROM leaderboard")
+    kind = statements[0].type
+    if kind == _Kind.EXPLAIN:
+        found = _EXPLAIN.match(sql)
+        if found is None:
+            raise UsageError("a question to explain begins with EXPLAIN, or EXPLAIN ANALYZE, and the question follows")
+        rest = sql[found.end() :]
+        if connection.extract_statements(rest)[0].type == _Kind.EXPLAIN:
+            raise UsageError("EXPLAIN is said once")
+        return f"EXPLAIN {found[1] or ''}{read_only(connection, rest, parameters)}"
+    if kind not in (_Kind.SELECT, _Kind.MULTI):
+        raise UsageError(
+            f"a question only reads: SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW, SUMMARIZE; not {kind.name}"
+        )
+    if kind == _Kind.MULTI and (writing := _WRITING.search(sql)):
+        raise UsageError(
+            f"a question with PIVOT cannot have the word {writing[0]!r}; give the values: ... ON x IN (...)"
+        )
+    for step in _steps(connection, sql, parameters):
+        if step not in _STEPS:
+            raise UsageError(f"a question only reads its tables; {step} is refused. `nip-run sql` lists the tables")
+    return sql
+
+
+def _steps(connection: DuckDBPyConnection, sql: str, parameters: Sequence[Any]) -> Iterator[str]:
+    """The names of all steps of a question's plan."""
+    ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json) {sql}", list(parameters)).fetchall()
+    left = json.loads(plan)
+    while left:
+        step = left.pop()
+        yield step["name"].strip()
+        left += step["children"]

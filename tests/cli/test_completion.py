@@ -1,0 +1,111 @@
+"""Completion in a real shell: commands, options, choices, specs and runs; and where the results folder comes from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli.completion import SCRIPTS, candidates
+from runner.cli.registry import COMMANDS
+from tests.support.processes import environment, nip_run_here
+from tests.test_structure import _loaded
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with specs and two runs, which is the current one."""
+    for name in ("runs/alpha-1", "runs/beta-2"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+    (tmp_path / "other" / "runs" / "gamma-3").mkdir(parents=True)
+    (tmp_path / "specs").mkdir()
+    for name in ("mine.yaml", "specs/a spec.yaml", "notes.txt", "q.sql", ".hidden.yaml"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+CASES = [
+    (("",), {*COMMANDS, "mine.yaml", "specs/", "results/", "other/"}),
+    (("sh",), {"show"}),
+    (("m",), {"mine.yaml"}),
+    (("check", "specs/"), {"specs/a spec.yaml"}),
+    (("run", "mine.yaml", "--re"), {"--replay", "--results"}),
+    (("run", "mine.yaml", "--replay", ""), {"alpha-1", "beta-2"}),
+    (("show", ""), {"last", "alpha-1", "beta-2"}),
+    (("show", "--results", "other", "--wrong", ""), set()),
+    (("--results", "other", "show", "g"), {"gamma-3"}),
+    (("show", "last", "--pro"), {"--prompt"}),
+    (("export", "alpha-1", "--format", "t"), {"trl"}),
+    (("sql", "--format", ""), {"table", "csv", "json", "markdown", "parquet"}),
+    (("sql", "--file", "q"), {"q.sql"}),
+    (("schema", ""), {"experiment", "protocol"}),
+    (("completion", "z"), {"zsh"}),
+    (("init", "--protocol", "d"), {"debate"}),
+    (("init", "sp"), {"specs/"}),
+    (("runs", "--status", "d"), {"done"}),
+    (("runs", "--nothing=", "x\x00/"), set()),
+]
+
+
+def test_a_word_may_become_what_the_command_takes_there(here: Path) -> None:
+    for words, expected in CASES:
+        assert set(candidates(words)) == expected, words
+
+
+@pytest.mark.parametrize("shell", ["bash", *(pytest.param(one, marks=pytest.mark.full) for one in ("zsh", "fish"))])
+def test_the_script_is_one_of_its_shell(here: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    script = here / "script"
+    script.write_text(nip_run_here("completion", shell, cwd=here).stdout)
+    done = subprocess.run([shell, "-n", script], env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bash_completes(here: Path) -> None:
+    (here / "bin").mkdir()
+    program = here / "bin" / "nip-run"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m runner "$@"\n')
+    program.chmod(0o755)
+    lines = [("show", "al"), ("check", "specs/a")]
+    show = '_nip_run; printf "%s\\n" "${COMPREPLY[@]}"; '
+    ask = "".join(f"COMP_WORDS=(nip-run {' '.join(words)}); COMP_CWORD={len(words)}; {show}" for words in lines)
+    done = subprocess.run(
+        ["bash", "-c", f"source <(nip-run completion bash); {ask} complete -p nip-run"],
+        env=environment(PATH=f"{program.parent}:/usr/bin:/bin"), cwd=here, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["alpha-1", "specs/a spec.yaml", "complete -F _nip_run nip-run"]
+
+
+def test_completion_loads_nothing_heavy() -> None:
+    words = "['completion', '--', 'show', '']"
+    assert _loaded(f"from runner.cli.main import main; assert main({words}) == 0") == set()
+    assert set(SCRIPTS) == {"bash", "zsh", "fish"}
+
+
+# The results folder
+
+
+def test_the_results_folder_is_the_options_else_the_variables_else_results(here: Path) -> None:
+    assert json.loads(nip_run_here("runs", "--json", cwd=here, NIP_RUN_RESULTS="other").stdout) == []
+    for variables, words, said in (
+        ({}, (), "no run 'x' in results;"),
+        ({"NIP_RUN_RESULTS": ""}, (), "no run 'x' in results;"),
+        ({"NIP_RUN_RESULTS": "other"}, (), "no run 'x' in other;"),
+        ({"NIP_RUN_RESULTS": "other"}, ("--results", "third"), "no run 'x' in third;"),
+        ({"NIP_RUN_RESULTS": "mine.yaml"}, (), "no folder can be at 'mine.yaml' (from NIP_RUN_RESULTS): not a folder"),
+    ):
+        assert said in nip_run_here("show", "x", *words, cwd=here, **variables).stderr
+
+
+def test_every_help_names_the_variable_and_shows_examples(here: Path) -> None:
+    for name in COMMANDS:
+        said = nip_run_here(name, "--help", cwd=here).stdout
+        assert "$NIP_RUN_RESULTS" in said
+        assert said.count("\n  nip-run ") >= 2, name

@@ -1,0 +1,243 @@
+"""`nip-run sql`: what can be asked, in which forms it is answered, and what a question cannot do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest.mock import patch
+
+import duckdb
+import pytest
+
+from runner.cli.main import main
+from runner.cli.sql import EXAMPLES, TABLE_ROWS
+from runner.results.board_schema import COMMENTS
+from runner.results.leaderboard import FILE
+from runner.results.tables import COLUMNS
+from tests.support.processes import command, environment
+from tests.support.runs import played
+from tests.support.specs import spec_file
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results folder of one run of four datapoints."""
+    folder = tmp_path_factory.mktemp("sql")
+    played(spec_file(folder, size=4), folder / "results")
+    return folder / "results"
+
+
+def asked(results: Path, *words: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """`nip-run sql` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with patch.object(sys, "stdin", io.StringIO(stdin)), redirect_stdout(out), redirect_stderr(err):
+        code = main(["sql", "--results", str(results), *map(str, words)])
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def told(results: Path, *words: str | Path, stdin: str = "") -> str:
+    done = asked(results, *words, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_alone_it_lists_the_tables_with_their_columns_comments_and_examples(results: Path) -> None:
+    said = told(results)
+    for table in ("leaderboard", "runs", "agents", "metrics", "rollouts", "datapoints", "messages", "completions"):
+        assert f"\n{table}\n" in "\n" + said
+    for text in COMMENTS["rollouts"].values():
+        assert text in said
+    assert all(example in said for example in EXAMPLES)
+    listed = {table["name"]: table["columns"] for table in json.loads(told(results, "--json"))["tables"]}
+    assert [column["name"] for column in listed["messages"]] == list(COLUMNS["messages"])
+
+
+def test_every_example_can_be_asked_of_a_run_and_of_an_empty_folder(results: Path, tmp_path: Path) -> None:
+    for example in EXAMPLES:
+        told(results, example)
+        told(tmp_path, example)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("PIVOT rollouts ON repeat USING count(*) GROUP BY run_id", "4"),
+        ("FROM rollouts SELECT count(*)", "4"),
+        ("WITH r AS (FROM rollouts) SELECT count(*) FROM r; -- all", "4"),
+        ("DESCRIBE messages", "run_id"),
+        ("SUMMARIZE rollouts", "run_id"),
+        ("SHOW TABLES", "agents"),
+        ("EXPLAIN SELECT 1", "physical_plan"),
+        ("EXPLAIN ANALYZE SELECT 1", "analyzed_plan"),
+        ("SELECT count(*) FROM completions c JOIN rollouts r USING (run_id, rollout_id) WHERE r.y IS NULL", "0"),
+        ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 5) SELECT max(n) FROM t", "5"),
+        ("SELECT d.key FROM rollouts, json_each(rewards) d GROUP BY ALL ORDER BY 1", "prover"),
+        ("SELECT n FROM (SELECT row_number() OVER (ORDER BY rollout_id) n FROM rollouts) WHERE n = 3", "3"),
+    ],
+)
+def test_every_kind_of_question_is_answered(results: Path, question: str, first: str) -> None:
+    rows = list(csv.reader(io.StringIO(told(results, question, "--format", "csv"))))
+    assert first in rows[1]
+
+
+def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_path: Path) -> None:
+    question = "-- how many\nSELECT count(*) AS n FROM rollouts"
+    (tmp_path / "q.sql").write_text(question)
+    for words in (("--file", str(tmp_path / "q.sql")), ("-",), (question,)):
+        assert json.loads(told(results, *words, "--json", stdin=question)) == [{"n": 4}]
+    done = asked(results, "SELECT 1", "--file", str(tmp_path / "q.sql"))
+    assert (done.returncode, done.stderr) == (2, "a question is an argument or a file (--file), not both\n")
+    assert asked(results, "--file", tmp_path / "none.sql").returncode == 2
+
+
+VALUES = "SELECT 1 AS a, 'x,\"|\n' AS a, NULL AS n, [1, 2] AS l, 0.5::DECIMAL(3, 1) AS d, true AS t"
+
+
+def test_an_answer_has_the_form_that_is_asked_for(results: Path, tmp_path: Path) -> None:
+    assert told(results, VALUES, "--format", "csv") == 'a,a,n,l,d,t\n1,"x,""|\n",,"[1, 2]",0.5,true\n'
+    expected = [{"a": 1, "a_1": 'x,"|\n', "n": None, "l": [1, 2], "d": 0.5, "t": True}]
+    assert json.loads(told(results, VALUES, "--format", "json")) == expected
+    assert (
+        told(results, VALUES, "--format", "markdown").splitlines()[2] == '| 1 | x,"\\|<br> |  | [1, 2] | 0.5 | true |'
+    )
+    assert json.loads(told(results, "SELECT 1 WHERE false", "--json")) == []
+    for name in ("a.csv", "a.json", "a.md"):
+        assert told(results, VALUES, "-o", tmp_path / name) == ""
+        assert (tmp_path / name).read_text() == told(
+            results, VALUES, "--format", {"md": "markdown"}.get(name[2:], name[2:])
+        )
+    told(results, "FROM rollouts ORDER BY rollout_id", "-o", tmp_path / "a.parquet")
+    told(results, "PIVOT rollouts ON repeat USING count(*) GROUP BY y; -- all", "-o", tmp_path / "p.parquet")
+    kinds = duckdb.sql(f"DESCRIBE FROM '{tmp_path / 'a.parquet'}'").fetchall()
+    assert [(name, kind) for name, kind, *_ in kinds] == list(COLUMNS["rollouts"].items())
+    assert duckdb.sql(f"FROM '{tmp_path / 'p.parquet'}'").fetchall() == [(0, 2), (1, 2)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.json", "a.md", "a.parquet", "p.parquet"]
+
+
+def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results: Path, tmp_path: Path) -> None:
+    question = "SELECT chr(27) || '[2J' AS x"
+    assert "\\x1b[2J" in told(results, question, "--format", "csv")
+    told(results, question, "-o", tmp_path / "x.csv")
+    assert (tmp_path / "x.csv").read_text() == "x\n\x1b[2J\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("SELECT 1", "--format", "parquet"), "add --out FILE"),
+        (("SELECT 1", "--format", "csv", "--json"), "two formats"),
+        (("SELECT 1", "-o", "x.txt"), "add --format csv"),
+        (("SELECT 1", "-o", "{}/no/x.csv"), "no/x.csv: No such file"),
+        (("SELECT 1", "-o", "{}/no/x.parquet"), "no/x.parquet: "),
+    ],
+)
+def test_an_answer_that_can_go_nowhere_is_refused(
+    results: Path, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = asked(results, *(word.format(tmp_path) for word in words))
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
+    lines = told(results, f"FROM range({TABLE_ROWS + 1})").splitlines()
+    assert len(lines) == TABLE_ROWS + 2
+    assert lines[-1].startswith("The first 1,000 rows; there are more.")
+    assert len(told(results, f"FROM range({TABLE_ROWS})").splitlines()) == TABLE_ROWS + 1
+
+
+# What a question cannot do
+
+
+HOSTILE = (
+    "WITH x AS (COPY (SELECT 'x') TO '{board}.wal') SELECT 1",
+    "WITH x AS (COPY (SELECT 'x') TO '{messages}' (USE_TMP_FILE false)) SELECT count(*) FROM messages",
+    "WITH x AS (COPY (SELECT 'x') TO '{board}.wal') PIVOT rollouts ON repeat USING count(*)",
+    "PIVOT (FROM read_text('{secret}')) ON size USING count(*)",
+    "PIVOT read_blob('{board}') ON size USING count(*)",
+    "EXPLAIN ANALYZE COPY (SELECT 'x') TO '{board}.wal'",
+    "EXPLAIN (ANALYZE) COPY (SELECT 'x') TO '{board}.wal'",
+    "EXPLAIN ANALYZE WITH x AS (COPY (SELECT 'x') TO '{board}.wal') SELECT 1",
+    "SELECT * FROM query('WITH x AS (CO'||'PY (SELECT 1) TO ''{board}.wal'') SELECT 1')",
+    "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT * FROM read_text(''{secret}'')'))",
+    "WITH x AS (DELETE FROM board.runs RETURNING *) SELECT * FROM x",
+    "WITH x AS (INSERT INTO empty.messages VALUES (1, 1, 1, 1, 1, 1) RETURNING *) SELECT * FROM x",
+    "ATTACH '{new}' AS other",
+    "ATTACH '{board}' AS other (READ_ONLY)",
+    "FROM read_duckdb('{board}')",
+    "FROM '{board}'",
+    "FROM read_csv('{secret}')",
+    "FROM read_json('{secret}')",
+    "FROM read_blob('{messages}')",
+    "FROM parquet_metadata('{messages}')",
+    "FROM read_parquet('{other}')",
+    "FROM sniff_csv('{secret}')",
+    "SUMMARIZE '{secret}'",
+    "DESCRIBE FROM '{secret}'",
+    "SELECT count(*) FROM messages, glob('{folder}/*')",
+    "FROM enable_logging(storage := 'file', storage_path := '{new}')",
+    "CALL enable_profiling(format := 'json', save_location := '{new}')",
+    "SET VARIABLE x = 1",
+    "PREPARE x AS SELECT 1",
+    "CHECKPOINT",
+    "EXPORT DATABASE '{new}'",
+)
+"""Files of others, and those that the tables are views of: the board's, its log, the runs' Parquet files."""
+
+
+@pytest.mark.parametrize("way", ["argument", "file", "standard input"])
+def test_no_question_reads_or_writes_a_file_however_it_comes(results: Path, tmp_path: Path, way: str) -> None:
+    (tmp_path / "secret.csv").write_text("a,b\n1,TOPSECRET\n")
+    duckdb.sql("SELECT 'TOPSECRET' AS a").write_parquet(str(tmp_path / "other.parquet"))
+    places = {
+        "board": results / FILE, "messages": next(results.rglob("messages.parquet")), "folder": results,
+        "secret": tmp_path / "secret.csv", "other": tmp_path / "other.parquet", "new": tmp_path / "new",
+    }  # fmt: skip
+    file = tmp_path / "question.sql"
+    file.write_text("")
+
+    def everything() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for at in (results, tmp_path) for path in at.rglob("*") if path.is_file()}
+
+    for hostile in HOSTILE if way == "argument" else HOSTILE[::8]:
+        question = hostile.format(**places)
+        if way == "file":
+            file.write_text(question)
+        before = everything()
+        words = {"argument": (question,), "file": ("--file", file), "standard input": ("-",)}[way]
+        done = asked(results, *words, stdin=question)
+        assert (done.returncode, done.stdout) == (2, ""), hostile
+        assert "TOPSECRET" not in done.stderr
+        assert everything() == before, hostile
+
+
+def test_a_hostile_question_for_a_file_leaves_nothing(results: Path, tmp_path: Path) -> None:
+    for question in ("FROM read_text('/etc/hostname')", f"FROM read_blob('{tmp_path}/.answer.parquet.new')", "SELEC"):
+        assert asked(results, question, "-o", tmp_path / "x.parquet").returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_a_question_at_once(results: Path, tmp_path: Path) -> None:
+    question = "SELECT count(*) FROM range(10_000_000_000) a, range(1000) b WHERE a.range % 7 = b.range % 11"
+    words = command("sql", question, "--results", results)
+    process = subprocess.Popen(
+        words, env=environment(TMPDIR=str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not list(tmp_path.glob("nip-run-*")):  # its folder for what memory cannot hold
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.5)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "interrupted\n")
+    assert time.monotonic() - begun < 3
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,216 @@
+"""The board ranks what can be compared: one list a task, and a reason for each run without a rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from runner.errors import RunError
+from runner.results.leaderboard import FILE
+from runner.results.manifest import Status
+from runner.results.results import Results
+from runner.runs.which import ReplayOf
+from tests.compatibility.old import RUNS, opened
+from tests.support.processes import nip_run_here
+from tests.support.runs import played
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
+from tests.support.specs import spec_file
+from tests.support.training import training_spec
+
+SOLO = {
+    "protocol": {"use": "solo_verifier", "max_message_rounds": None},
+    "prompts": "prompts/code_validation/solo_verifier",
+    "agents": {"prover": None},
+    "fine_tune": None,
+}
+LOST = "returns x + 3."
+"""In the request of one datapoint, which is refused as malformed: its rollout is lost in transport."""
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Loopback]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def losing() -> Iterator[Loopback]:
+    with serving(malformed=LOST) as server:
+        yield server
+
+
+def board(results: Path) -> dict[str, dict[str, Any]]:
+    columns, rows = Results(results).board.query("SELECT * FROM leaderboard")
+    return {row["run_id"]: row for row in (dict(zip(columns, row, strict=True)) for row in rows)}
+
+
+def in_two_splits(folder: Path, base_url: str) -> Path:
+    path = spec_file(folder, base_url, size=12, **SOLO, dataset={"split": "test", "limit": 6})
+    data = folder / "data.jsonl"
+    rows = [
+        {**json.loads(line), "split": ("test", "train")[i // 8]} for i, line in enumerate(data.read_text().splitlines())
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_only_comparable_runs_rank_and_each_other_one_has_its_reason(
+    tmp_path: Path, served: Loopback, losing: Loopback
+) -> None:
+    path, results = in_two_splits(tmp_path, served.base_url), tmp_path / "results"
+
+    def run(name: str, *overrides: str, **options: Any) -> str:
+        return played(path, results, *overrides, run_id=name, **options).folder.run_id
+
+    good = [run("good"), run("good-too", "seed=8", "rollouts.per_datapoint=2")]
+    run("lost", "seed=9", f"models.m.base_url={losing.base_url}")
+    run("replay", replay=ReplayOf(results / "runs" / "good"))
+    run("tree", "rollouts.num_responses_per_timestep=2", "seed=10")
+    run("split", "dataset.split=train", "dataset.limit=4")
+    run("limit", "dataset.limit=5")
+    found = board(results)
+    assert {name: row["reason"] for name, row in found.items() if name not in good} == {
+        "lost": "incomplete: 1 of 6 rollouts lost in transport",
+        "replay": "replay of good",
+        "tree": "tree: the samples of a tree are no independent games",
+        "split": "another selection: split train (this list: test); limit 4 (this list: 6)",
+        "limit": "another selection: limit 5 (this list: 6)",
+    }
+    assert {name for name, row in found.items() if row["rank"] is not None} == set(good)
+    assert sorted(found[name]["rank"] for name in good) in ([1, 1], [1, 2])
+    assert {row["list"] for row in found.values()} == {1}
+    assert (found["lost"]["failures"], found["good"]["failures"], found["lost"]["n"]) == (1, 0, 5)
+    Results(results).board.rebuild()
+    assert board(results) == found
+    shown = nip_run_here("leaderboard", cwd=tmp_path).stdout
+    first, last = shown.split("without a rank:")
+    assert all(name in first for name in good)
+    assert all(f"{name} " in last and found[name]["reason"] in last for name in found.keys() - good)
+
+
+def test_an_incomplete_run_says_so_and_goes_on(tmp_path: Path, served: Loopback, losing: Loopback) -> None:
+    spec_file(tmp_path, losing.base_url, size=8, **SOLO)
+    words = ("run", "spec.yaml", "--run-id", "mine")
+    done = nip_run_here(*words, cwd=tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("run mine is incomplete: 1 of 8 rollouts lost in transport")
+    assert "(datapoint p3): MalformedError" in last
+    assert last.endswith("Go on with: nip-run run spec.yaml --run-id mine")
+    (listed,) = json.loads(nip_run_here("runs", "--status", "incomplete", "--json", cwd=tmp_path).stdout)
+    assert (listed["run_id"], listed["transport_failed"]) == ("mine", 1)
+    assert Results(tmp_path / "results").board.query("SELECT count(*) FROM rollouts")[1] == [(8,)]
+    allowed = nip_run_here(*words, "rollouts.max_transport_failed=0.125", cwd=tmp_path)
+    assert (allowed.returncode, board(tmp_path / "results")["mine"]["rank"]) == (0, 1)
+    asked = served.requests
+    assert nip_run_here(*words, f"models.m.base_url={served.base_url}", cwd=tmp_path).returncode == 0
+    assert served.requests == asked + 1
+    assert board(tmp_path / "results")["mine"]["failures"] == 0
+
+
+@pytest.mark.full
+def test_a_point_that_is_incomplete_leaves_the_others_to_play(tmp_path: Path, losing: Loopback) -> None:
+    spec_file(tmp_path, losing.base_url, size=4, **SOLO, sweep={"dataset.filter": ["true", "id <> 'p3'"]})
+    done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert [row["status"] for row in json.loads(done.stdout)] == ["incomplete", "done"]
+
+
+@pytest.mark.full
+def test_what_0_1_0_called_done_does_not_rank_either(tmp_path: Path, losing: Loopback) -> None:
+    folder = played(spec_file(tmp_path, losing.base_url, size=4, **SOLO), tmp_path / "results").folder
+    folder.write_manifest(replace(folder.manifest(), status=Status.DONE))
+    Results(tmp_path / "results").board.rebuild()
+    (row,) = board(tmp_path / "results").values()
+    assert (row["status"], row["rank"]) == ("done", None)
+    assert row["reason"] == "incomplete: 1 of 4 rollouts lost in transport"
+
+
+def test_nothing_is_trained_on_incomplete_games(tmp_path: Path, served: Loopback, losing: Loopback) -> None:
+    model = {"provider": "openai", "model": "tiny", "base_url": losing.base_url}
+    training = {"iterations": 1, "test": {"scheme": "none"}, "trainers": {"v": None}}
+    agents = {"verifier": {"freeze": True}}
+    path = training_spec(tmp_path, models={"v": model}, agents=agents, training=training)
+    with pytest.raises(RunError, match=r"learn-\w+-i0, a part of learn-\w+, is incomplete: 1 of 12 rollouts lost"):
+        played(path, tmp_path / "results")
+    assert not list((tmp_path / "results").rglob("*.sft.jsonl"))
+    done = played(path, tmp_path / "results", f"models.v.base_url={served.base_url}")
+    assert done.manifest.status == Status.DONE
+
+
+@pytest.mark.full
+def test_another_list_begins_where_two_runs_have_another_task(tmp_path: Path) -> None:
+    path, results = spec_file(tmp_path, size=4, fine_tune=None), tmp_path / "results"
+    for limit in (4, 3):
+        for seed in (1, 2):
+            played(path, results, f"dataset.limit={limit}", f"seed={seed}", run_id=f"r{limit}{seed}")
+    found = board(results)
+    assert {name: row["list"] for name, row in found.items()} == {"r41": 1, "r42": 1, "r31": 2, "r32": 2}
+    assert all(row["rank"] in (1, 2) and row["reason"] is None for row in found.values())
+
+
+# Datapoints
+
+
+def test_datapoints_are_sliced_by_the_columns_that_templates_use(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=4, dataset={"group_by": "program"}, fine_tune=None)
+    data = tmp_path / "data.jsonl"
+    rows = [
+        {**json.loads(line), "program": i // 2, "note": "x"} for i, line in enumerate(data.read_text().splitlines())
+    ]
+    facts = []
+    for added in ({}, {"more": "y"}):
+        data.write_text("".join(json.dumps({**row, **added}) + "\n" for row in rows))
+        folder = played(path, tmp_path / "results").folder
+        sql = 'SELECT datapoint_id, "group", label, content_sha256, columns FROM datapoints WHERE run_id = ?'
+        _, found = Results(tmp_path / "results").board.query(sql, [folder.run_id])
+        facts.append(found)
+    assert facts[0] == facts[1]  # an added column breaks no match
+    assert [row[:3] for row in facts[0]] == [("p0", "0", 0), ("p1", "0", 1), ("p2", "1", 0), ("p3", "1", 1)]
+    assert set(json.loads(facts[0][0][4])) == {"question", "solution", "program"}
+    assert len({row["task"] for row in board(tmp_path / "results").values()}) == 1
+    sliced = (
+        "SELECT d.columns->>'program' AS program, count(*), avg(r.correct::INT) FROM rollouts r "
+        "JOIN datapoints d USING (run_id, datapoint_id) WHERE d.columns->>'question' LIKE '%x +%' "
+        "GROUP BY ALL ORDER BY 1"
+    )
+    _, found = Results(tmp_path / "results").board.query(sliced)
+    assert [row[:2] for row in found] == [("0", 4), ("1", 4)]
+
+
+@pytest.mark.full
+def test_a_board_of_0_1_0_is_brought_up_to_date_as_it_is_asked(tmp_path: Path) -> None:
+    results = opened(tmp_path) / "results"
+    before = (results / FILE).read_bytes()
+    found = board(results)
+    assert found[RUNS["served"]]["rank"] is not None
+    assert found[RUNS["served"] + "-replay"]["reason"] == f"replay of {RUNS['served']}"
+    assert found[RUNS["trees"]]["reason"].startswith("tree:")
+    counted = 'SELECT count(*), count(DISTINCT "group") FROM datapoints WHERE run_id = ?'
+    assert Results(results).board.query(counted, [RUNS["finished"]])[1] == [(6, 6)]
+    assert Results(results).board.query(counted, [RUNS["learning"] + "-i0"])[1][0][0] > 0
+    assert (results / FILE).read_bytes() == before
+
+
+def test_comments_say_what_the_codes_mean(tmp_path: Path) -> None:
+    played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results")
+    said = "SELECT table_name || '.' || column_name, comment FROM duckdb_columns() WHERE comment IS NOT NULL"
+    asked = dict(Results(tmp_path / "results").board.query(said)[1])
+    with duckdb.connect(str(tmp_path / "results" / FILE), read_only=True) as connection:
+        assert dict(connection.execute(said).fetchall()).items() <= asked.items()
+    coded = ("rollouts.decision", "rollouts.y", "rollouts.stance", "datapoints.label")
+    assert all("0: " in asked[name] and "1: " in asked[name] for name in coded)
+    assert {
+        "rollouts.correct",
+        "runs.task",
+        "leaderboard.reason",
+        "datapoints.group",
+        "messages.content",
+    } <= asked.keys()
