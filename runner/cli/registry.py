@@ -258,7 +258,8 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "completion": Command(
         "print the script that completes commands in your shell", _completion, "runner.cli.completion",
-        "completion bash >> ~/.bashrc", "completion fish > ~/.config/fish/completions/nip-run.fish",
+        "completion bash >> ~/.bashrc", "completion zsh >> ~/.zshrc",
+        "completion fish > ~/.config/fish/completions/nip-run.fish",
     ),
 }  # fmt: skip
 

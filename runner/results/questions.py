@@ -136,14 +136,14 @@ class Sources:
         Those in Parquet files have their rows where the question names them; `files` can be written, too.
         """
         try:
+            connection.execute("SET parquet_metadata_cache=true")  # a question is planned more than once
             if self.board.is_file():
                 with database_at(self.board) as board:
                     connection.execute(f"ATTACH {board} AS board (READ_ONLY)")
                 self._view_board(connection)
             else:
-                connection.execute(definitions())
+                connection.execute(_at_once(definitions()))
             allowed = [*self._view_parquet(connection, sql.lower()), *files]
-            connection.execute("SET parquet_metadata_cache=true")  # a question is planned twice
             connection.execute("SET allowed_paths=$1", [allowed])
             connection.execute("SET enable_external_access=false; SET lock_configuration=true")
         except (duckdb.Error, OSError) as error:
@@ -161,18 +161,18 @@ class Sources:
         for name in (*BOARD_TABLES, "format"):
             if name in there and name not in viewed:
                 connection.execute(f"CREATE TABLE {name} AS SELECT * FROM board.{name}")
-        connection.execute(definitions())
+        connection.execute(_at_once(definitions()))
         if not current:
             self.update(connection)
-        connection.execute("DROP TABLE IF EXISTS format")
+        has, wanted = _columns(connection, "board"), _columns(connection, "memory")
+        views = "DROP TABLE IF EXISTS format;"
         for name in viewed:
-            has = {column for column, _ in _columns(connection, "board", name)}
             columns = ", ".join(
-                f'"{column}"' if column in has else f'NULL::{kind} AS "{column}"'
-                for column, kind in _columns(connection, "memory", name)
+                f'"{column}"' if column in has[name] else f'NULL::{kind} AS "{column}"'
+                for column, kind in wanted[name].items()
             )
-            connection.execute(f"DROP TABLE {name}; CREATE VIEW {name} AS SELECT {columns} FROM board.{name}")
-            connection.execute(comments({name: COMMENTS.get(name, {})}) or "SELECT 1")
+            views += f"DROP TABLE {name}; CREATE VIEW {name} AS SELECT {columns} FROM board.{name};"
+        connection.execute(_at_once(views + comments({name: COMMENTS.get(name, {}) for name in viewed})))
 
     def _view_parquet(self, connection: DuckDBPyConnection, question: str) -> Iterator[str]:
         """The tables that stand in the runs' own files, which are yielded; without rows where they are not asked."""
@@ -198,14 +198,23 @@ def _tables(connection: DuckDBPyConnection, database: str) -> set[str]:
     return {name for (name,) in found.fetchall()}
 
 
-def _columns(connection: DuckDBPyConnection, database: str, table: str) -> list[tuple[Any, ...]]:
-    """The columns of a table, each with its type."""
+def _columns(connection: DuckDBPyConnection, database: str) -> dict[str, dict[str, str]]:
+    """The columns of all tables of a database, each with its type."""
     found = connection.execute(
-        "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = ? AND table_name = ? "
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() "
+        "WHERE database_name = ? AND schema_name = 'main' "
         "ORDER BY column_index",
-        [database, table],
+        [database],
     )
-    return found.fetchall()
+    columns: dict[str, dict[str, str]] = {}
+    for table, column, kind in found.fetchall():
+        columns.setdefault(table, {})[column] = kind
+    return columns
+
+
+def _at_once(statements: str) -> str:
+    """Statements in one transaction, since each takes its time to end."""
+    return f"BEGIN; {statements} COMMIT;"
 
 
 def _spill() -> TemporaryDirectory[str]:

@@ -116,9 +116,9 @@ def test_an_answer_has_the_form_that_is_asked_for(results: Path, tmp_path: Path)
         )
     told(results, "FROM rollouts ORDER BY rollout_id", "-o", tmp_path / "a.parquet")
     told(results, "PIVOT rollouts ON repeat USING count(*) GROUP BY y; -- all", "-o", tmp_path / "p.parquet")
-    kinds = duckdb.sql(f"DESCRIBE FROM '{tmp_path / 'a.parquet'}'").fetchall()
+    kinds = duckdb.execute(f"DESCRIBE FROM '{tmp_path / 'a.parquet'}'").fetchall()
     assert [(name, kind) for name, kind, *_ in kinds] == list(COLUMNS["rollouts"].items())
-    assert duckdb.sql(f"FROM '{tmp_path / 'p.parquet'}'").fetchall() == [(0, 2), (1, 2)]
+    assert duckdb.execute(f"FROM '{tmp_path / 'p.parquet'}'").fetchall() == [(0, 2), (1, 2)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.json", "a.md", "a.parquet", "p.parquet"]
 
 
@@ -196,7 +196,7 @@ HOSTILE = (
 @pytest.mark.parametrize("way", ["argument", "file", "standard input"])
 def test_no_question_reads_or_writes_a_file_however_it_comes(results: Path, tmp_path: Path, way: str) -> None:
     (tmp_path / "secret.csv").write_text("a,b\n1,TOPSECRET\n")
-    duckdb.sql("SELECT 'TOPSECRET' AS a").write_parquet(str(tmp_path / "other.parquet"))
+    duckdb.execute(f"COPY (SELECT 'TOPSECRET' AS a) TO '{tmp_path / 'other.parquet'}'")
     places = {
         "board": results / FILE, "messages": next(results.rglob("messages.parquet")), "folder": results,
         "secret": tmp_path / "secret.csv", "other": tmp_path / "other.parquet", "new": tmp_path / "new",
