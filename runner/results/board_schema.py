@@ -189,7 +189,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "group": 'datapoints of one group are one cluster; its own id where nothing is said (quote it: "group")',
         "label": "0: the solution is wrong, 1: it is right",
         "content_sha256": "of the columns that templates use, and of nothing else",
-        "columns": "the columns that templates use, and the one that names groups: columns->>'topic'",
+        "columns": "all other columns, whether templates use them or not: columns->>'topic'",
     },
     "leaderboard": {
         "accuracy": "right verdicts, of all rollouts that were not lost in transport",

@@ -33,7 +33,7 @@ class PlayedDatapoint:
     content_sha256: str
     """The hash of the columns that templates use, and of nothing else."""
     columns: Mapping[str, Any]
-    """Those columns, and the one that names groups."""
+    """All columns but id and label: a question may slice by one that no template uses."""
 
     @property
     def digest(self) -> str:
@@ -58,11 +58,10 @@ def played_datapoints(folder: RunFolder, group_by: str | None) -> Iterator[Playe
 
 
 def _datapoint(row: Mapping[str, Any], used: frozenset[str], group_by: str | None) -> PlayedDatapoint:
-    content = {name: row[name] for name in sorted(row) if name in used and name not in ("id", "label")}
     id_ = str(row["id"])
-    columns, group = content, id_
-    if group_by is not None:
-        columns, group = {**content, group_by: row[group_by]}, str(row[group_by])
+    group = id_ if group_by is None else str(row[group_by])
+    columns = {name: value for name, value in row.items() if name not in ("id", "label")}
+    content = {name: columns[name] for name in sorted(columns) if name in used}
     if row["label"] not in (0, 1):
         raise ValueError(f"a label is 0 or 1, not {row['label']!r}")
     return PlayedDatapoint(id_, group, int(row["label"]), tagged_hash("content", content), columns)
