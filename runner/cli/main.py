@@ -161,7 +161,7 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
     if name != "run":
         return Interrupted("interrupted")
     error = Interrupted("interrupted; what was paid for is kept")
-    error.add_note(f"Go on with: {shlex.join(['nip-run', *arguments])}")
+    error.add_note(f"Resume with: {shlex.join(['nip-run', *arguments])}")
     return error
 
 

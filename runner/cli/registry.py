@@ -103,7 +103,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
         metavar="VAR=HOST",
         help="let a spec that came from elsewhere send this variable to this host; may be given again",
     )
-    parser.add_argument("--again", action="store_true", help="play a finished run anew, as a run of its own")
+    parser.add_argument("--again", action="store_true", help="play a finished run again, as a run of its own")
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
     )

@@ -59,7 +59,7 @@ def show_result(
     for trouble in troubles:
         _show_trouble(trouble, f"{show} {trouble.show}{where}")
     if result.was_finished:
-        note(f"{path} was played already; --again plays it anew")
+        note(f"{path} was played already; --again plays it again")
     said = {*told, *map(str, troubles_of(result.folder))}
     for line in result.notes:
         part, _, of_part = line.partition(": ")

@@ -191,7 +191,7 @@ class _Printer:
         if played is not None and agent in played.raw:
             self._delivered(number, played, agent, usable)
         elif usable is not None:
-            self._head(number, agent, "this round was cut off: delivered to nobody", colour)
+            self._head(number, agent, "this round was cut off: delivered to no one", colour)
             self._lines(usable.text or "", "  ", colour)
 
     def _failed(self, failure: FailureRecord, number: int, agent: str) -> None:
@@ -211,7 +211,7 @@ class _Printer:
         starts = [raw.find(message.text) for message in sent if message.text]
         unheard = raw[: min(starts)].strip() if len(sent) > 1 and starts and min(starts) > 0 else ""
         if unheard:
-            self._head(number, agent, "before its first header: delivered to nobody", colour)
+            self._head(number, agent, "before its first header: delivered to no one", colour)
             self._lines(unheard, "  | ", f"2;{colour}")
         for message in sent:
             hearers = comma_join(self.told.hearers(message.channel, agent)) or "nobody"

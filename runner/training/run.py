@@ -249,7 +249,7 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     if asked < done:
         raise UsageError(
             f"training.iterations: {asked} is fewer than the {done} that run {folder.run_id} has done; ask for {done} "
-            "or more, or begin anew with --again"
+            "or more, or start over with --again"
         )
     return asked - done
 

@@ -61,7 +61,7 @@ def read_stages(folder: Path, run: str | None = None) -> Stages:
     if not records and (folder / ITERATIONS).exists():
         raise JournalError(
             f"{path}, which says what jobs there are, is {wrong}, though the run has built datasets. Restore it from a "
-            "backup, or begin anew with --again: a new log in its place would have every model trained, and paid for, "
+            "backup, or start over with --again: a new log in its place would have every model trained, and paid for, "
             "once more"
         )
     return Stages([_parsed(record, path) for record in records if record.get("stage") in RECORDS])

@@ -167,7 +167,9 @@ def test_the_command_that_goes_on_names_the_new_place(tmp_path: Path) -> None:
         code, _, said = ended(process)
         assert code == 1
         assert server.requests - asked <= BOUND
-        words = next(line for line in said.splitlines() if line.startswith("Go on with: ")).removeprefix("Go on with: ")
+        words = next(line for line in said.splitlines() if line.startswith("Resume with: ")).removeprefix(
+            "Resume with: "
+        )
         assert shlex.split(words)[-2:] == ["--results", str(tmp_path / "else where")]
         assert nip_run_here(*shlex.split(words)[1:], cwd=tmp_path).returncode == 0
     assert not (tmp_path / "results").exists()

@@ -68,7 +68,7 @@ def test_the_policy_fail_run_stops_the_run_with_1(tmp_path: Path) -> None:
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 1
     assert "fail_run" in done.stderr
-    assert "Go on with: nip-run run spec.yaml" in done.stderr
+    assert "Resume with: nip-run run spec.yaml" in done.stderr
 
 
 def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:

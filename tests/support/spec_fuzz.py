@@ -298,7 +298,7 @@ AT_THE_YAML = (
     "not valid YAML", "the file is empty", "a mapping (KEY", "OmegaConf cannot", "more than 50000", "nested deeper",
     "a second document", "are not allowed", "a key must be text", "the key is given twice", "write KEY=VALUE",
     "half of a pair", "means something else in YAML", "no such key to delete", "the key is there already",
-    "is no mapping", "interpolation", "one value belongs here", "a key is deleted", "a number of", "only ${key}",
+    "is not a mapping", "interpolation", "one value belongs here", "a key is deleted", "a number of", "only ${key}",
     "extends", "cannot read the file", "no such spec file", "not UTF-8", "Interpolation",
 )  # fmt: skip
 AT_THE_SCHEMA = (

@@ -153,7 +153,7 @@ class Transport(httpx2.AsyncBaseTransport):
         except _BROKEN as error:
             cut_off = isinstance(error.__cause__, ContentLengthError)  # whose text has nothing of the server's
             failed = httpx2.ReadError(
-                str(error) if cut_off else f"what it sends is no HTTP, damaged or cut off ({_root(error)})"
+                str(error) if cut_off else f"what it sends is not HTTP, is damaged or cut off ({_root(error)})"
             )
         # Outside, so that the library's error is not held: it tells pieces of what came, and keys are found whole.
         raise failed

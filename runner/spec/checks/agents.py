@@ -26,7 +26,7 @@ def _name_problems(agents: Mapping[str, Any], layered: Layered, protocol: Protoc
         yield Problem(layered.place(("agents",)), "agents", message)
     for name in agents:
         if name not in protocol.agent_names:
-            hint = did_you_mean(name, protocol.agent_names) or f"; its seats are {comma_join(protocol.agent_names)}"
+            hint = did_you_mean(name, protocol.agent_names) or f"; its agents are {comma_join(protocol.agent_names)}"
             yield Problem(layered.place(("agents", name)), f"agents.{name}", f"{protocol.name} has no such agent{hint}")
 
 
