@@ -226,7 +226,7 @@ def clear(text: str, here: Path) -> bool:
     found = re.search("Go on with|Append its rows later with", text)
     good = (
         found is not None and any(words in text for words in known) and str(here) in text[: found.start()]
-        and "Traceback" not in text and "fault of nip-run" not in text
+        and "Traceback" not in text and "bug in nip-run" not in text
     )  # fmt: skip
     if not good:
         print("      " + text.strip().replace("\n", "\n      ")[:600])

@@ -60,7 +60,7 @@ def as_begun(
     for other, said in _others(plan):
         if other.run_id not in others and _has_begun(other, results, which.run_id):
             run_id = which.run_id or other.run_id
-            return other, f"run {run_id} began with {said[0]} and goes on with it; a new run of this spec has {said[1]}"
+            return other, f"run {run_id} began with {said[0]} and keeps it; a new run of this spec has {said[1]}"
     return plan, None
 
 

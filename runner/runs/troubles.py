@@ -165,7 +165,7 @@ class Troubles:
             (
                 Outcome.CONTEXT_EXCEEDED,
                 "ended because a prompt is longer than the model's context",
-                "have fewer or shorter rounds, or take a model with a longer context",
+                "play fewer or shorter rounds, or use a model with a longer context",
             ),
         ):
             count = self._ended.get(outcome, _Count())
@@ -253,7 +253,7 @@ class Troubles:
                 why = str(error)
         said = "" if call.raw_message is None else f" said {_start(call.raw_message)}"
         example = f"{call.agent} in round {call.round} of {_named(rollout)}{said}: {why}"
-        return example, f"see that the template of {call.agent} asks for what is read", rollout.job.rollout_id
+        return example, f"make the template of {call.agent} ask for the format that is parsed", rollout.job.rollout_id
 
 
 def _fault(call: Call) -> str:

@@ -73,7 +73,7 @@ def _parsed(record: dict[str, Any], path: Path) -> StageRecord:
     except (KeyError, TypeError) as error:
         raise JournalError(
             f"{path}: record {record['seq']} of stage {record['stage']!r} lacks a key: {error}. Was it written by "
-            "another version of nip-run? Go on with that one"
+            "another version of nip-run? Use that one"
         ) from error
 
 

@@ -194,7 +194,7 @@ MISTAKES: dict[str, Mistake] = {
     "an unknown model group": Mistake(
         ("{model: strong}", "{model: stron}"), "spec.yaml:11:12", "no model group 'stron'", "'strong'"),
     "a seat without an agent": Mistake(
-        ("  prover: {model: strong}\n", ""), "spec.yaml:10:1", "nip has a seat without an agent: prover",
+        ("  prover: {model: strong}\n", ""), "spec.yaml:10:1", "missing agents of nip: prover",
         "add agents.prover"),
     "a server without a model": Mistake(
         ("strong: {provider: dummy}", 'strong: {base_url: "http://127.0.0.1:1/v1"}'), "spec.yaml:8:3",
@@ -226,7 +226,7 @@ MISTAKES: dict[str, Mistake] = {
     "labels that are other words": Mistake(
         None, "spec.yaml:2:11", "maybe", "", files={"data.csv": DATA.replace("a,1", "a,maybe")}),
     "ids that stand twice": Mistake(
-        None, "spec.yaml:2:11", "ids that stand twice: a", "an id of its own", files={"data.csv": DATA.replace("b,0",
+        None, "spec.yaml:2:11", "duplicate ids: a", "an id of its own", files={"data.csv": DATA.replace("b,0",
         "a,0")}),
     "no column of labels": Mistake(
         None, "spec.yaml:2:1", "no column 'label'", "dataset.columns.label=", files={"data.csv": DATA.replace("label",
@@ -321,7 +321,7 @@ def checked(folder: Path, *words: str) -> Said:
     out, err = io.StringIO(), io.StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
         code = main(["check", *words, "--json"])
-    assert "fault of nip-run" not in err.getvalue()
+    assert "bug in nip-run" not in err.getvalue()
     said = json.loads(out.getvalue())
     if code == 0:
         return Said(code, err.getvalue().splitlines(), [])

@@ -87,7 +87,7 @@ def test_the_records_of_a_deleted_folder_are_saved_and_go_on(tmp_path: Path) -> 
         saved = re.search(r"its records were saved in (\S+);", str(error))
         assert saved is not None
         assert Path(saved[1]).parent == tmp_path
-        how = re.search(r"to go on with them: (mkdir .* && mv .*), and run the same command again", str(error))
+        how = re.search(r"to resume with them: (mkdir .* && mv .*), and run the same command again", str(error))
         assert how is not None
         subprocess.run(how[1], shell=True, check=True)
         run = played(spec_of(tmp_path, server), results).folder.path

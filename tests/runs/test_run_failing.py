@@ -81,7 +81,7 @@ def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path
         assert server.requests == 0
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "fault of nip-run" not in done.stderr
+    assert "bug in nip-run" not in done.stderr
 
 
 def test_a_missing_key_is_refused_before_any_call(tmp_path: Path) -> None:

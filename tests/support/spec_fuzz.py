@@ -342,7 +342,7 @@ def try_example(example: Example, folder: Path, reached: Reached) -> None:
     finally:
         os.chdir(before)
     said = err.getvalue()
-    if code not in (0, 2) or "fault of nip-run" in said:
+    if code not in (0, 2) or "bug in nip-run" in said:
         raise Fault(f"exit {code}: {said[-3000:]}\n{example}")
     if {path.name for path in folder.iterdir()} - {"spec.yaml", "data.jsonl", "rules.yaml"}:
         raise Fault(f"something was written: {sorted(path.name for path in folder.iterdir())}\n{example}")

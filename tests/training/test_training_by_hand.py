@@ -64,7 +64,7 @@ def test_a_failed_job_is_said_beside_one_that_trained_and_one_that_waits(tmp_pat
 def test_a_trainer_that_cannot_start_is_an_error_before_any_game(tmp_path: Path) -> None:
     lost = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
     path = training_spec(tmp_path, training={"trainers": {"p": lost}})
-    with pytest.raises(RunError, match=r"training\.trainers\.p\.command: there is no program 'no-such-trainer'"):
+    with pytest.raises(RunError, match=r"training\.trainers\.p\.command: no program 'no-such-trainer'"):
         trained(path, tmp_path / "results", run_id="mine")
     assert [run.name for run in (tmp_path / "results" / "runs").iterdir()] == ["mine"]
 

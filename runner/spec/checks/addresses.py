@@ -12,7 +12,7 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z", re.IGNORECASE)
 def address_problem(url: str) -> str | None:
     """Why no server can be asked at this address, which the schema has nothing against."""
     if not url.isprintable() or not url.isascii():
-        return "an address has ASCII characters alone; write others as %XX, and a host by its xn-- name"
+        return "an address has only ASCII characters; write others as %XX, and a host by its xn-- name"
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -38,7 +38,7 @@ def group_notes(spec: Spec) -> list[str]:
             note = (
                 f"{len(sharing)} of {len(dataset.datapoints)} datapoints share their {question!r} with another{named}: "
                 "their errors are not independent, so intervals are too narrow or too wide; "
-                f"say dataset.group_by: {column} (or, if they are independent, dataset.group_by: id)"
+                f"set dataset.group_by: {column} (or, if they are independent, dataset.group_by: id)"
             )
             return [note]
     return []
