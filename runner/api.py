@@ -70,7 +70,7 @@ def check(spec: Spec | SpecSource) -> Check:
 
         >>> from runner import SpecError, check
         >>> check("specs/quickstart.yaml").calls
-        (96, 576)
+        (96, 672)
         >>> try:
         ...     check({"extends": "specs/quickstart.yaml", "protocol": {"use": "debat"}})
         ... except SpecError as error:
@@ -101,7 +101,7 @@ def estimate(spec: Spec | SpecSource) -> list[CostEstimate]:
 
         >>> from runner import estimate
         >>> [(row.group, row.model, row.calls, row.cost_usd) for row in estimate("specs/quickstart.yaml")]
-        [('offline', 'dummy', (96, 576), (0.0, 0.0))]
+        [('offline', 'dummy', (96, 672), (0.0, 0.0))]
 
     Raises:
         SpecError: with everything that is wrong, as `problems`.

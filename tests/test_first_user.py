@@ -32,7 +32,7 @@ def test_a_first_user_gets_from_an_empty_folder_to_the_wrong_verdicts_on_own_cla
     own_data(tmp_path)
     check, play, show = (told(tmp_path, *words) for words in commands)
     assert "50 rollouts" in check
-    assert "outcomes: decided" in play
+    assert "decided   50 of 50" in play
     run = next((tmp_path / "results" / "runs").iterdir()).name
     shown = json.loads(told(tmp_path, "show", run, "--wrong", "--json", "--all"))["rollouts"]
     question = "SELECT count(*) AS n, count(*) FILTER (NOT correct) AS wrong FROM rollouts"

@@ -280,7 +280,7 @@ def first_turn(
         >>> from runner import first_turn, load_spec
         >>> arrays = first_turn(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
         >>> arrays.batch_size, arrays["message_history"].shape
-        ((2,), (2, 6, 1))
+        ((2,), (2, 7, 1))
 
     Raises:
         ValueError: see `Environment.reset`.

@@ -38,12 +38,7 @@ def prepare() -> None:
 
 def say(text: str = "", style: str = "") -> None:
     """A line, or several, on stdout; on a terminal with colours in a style (the parameters of SGR, as `1;36`)."""
-    shown = escape_controls(text)
-    print(f"\x1b[{style}m{shown}\x1b[0m" if style and shown and _has_colours() else shown)
-
-
-def _has_colours() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    print(_styled(text, style, sys.stdout))
 
 
 def columns_of_output() -> int | None:
@@ -69,7 +64,7 @@ def note(text: str) -> None:
 
 def heading(text: str) -> None:
     """A line on stdout above others: bold on a terminal."""
-    print(_styled(text, "1", sys.stdout))
+    say(text, "1")
 
 
 def warn(text: str) -> None:
@@ -77,10 +72,11 @@ def warn(text: str) -> None:
     print(_styled(text, "33", sys.stderr), file=sys.stderr)
 
 
-def _styled(text: str, code: str, stream: TextIO) -> str:
-    """A text in a style of ANSI's, where the stream is a terminal and nobody asked for none."""
-    text = escape_controls(text)
-    return f"\x1b[{code}m{text}\x1b[0m" if stream.isatty() and "NO_COLOR" not in os.environ else text
+def _styled(text: str, style: str, stream: TextIO) -> str:
+    """A text in a style, where the stream is a terminal with colours and nobody asked for none."""
+    shown = escape_controls(text)
+    has_colours = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return f"\x1b[{style}m{shown}\x1b[0m" if style and shown and has_colours else shown
 
 
 class StatusLine:

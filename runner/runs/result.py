@@ -59,7 +59,7 @@ class RunResult:
         >>> result.transcript(first).outcome
         'decided'
         >>> result.timesteps().batch_size
-        (2, 6)
+        (2, 7)
     """
 
     folder: RunFolder

@@ -118,7 +118,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 def test_a_result_is_shown_in_a_line(result: RunResult) -> None:
     assert repr(result) == (f"<RunResult {result.run_id}: done, accuracy {result.accuracy!r}, 2 rollouts, $0.0000>")
     assert result.accuracy is not None
-    assert f"(n={result.accuracy.n}, clusters=2)" in repr(result.accuracy)
+    assert f"(n={result.accuracy.n}, clusters={result.accuracy.clusters})" in repr(result.accuracy)
 
 
 def test_the_tables_of_a_result_read_their_own_file_and_write_none(result: RunResult, tmp_path: Path) -> None:
