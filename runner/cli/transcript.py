@@ -219,7 +219,7 @@ class _Printer:
             self._lines(message.text or EMPTY, "  ", colour)
 
     def _counted(self, number: int, played: Round | None) -> None:
-        """A decision that nobody has said: the protocol's own."""
+        """A decision that no agent has made: the protocol's own."""
         if played is None or played.decision == Decision.NONE:
             return
         verifier = self.told.protocol.verifier_name

@@ -36,7 +36,7 @@ class Meter:
             raise TooLarge(f"the file holds {size:,} bytes", "bytes", self.limits.bytes)
 
     def check_shape(self, rows: int, columns: int) -> None:
-        """A table of so many rows and columns, were it empty."""
+        """Check a table's size by its rows and columns, as if it were empty."""
         if rows > self.limits.rows:
             raise TooLarge(f"the file has {rows:,} rows or more", "rows", self.limits.rows)
         if columns > self.limits.columns:

@@ -140,7 +140,7 @@ def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callab
 def with_records(spec: Spec) -> Spec:
     """A spec that was saved in a run's folder, wherever that is now, with what the manifest has of its dataset's file.
 
-    Of the protocol and the prompts the copies have the same hashes; the dataset was written anew, and only what was
+    Of the protocol and the prompts the copies have the same hashes; the dataset was written again, and only what was
     selected. Where it is not what was played any more, it is a dataset of its own.
     """
     folder = _saved_in(spec)

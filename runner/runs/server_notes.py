@@ -16,13 +16,13 @@ from runner.models.settings import ModelSettings
 log = logging.getLogger("nip_run.notes")
 
 MAX_PROMPTS = 4096
-"""So many prompts' last answers are kept: retries and repeats of one come close together."""
+"""The last answers to this many prompts are kept: retries and repeats of one come close together."""
 
 SAME_SHORT = 5
-"""So many pairs of short answers to one prompt each must agree: a verdict and no more often does by chance."""
+"""How many pairs of short answers to one prompt must agree: two bare verdicts often do by chance."""
 
 LONG = 200
-"""Characters of an answer that no chance gives twice."""
+"""Characters of an answer that does not come twice by chance."""
 
 _ALTERED = {
     "secret": "an answer to {group} held a secret, which was removed; its record says so (`altered`)",

@@ -20,10 +20,10 @@ from runner.storage.atomic import atomic_write, read_json
 from runner.text import in_one_line
 
 CALLS_SHARE = 0.05
-"""From this share of the calls, or messages, on it is told that they were repeats, cut, or left empty."""
+"""Repeats, cut answers and empty messages are told from this share of the calls, or messages, on."""
 
 UNDECIDED_SHARE = 0.2
-"""From this share of the rollouts on it is told that they ended undecided."""
+"""Undecided rollouts are told from this share of the rollouts on."""
 
 EXAMPLE_LENGTH = 120
 
@@ -34,7 +34,7 @@ UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without 
 
 @dataclass(frozen=True)
 class Trouble:
-    """One thing that went wrong, so many times `of` so many."""
+    """One thing that went wrong, `count` times `of` so many."""
 
     kind: str
     count: int

@@ -16,7 +16,7 @@ from runner.spec.checks.seeds import fixed_seeds
 from runner.text import comma_join
 
 MAX_ROUNDS_NAMED = 6
-"""A warning names so many of the rounds that are wasted."""
+"""A warning names at most this many of the rounds that are wasted."""
 
 
 def warnings_of(spec: Spec) -> list[str]:

@@ -277,7 +277,7 @@ def _unsendable_told() -> Iterator[None]:
 
 
 class NoConnectionError(httpx2.ConnectTimeout):
-    """No connection was made: nobody is there, or nobody answers."""
+    """No connection was made: no server is there, or none answers."""
 
 
 class LeanHttp(httpx2.AsyncClient):

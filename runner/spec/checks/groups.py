@@ -11,7 +11,7 @@ from runner.hashing import tagged_hash
 from runner.spec.load import Spec
 
 _LONG = 40
-"""Characters from which on a text is a question and no topic or degree of difficulty, which many may share."""
+"""Texts of at least this many characters are questions; shorter ones may be a topic or a difficulty that many share."""
 
 Keyed = Sequence[tuple[Datapoint, str]]
 """Datapoints, each with a hash of what it shares with others."""
