@@ -221,7 +221,7 @@ COMMANDS: Mapping[str, Command] = {
         "init", "init mine", "init --protocol debate mine",
     ),
     "check": Command(
-        "find every error of a spec, and show what it would play and cost", _specs, "runner.cli.check",
+        "find every error of a spec, and show its schedule, calls and cost", _specs, "runner.cli.check",
         "check spec.yaml", "check specs/*.yaml rollouts.per_datapoint=3",
     ),
     "render": Command(
