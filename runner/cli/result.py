@@ -18,7 +18,7 @@ _SHOWN = ("outcomes", "metrics", "iterations", "tests")
 
 
 def as_json(result: RunResult) -> dict[str, Any]:
-    """A run's result for machines; the counts of a training run are those of all its games."""
+    """A run's result as JSON; the counts of a training run are those of all its games."""
     counted = result.metrics.get("games") or result.manifest.to_json()
     return {
         "run_id": result.folder.run_id,

@@ -88,7 +88,7 @@ class Told:
         return [one for one in self.failures if (one.sample.round, one.sample.agent) == (number, agent)]
 
     def hearers(self, channel: str, agent: str) -> list[str]:
-        """Who else sees a channel."""
+        """The other members of a channel."""
         names = self.protocol.agent_names
         return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
 
@@ -140,7 +140,7 @@ def print_transcript(told: Told, only: int | None = None) -> None:
 
 
 class _Printer:
-    """Prints one rollout in a width."""
+    """Prints one rollout at a width."""
 
     def __init__(self, told: Told, width: int | None) -> None:
         self.told = told

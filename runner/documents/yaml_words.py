@@ -94,7 +94,7 @@ def _tab(where: _Where) -> Explained | None:
 
 
 def _scalar(where: _Where, start: _Where) -> Explained | None:
-    """What is wrong within one value."""
+    """A mistake within one value."""
     if "end of stream" in where.said and "quoted" in start.said:
         return start.told(f"the quote that opens here is not closed; add {start.character} where the text ends")
     if "escape character" in where.said:

@@ -1,6 +1,6 @@
 """What went wrong in a run's games: how often, an example, and what to do. Most of it ends no run.
 
-What cut a rollout off is always told. What can be chance is told from a share of the calls, or of the rollouts, on.
+Failures that cut a rollout off are always told; what may be chance, from a share of the calls or rollouts on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Trouble:
 
 
 def troubles_of(folder: RunFolder) -> list[Trouble]:
-    """Those of a run that was played to its end; earlier versions kept none.
+    """The troubles of a run that was played to its end; earlier versions kept none.
 
     Raises:
         RunError: the file is damaged.
@@ -129,7 +129,7 @@ class Troubles:
                     self._left_empty.add(rollout)
 
     def found(self) -> list[Trouble]:
-        """What there is to tell, the worst first."""
+        """All troubles, the worst first."""
         return [
             *self._lost(),
             *self._cut_off(),

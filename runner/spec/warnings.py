@@ -1,4 +1,4 @@
-"""What a sound spec may not mean: each warning one line. `check` shows them, and `run` before it begins; none stops it.
+"""Warnings on a sound spec, one line each. `check` shows them, and `run` before it begins; none stops a run.
 
 A new warning is a function of a spec, in the list at the end.
 """

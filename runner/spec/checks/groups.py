@@ -1,4 +1,4 @@
-"""Datapoints that share their question although nothing is said of groups."""
+"""Warnings of datapoints that share their question where `dataset.group_by` is not set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Keyed = Sequence[tuple[Datapoint, str]]
 
 
 def group_notes(spec: Spec) -> list[str]:
-    """What to say where datapoints are the same but for one of the columns that templates use.
+    """A warning where datapoints are the same but for one of the columns that templates use.
 
     What they have in common must be a question: a long text, or a column of that name.
     """

@@ -1,4 +1,4 @@
-"""What to say of a sampling seed that may give every retry and repeat one answer."""
+"""Warnings of a sampling seed that may give every retry and repeat one answer."""
 
 from __future__ import annotations
 
