@@ -48,7 +48,9 @@ def calls(run: Path) -> list[tuple[Any, ...]]:
 # Whole runs
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"delay": 0.0}])
+@pytest.mark.parametrize(
+    "options", [{"shuffle": True}, *(pytest.param(more, marks=pytest.mark.full) for more in ({}, {"delay": 0.0}))]
+)
 def test_a_run_by_batch_leaves_the_records_of_one_by_single_calls(
     tmp_path: Path, live: Path, options: dict[str, Any]
 ) -> None:
@@ -92,6 +94,7 @@ def test_lines_that_expired_are_asked_again_and_the_others_are_kept(tmp_path: Pa
     assert stats["billed"]["answers"] == len(calls(live))
 
 
+@pytest.mark.full
 def test_the_hours_of_a_batch_do_not_count_as_time_for_retries(tmp_path: Path, live: Path) -> None:
     with providing(expired_lines=0.3, delay=0.3) as provider:
         path = batch_spec(tmp_path, provider, retry={"transient": {"total_seconds": 0.2}})
@@ -145,6 +148,7 @@ def test_the_same_command_sends_refused_lines_again_and_no_others(tmp_path: Path
     assert result.manifest.failed_calls == 0
 
 
+@pytest.mark.full
 def test_an_output_file_with_a_torn_line_does_not_hang_the_run(tmp_path: Path, live: Path) -> None:
     with providing(broken_outputs=1) as provider:
         batch_spec(tmp_path, provider)

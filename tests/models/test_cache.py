@@ -128,6 +128,7 @@ def test_errors_are_never_kept(tmp_path: Path) -> None:
         assert played(path, tmp_path / "third").metrics["outcomes"]["decided"] == 3
 
 
+@pytest.mark.full
 def test_two_processes_use_one_cache_at_once(tmp_path: Path) -> None:
     with serving(latency=[0.0, 0.02]) as server:
         spec_file(tmp_path, server.base_url, cache="cache.sqlite")

@@ -231,12 +231,10 @@ def test_bytes_that_nobody_asked_for_are_no_answer(server: Loopback, monkeypatch
 
 
 WHOLE_RUNS = (
-    "endless body", "endless refusal", "gzip bomb", "slow body", "redirect 307", "no length", "bad UTF-8", "TLS alert",
-    "the next answer in the same packet", "usage huge", "content null", "deep nesting", "deep nesting in an error",
-    "retry after nan", "retry after a billion seconds", "finish reason nested", "redirect that tells the key",
-    "key in an answer", "key in an answer, escaped and deep", "key in the model", "key in an error that refuses",
-    "cut at the limit", "quota in words alone",
-    "key in JSON that is none", "key in headers", "key in the status line", "another key after Bearer",
+    "endless body", "slow body", "redirect 307", "bad UTF-8", "TLS alert", "the next answer in the same packet",
+    "usage huge", "content null", "deep nesting in an error", "retry after a billion seconds",
+    "redirect that tells the key", "key in an answer, escaped and deep", "key in an error that refuses",
+    "cut at the limit", "key in JSON that is none", "another key after Bearer",
 )  # fmt: skip
 """Of the rows some of each kind; `.ci/full` plays the others, too."""
 

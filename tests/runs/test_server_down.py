@@ -49,6 +49,7 @@ def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path) -> N
     assert "calls in a row failed; trying one at a time" in said
 
 
+@pytest.mark.full
 def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
     with serving(kind="overloaded", after=20) as server:
         spec_file(tmp_path, server.base_url, size=12, retry=POLICY)

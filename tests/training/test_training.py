@@ -247,6 +247,7 @@ def test_replaced_guesses_train_a_verifier_whose_rollouts_are_alike(tmp_path: Pa
     assert "nothing tells the rollouts apart" in " ".join(shown.stdout.split())
 
 
+@pytest.mark.full
 def test_all_previous_rollouts_or_the_last_alone(tmp_path: Path) -> None:
     seen = {}
     for everything in (False, True):

@@ -120,6 +120,7 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
     assert "the test of iteration 1. Restore" in shown.stderr
 
 
+@pytest.mark.full
 def test_a_point_of_a_sweep_that_waits_lets_the_others_go_on(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     test = {"scheme": "none"}
@@ -144,6 +145,7 @@ def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:
         trained(path, tmp_path / "results", "kind=benchmark", "training=null", set_model={"p": "x"})
 
 
+@pytest.mark.full
 def test_a_dataset_edited_by_hand_is_kept_and_the_run_says_so(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})

@@ -107,6 +107,7 @@ def test_a_finished_run_stays_under_other_trainers_and_says_so(tmp_path: Path) -
     assert said.endswith("not used: models.v.timeout, training.trainers.p.backend")
 
 
+@pytest.mark.full
 def test_other_trainers_are_not_recorded_where_only_a_test_is_left(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     folder = trained(path, tmp_path / "results").folder
@@ -170,6 +171,7 @@ def test_malt_selects_nothing(tmp_path: Path) -> None:
         load_spec(path)
 
 
+@pytest.mark.full
 def test_a_saved_spec_with_every_default_written_out_is_not_refused(tmp_path: Path) -> None:
     folder = trained(training_spec(tmp_path, **malt(training={"iterations": 1})), tmp_path / "results").folder
     load_spec(folder.spec)
