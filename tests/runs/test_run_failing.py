@@ -39,7 +39,7 @@ def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
     assert advice in err
     temperature = "..." if kind == "unsupported_parameter" else "1"
     command = f"nip-run run spec.yaml rollouts.concurrency=8 +models.m.temperature={temperature}"
-    assert err.splitlines()[-1] == f"{'After that change, go' if of_spec else 'Go'} on with: {command}"
+    assert err.splitlines()[-1] == f"{'After that change, resume' if of_spec else 'Resume'} with: {command}"
     assert "Traceback" not in err
     assert stats["kinds"][kind] <= 8
     run_folder = only_run(tmp_path / "results")
