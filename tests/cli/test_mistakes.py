@@ -87,7 +87,7 @@ MISTAKES: dict[str, Mistake] = {
     "a colon in a value": Mistake(
         ("name: mine", "name: mine\ndescription: a first try: nip"), "spec.yaml:2:25", "a second colon",
         'description: "a first try: nip"'),
-    "no blank after a colon": Mistake(
+    "no space after a colon": Mistake(
         ("prompts: prompts", "prompts:prompts"), "spec.yaml:6:1", "no ': ' after the key",
         "put a space after the colon"),
     "a quote that is not closed": Mistake(
@@ -193,7 +193,7 @@ MISTAKES: dict[str, Mistake] = {
         "nip has no such agent", "its agents are prover, verifier"),
     "an unknown model group": Mistake(
         ("{model: strong}", "{model: stron}"), "spec.yaml:11:12", "no model group 'stron'", "'strong'"),
-    "a seat without an agent": Mistake(
+    "an agent that is missing": Mistake(
         ("  prover: {model: strong}\n", ""), "spec.yaml:10:1", "missing agents of nip: prover",
         "add agents.prover"),
     "a server without a model": Mistake(
@@ -285,8 +285,8 @@ MORE = (
 """Rows that are much like others: with `-m full`."""
 
 USAGE = {
-    "blanks around the =": (["seed", "=", "3"], "spaces around the = of an override", "write seed=3"),
-    "a blank after the =": (["seed=", "3"], "spaces around the = of an override", "write seed=3"),
+    "spaces around the =": (["seed", "=", "3"], "spaces around the = of an override", "write seed=3"),
+    "a space after the =": (["seed=", "3"], "spaces around the = of an override", "write seed=3"),
     "an override with dashes": (["--rollouts.concurrency=3"], "unrecognized arguments", "rollouts.concurrency=3"),
     "a key with dashes": (["--seed", "3"], "unrecognized arguments", "seed=3"),
     "a misspelt option": (["--resutls", "x"], "unrecognized arguments", "'--results'"),

@@ -303,11 +303,11 @@ AT_THE_YAML = (
 )  # fmt: skip
 AT_THE_SCHEMA = (
     "unknown key", "belongs here, not", "is none of", "is too small", "is too large", "must not be empty",
-    "missing key", "does not have the form", "no finite number", "63 bits", "needs at least", "is too long",
+    "missing key", "does not have the form", "not a finite number", "63 bits", "needs at least", "is too long",
     "non-empty", "too many", "expected", "combinations are more",
 )  # fmt: skip
 AT_THE_NAMES = (
-    "no protocol", "no folder", "no file", "no model group", "no such agent", "has a seat", "no agent",
+    "no protocol", "no folder", "no file", "no model group", "no such agent", "missing agents", "no agent",
     "no run folder", "no such parameter", "fixes", "not an address", "may decide in no round", "key of its own",
     "exactly one agent", "no channel", "more than max_message_rounds", "an address", "a dataset's name ends",
     "not a file",
