@@ -1,4 +1,4 @@
-"""What `runner` hands on to whoever works in Python: check, estimate, run, open and ask."""
+"""The public functions of `runner`: check, estimate, run, open and query."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def run(
 ) -> RunResult:
     """Run a spec, going on where an earlier process stopped.
 
-    A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays the spec
+    A finished run is shown and not played again; `again` plays it again, as a run of its own. `replay` plays the spec
     with the answers of another run (its result, id or folder), all of them or those before `until_round`. `set_model`
     names the models that the user has trained, by group. `allow_keys` are the pairs `VAR=HOST` that a spec which came
     from elsewhere may send.

@@ -278,7 +278,7 @@ class GenerationError(NipRunError):
         self.num_retries = num_retries
 
     def after(self, num_retries: int) -> Self:
-        """The same failure, as that of the last of so many calls."""
+        """The same failure, as the last of this many calls."""
         return type(self)(str(self), num_retries=num_retries)
 
 

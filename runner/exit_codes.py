@@ -18,8 +18,8 @@ class ExitCode(IntEnum):
         return code
 
     DONE = 0, "done"
-    FAILED = 1, "the run failed"
+    FAILED = 1, "the run failed, is incomplete, or waits for a model"
     USAGE = 2, "bad usage or an invalid spec"
     BUDGET = 3, "budget exhausted"
-    REFUSED = 4, "the provider refuses to serve us"
+    REFUSED = 4, "the provider refused: key, money, model or parameter"
     INTERRUPTED = 130, "interrupted"

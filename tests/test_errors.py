@@ -67,11 +67,11 @@ def test_help_names_every_exit_code_with_its_meaning(capsys: pytest.CaptureFixtu
 def test_a_spec_error_says_every_problem_and_then_its_notes() -> None:
     place = Place("spec.yaml", 3, 1)
     error = SpecError([Problem(place, "seed", "wrong"), Problem(place, "name", "missing")])
-    error.add_note("Go on with: nip-run spec.yaml")
+    error.add_note("Resume with: nip-run spec.yaml")
     assert error.lines() == [
         "spec.yaml:3:1: name: missing",
         "spec.yaml:3:1: seed: wrong",
-        "Go on with: nip-run spec.yaml",
+        "Resume with: nip-run spec.yaml",
     ]
     assert pickle.loads(pickle.dumps(error)).problems == error.problems
 

@@ -223,10 +223,10 @@ def only_first(results: Path) -> str:
 def clear(text: str, here: Path) -> bool:
     """The error names a file or folder and what is wrong with it, and is no traceback."""
     known = ("No space left", "not enough space", "disk is full", "database or disk is full")
-    found = re.search("Go on with|Append its rows later with", text)
+    found = re.search("Resume with|Append its rows later with", text)
     good = (
         found is not None and any(words in text for words in known) and str(here) in text[: found.start()]
-        and "Traceback" not in text and "fault of nip-run" not in text
+        and "Traceback" not in text and "bug in nip-run" not in text
     )  # fmt: skip
     if not good:
         print("      " + text.strip().replace("\n", "\n      ")[:600])

@@ -129,7 +129,7 @@ def ending(results: Path, fault: Fault, code: int, said: str) -> list[str]:
         return [] if code in (-signal.SIGKILL, 0) else [f"exit {code}: {said.strip()[:200]}"]
     if code == 0:
         return []
-    clear = code == 1 and str(results) in said and "Traceback" not in said and "fault of nip-run" not in said
+    clear = code == 1 and str(results) in said and "Traceback" not in said and "bug in nip-run" not in said
     return [] if clear else [f"unclear, exit {code}: {said.strip()[:200]}"]
 
 

@@ -156,7 +156,7 @@ def timesteps(
 
 
 def _states(full: Mapping[str, Array], at: Array, played: int, *, decided: bool) -> dict[str, Array]:
-    """Where a game of so many rounds stands before each of these rounds: its histories until then, and its end."""
+    """Where a game stands before each of its rounds: its histories until then, and its end."""
     round_, over = np.minimum(at, played), at >= played
     histories = {name: _until(array, round_) for name, array in full.items()}
     return {

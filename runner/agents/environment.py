@@ -219,7 +219,7 @@ class Environment:
             prover_stance=int(flat["prover_stance"][index]),
             rounds=rounds,
         )
-        # The game goes through rounds in which nobody speaks by itself; here each is a step.
+        # A game passes silent rounds by itself; here each is a step.
         turn = next(game)
         ended = None
         if turn.round == round_:
@@ -290,7 +290,7 @@ def first_turn(
 
 
 def _of_each(name: str, values: Any, size: int) -> Array:
-    """Whole numbers, one for each of so many datapoints; one for all is every one's."""
+    """Whole numbers, one for each datapoint; a single one is for all."""
     try:
         return np.broadcast_to(np.asarray(values, np.int64), size).copy()
     except (ValueError, TypeError):

@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
             show_schedule(spec.protocol)
             shown = spec.protocol
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
-        title = "from the shortest games to the longest, without retries; tokens are rough"
+        title = "estimate: from the shortest games to the longest, without retries; tokens are rough"
         print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)
     return ExitCode.DONE
 

@@ -88,7 +88,7 @@ def _possible(before: Sequence[str], word: str) -> Iterable[str]:
 
 
 def _values(option: argparse.Action, before: Sequence[str], word: str) -> Iterable[str]:
-    """What an option takes."""
+    """The values that an option takes."""
     if option.choices is not None:
         return map(str, option.choices)
     if option.metavar == "RUN":

@@ -14,7 +14,7 @@ _THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def collect_seldom() -> None:
-    """Look for garbage less often."""
+    """Collect garbage less often."""
     gc.set_threshold(YOUNG, 10, 10)
 
 

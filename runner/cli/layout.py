@@ -9,10 +9,10 @@ GAP = 2
 """Blanks between two columns."""
 
 SHORT = 24
-"""A cell of so many characters is never broken: a number, an interval, a time, a state."""
+"""A cell of at most this many characters is never broken: a number, an interval, a time, a state."""
 
 LONGEST_WORD = 128
-"""A word of so many characters is never broken either: an id, a hash, a path."""
+"""A word of at most this many characters is never broken either: an id, a hash, a path."""
 
 NARROWEST = 16
 """Columns of text are folded to this width, and no further."""

@@ -27,7 +27,11 @@ EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" fo
 def _common(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of every command")
     group.add_argument(
-        "--results", type=folder, default=default_results(), metavar="DIR", help=f"default: ${RESULTS}, else results"
+        "--results",
+        type=folder,
+        default=default_results(),
+        metavar="DIR",
+        help=f"the results folder; default: ${RESULTS}, else results",
     )
     group.add_argument("--json", action="store_true", help="print the result as JSON")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes")
@@ -161,7 +165,7 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
     if name != "run":
         return Interrupted("interrupted")
     error = Interrupted("interrupted; what was paid for is kept")
-    error.add_note(f"Go on with: {shlex.join(['nip-run', *arguments])}")
+    error.add_note(f"Resume with: {shlex.join(['nip-run', *arguments])}")
     return error
 
 
@@ -175,7 +179,7 @@ def _reported(error: Exception, parsed: argparse.Namespace) -> int:
         code, lines, objects = error.exit_code, error_lines(error), error_objects(error)
     else:
         code = ExitCode.FAILED
-        lines = [f"{type(error).__name__}: {error}", "This is a fault of nip-run; -v -v shows where."]
+        lines = [f"{type(error).__name__}: {error}", "This is a bug in nip-run; -v -v shows where."]
         objects = [error_object(*lines)]
     if parsed.json:
         print_json({"ok": False, "exit_code": code, "errors": objects})

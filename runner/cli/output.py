@@ -23,7 +23,7 @@ WIDE = 160
 """Columns of a table where there is no terminal to measure; more where ids need them."""
 
 LINE = 60
-"""There, a text of so many characters is not folded."""
+"""There, a text of at most this many characters is not folded."""
 
 NARROWEST = 20
 """No text is wrapped at less."""
@@ -73,7 +73,7 @@ def warn(text: str) -> None:
 
 
 def _styled(text: str, style: str, stream: TextIO) -> str:
-    """A text in a style, where the stream is a terminal with colours and nobody asked for none."""
+    """A text in a style, where the stream is a terminal with colours and `NO_COLOR` is not set."""
     shown = escape_controls(text)
     has_colours = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     return f"\x1b[{style}m{shown}\x1b[0m" if style and shown and has_colours else shown

@@ -1,4 +1,4 @@
-"""A run's progress on stderr: one line that is drawn anew on a terminal, now and then a line elsewhere."""
+"""A run's progress on stderr: one line that is redrawn on a terminal, now and then a line elsewhere."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0
 DRAW_SECONDS = 0.1
 TICK_SECONDS = 1.0
-"""The line is drawn anew so often though nothing has come in: time goes on, and a terminal is made narrower."""
+"""The line is redrawn this often though nothing has come in: time goes on, and a terminal is made narrower."""
 RATE_SECONDS = 60.0
-"""The rate is that of the last so many seconds."""
+"""The rate is over this many last seconds."""
 SHORTEST_ERROR = 20
 """Columns below which the start of an error says nothing."""
 
@@ -32,7 +32,7 @@ SHORTEST_ERROR = 20
 def watching(
     name: str, told: set[str], *, quiet: bool, point: tuple[int, int] = (1, 1)
 ) -> Iterator[Callable[[Progress], None] | None]:
-    """A function that shows progress, and adds the notes that it shows to `told`; None where nobody wants to see it.
+    """A function that shows progress, and adds the notes that it shows to `told`; None where none is wanted.
 
     `point` says which run of how many this is.
     """

@@ -94,7 +94,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="GROUP=NAME",
-        help="the model that you have trained for a group whose backend is `files`",
+        help="the model that you trained for a group with `backend: files`",
     )
     parser.add_argument(
         "--allow-key",
@@ -103,7 +103,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
         metavar="VAR=HOST",
         help="let a spec that came from elsewhere send this variable to this host; may be given again",
     )
-    parser.add_argument("--again", action="store_true", help="play a finished run anew, as a run of its own")
+    parser.add_argument("--again", action="store_true", help="play a finished run again, as a run of its own")
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
     )
@@ -130,7 +130,9 @@ def _schema(parser: argparse.ArgumentParser) -> None:
 
 def _runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--status", choices=("running", "done", "incomplete", "failed", "interrupted"), help="only these"
+        "--status",
+        choices=("running", "done", "incomplete", "failed", "interrupted"),
+        help="only runs with this status",
     )
 
 
@@ -151,7 +153,7 @@ def _show(parser: argparse.ArgumentParser) -> None:
 
 
 def _leaderboard(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="only this board")
+    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="only this benchmark")
     parser.add_argument("--rebuild", action="store_true", help="make the file again from the run folders")
 
 
@@ -174,12 +176,14 @@ def _sql(parser: argparse.ArgumentParser) -> None:
 
 def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=_RUN)
-    parser.add_argument("--format", required=True, choices=("openai", "trl", "verl"), help="whose file format")
+    parser.add_argument("--format", required=True, choices=("openai", "trl", "verl"), help="the consumer's file format")
     parser.add_argument(
-        "--method", choices=("sft", "dpo", "rl"), help="for which method; default: sft, and rl for verl, its only one"
+        "--method",
+        choices=("sft", "dpo", "rl"),
+        help="the training method; default: sft, and rl for verl, its only one",
     )
     parser.add_argument(
-        "--chat-format", choices=("openai", "alternating"), help="of the chats; default: that in which they were played"
+        "--chat-format", choices=("openai", "alternating"), help="of the chats; default: the format they were played in"
     )
     parser.add_argument("--out", type=folder, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT")
     parser.add_argument("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
@@ -213,11 +217,11 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS: Mapping[str, Command] = {
     "init": Command(
-        "write a first spec, with prompts and a tiny dataset, to change", _init, "runner.cli.init",
+        "write a first spec, prompts and a tiny dataset to start from", _init, "runner.cli.init",
         "init", "init mine", "init --protocol debate mine",
     ),
     "check": Command(
-        "find every error of a spec, and show what it would play and cost", _specs, "runner.cli.check",
+        "find every error of a spec, and show its schedule, calls and cost", _specs, "runner.cli.check",
         "check spec.yaml", "check specs/*.yaml rollouts.per_datapoint=3",
     ),
     "render": Command(
@@ -225,11 +229,11 @@ COMMANDS: Mapping[str, Command] = {
         "render spec.yaml verifier", "render spec.yaml prover --round 1 --datapoint ID",
     ),
     "run": Command(
-        "play a spec (the default: `nip-run SPEC` is short for it)", _run, "runner.cli.run",
+        "play a spec; `nip-run SPEC` is short for it", _run, "runner.cli.run",
         "spec.yaml", "spec.yaml dataset.limit=10 budget.usd=1", "spec.yaml --replay RUN",
     ),
     "runs": Command(
-        "list the runs there are", _runs, "runner.cli.runs", "runs", "runs --status interrupted", "runs --json"
+        "list all runs", _runs, "runner.cli.runs", "runs", "runs --status interrupted", "runs --json"
     ),
     "show": Command(
         "show a run and its rollouts, one transcript, or the chats that were sent", _show, "runner.cli.show",
@@ -240,16 +244,16 @@ COMMANDS: Mapping[str, Command] = {
         "explain-misses RUN", "explain-misses RUN --max 20",
     ),
     "leaderboard": Command(
-        "show the ranked rows, or make the leaderboard file again", _leaderboard, "runner.cli.leaderboard",
+        "rank the runs of each task, or make the leaderboard file again", _leaderboard, "runner.cli.leaderboard",
         "leaderboard", "leaderboard BENCHMARK --json", "leaderboard --rebuild",
     ),
     "sql": Command(
-        "ask the leaderboard and all runs' records in SQL", _sql, "runner.cli.sql",
+        "query the leaderboard and all runs' records in SQL", _sql, "runner.cli.sql",
         "sql", 'sql "SELECT run_id, accuracy, ci_low, ci_high FROM leaderboard"',
         'sql "PIVOT rollouts ON outcome USING count(*) GROUP BY run_id"', "sql --file question.sql -o answer.parquet",
     ),
     "export": Command(
-        "write fine-tune files from a run that is paid for", _export, "runner.cli.export",
+        "write fine-tune files from a finished run", _export, "runner.cli.export",
         "export RUN --format openai", "export RUN --format trl --method dpo --out DIR",
     ),
     "schema": Command(
@@ -257,7 +261,7 @@ COMMANDS: Mapping[str, Command] = {
         "schema > experiment.schema.json", "schema protocol",
     ),
     "completion": Command(
-        "print the script that completes commands in your shell", _completion, "runner.cli.completion",
+        "print the completion script for your shell", _completion, "runner.cli.completion",
         "completion bash >> ~/.bashrc", "completion zsh >> ~/.zshrc",
         "completion fish > ~/.config/fish/completions/nip-run.fish",
     ),

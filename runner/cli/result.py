@@ -18,7 +18,7 @@ _SHOWN = ("outcomes", "metrics", "iterations", "tests")
 
 
 def as_json(result: RunResult) -> dict[str, Any]:
-    """A run's result for machines; the counts of a training run are those of all its games."""
+    """A run's result as JSON; the counts of a training run are those of all its games."""
     counted = result.metrics.get("games") or result.manifest.to_json()
     return {
         "run_id": result.folder.run_id,
@@ -59,7 +59,7 @@ def show_result(
     for trouble in troubles:
         _show_trouble(trouble, f"{show} {trouble.show}{where}")
     if result.was_finished:
-        note(f"{path} was played already; --again plays it anew")
+        note(f"{path} was played already; --again plays it again")
     said = {*told, *map(str, troubles_of(result.folder))}
     for line in result.notes:
         part, _, of_part = line.partition(": ")

@@ -98,7 +98,7 @@ class _Runs:
                     result = self._run(point, number)
                 except Waiting as error:
                     if len(self.points) == 1:
-                        error.add_note(f"Go on with: {_same_command(self.args, error.groups)}")
+                        error.add_note(f"Resume with: {_same_command(self.args, error.groups)}")
                         raise
                     waiting_points.append(_WaitingPoint(point, self._name(point), error))
                     continue
@@ -196,12 +196,12 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
         why = comma_join(f" ({t.message})" for t in troubles_of(result.folder) if t.kind == "transport_failed")
-        note(f"run {result.folder.run_id} failed: no game got its answers{why}. Go on with: {_same_command(args)}")
+        note(f"run {result.folder.run_id} failed: no game got its answers{why}. Resume with: {_same_command(args)}")
     incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
     for result in incomplete:
         note(f"run {result.folder.run_id} is incomplete: {result.lost}. {_after_loss(result, args)}")
     for point in waiting_points:
-        note(f"run {point.run_id} waits: {point.waiting}\nGo on with: {_point_command(args, point)}")
+        note(f"run {point.run_id} waits: {point.waiting}\nResume with: {_point_command(args, point)}")
     return ExitCode.FAILED if failed or incomplete or waiting_points else ExitCode.DONE
 
 
@@ -209,18 +209,18 @@ def _after_loss(result: RunResult, args: argparse.Namespace) -> str:
     """What to do about rollouts that were lost in transport: a replay has them from its source."""
     source = result.manifest.replay_of
     if source is None or source.until_round is not None:
-        return f"Go on with: {_same_command(args)}"
-    return f"It replays {source.run_id}, which has no answers for them: go on with that run, then replay it again"
+        return f"Resume with: {_same_command(args)}"
+    return f"It replays {source.run_id}, which has no answers for them: resume that run, then replay it again"
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
     if isinstance(error, FolderGoneError) and error.now is not None:
-        error.add_note(f"Go on with{_going_on_there(error.now, args)}")
+        error.add_note(f"Resume with{_going_on_there(error.now, args)}")
     elif isinstance(error, ProviderRefusal) and error.changes:
-        error.add_note(f"After that change, go on with: {_changed_command(args, error.changes)}")
+        error.add_note(f"After that change, resume with: {_changed_command(args, error.changes)}")
     elif not isinstance(error, (RunDirectoryError, LeaderboardError)):
         more = " a larger budget (budget.usd=..., .tokens or .completions)"
-        error.add_note(f"Go on with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
+        error.add_note(f"Resume with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
 
 
 def _going_on_there(moved: Path, args: argparse.Namespace) -> str:

@@ -61,7 +61,7 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
         if not is_bound_to_run(folder.journal):
             say(f"{'journal':<15} {NOT_BOUND}")
         if metrics is None:
-            note("no results yet; run the same command again to go on")
+            note("no results yet; run the same command again to resume")
         else:
             _print_metrics(metrics)
         say()
@@ -240,9 +240,9 @@ def _rollout(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> _Fo
     finally:
         reconstructor.close()
     if finished:
-        raise _NoRollout(f"run {folder.run_id} has rollouts {name!r}, and none of them as the other options want it")
+        raise _NoRollout(f"run {folder.run_id} has rollouts {name!r}, and none that the other options select")
     if jobs and plan.shape is None:
-        raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to go on")
+        raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to resume")
     first = next(plan.jobs())
     raise _NoRollout(
         f"run {folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} ({first.datapoint.id})"

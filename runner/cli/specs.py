@@ -63,7 +63,7 @@ def _refuse_blanks(words: Sequence[str]) -> None:
         else:
             continue
         written = shlex.quote(f"{key}={value or 'VALUE'}")
-        raise UsageError(f"blanks around the = of an override; write {written}, in quotes where the value has blanks")
+        raise UsageError(f"spaces around the = of an override; write {written}, in quotes if the value has spaces")
 
 
 def load_points(words: Sequence[str], *, quiet: bool) -> list[Point]:

@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _question(args: argparse.Namespace) -> str | None:
-    """The question, from wherever it is said; None where none is.
+    """The question, from the argument, the file or standard input; None without one.
 
     Raises:
         UsageError: it is said twice, or cannot be read.

@@ -88,7 +88,7 @@ class Told:
         return [one for one in self.failures if (one.sample.round, one.sample.agent) == (number, agent)]
 
     def hearers(self, channel: str, agent: str) -> list[str]:
-        """Who else sees a channel."""
+        """The other members of a channel."""
         names = self.protocol.agent_names
         return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
 
@@ -140,7 +140,7 @@ def print_transcript(told: Told, only: int | None = None) -> None:
 
 
 class _Printer:
-    """Prints one rollout in a width."""
+    """Prints one rollout at a width."""
 
     def __init__(self, told: Told, width: int | None) -> None:
         self.told = told
@@ -191,7 +191,7 @@ class _Printer:
         if played is not None and agent in played.raw:
             self._delivered(number, played, agent, usable)
         elif usable is not None:
-            self._head(number, agent, "this round was cut off: delivered to nobody", colour)
+            self._head(number, agent, "this round was cut off: delivered to no one", colour)
             self._lines(usable.text or "", "  ", colour)
 
     def _failed(self, failure: FailureRecord, number: int, agent: str) -> None:
@@ -211,7 +211,7 @@ class _Printer:
         starts = [raw.find(message.text) for message in sent if message.text]
         unheard = raw[: min(starts)].strip() if len(sent) > 1 and starts and min(starts) > 0 else ""
         if unheard:
-            self._head(number, agent, "before its first header: delivered to nobody", colour)
+            self._head(number, agent, "before its first header: delivered to no one", colour)
             self._lines(unheard, "  | ", f"2;{colour}")
         for message in sent:
             hearers = comma_join(self.told.hearers(message.channel, agent)) or "nobody"
@@ -219,7 +219,7 @@ class _Printer:
             self._lines(message.text or EMPTY, "  ", colour)
 
     def _counted(self, number: int, played: Round | None) -> None:
-        """A decision that nobody has said: the protocol's own."""
+        """A decision that no agent has made: the protocol's own."""
         if played is None or played.decision == Decision.NONE:
             return
         verifier = self.told.protocol.verifier_name

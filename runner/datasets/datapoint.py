@@ -14,7 +14,7 @@ from runner.hashing import hash_parity, tagged_hash
 class Datapoint:
     """One item: its id, its label, the columns that templates may show, and the group that it belongs to.
 
-    The group is its own id where nothing is said. No game depends on it, so it is not in the content hash.
+    The group is its own id without `dataset.group_by`. No game depends on it, so it is not in the content hash.
     """
 
     id: str

@@ -123,9 +123,9 @@ def _text(element: Any, key: str | None) -> str:
             raise _Wrong(f"has an element without {key!r} (dataset.explode.element){did_you_mean(key, element)}")
         element = element[key]
     elif key is not None:
-        raise _Wrong(f"has an element that is no mapping with {key!r} (dataset.explode.element)")
+        raise _Wrong(f"has an element that is not a mapping with {key!r} (dataset.explode.element)")
     if not isinstance(element, str):
-        raise _Wrong(f"has an element that is no text but {type(element).__name__}")
+        raise _Wrong(f"has an element that is not a text but {type(element).__name__}")
     return element
 
 

@@ -1,4 +1,4 @@
-"""What stands in a label column into 0 and 1."""
+"""The values of a label column into 0 and 1."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class TooLarge(Exception):
 
     def __init__(self, found: str, name: str, limit: float) -> None:
         self.key = f"dataset.limits.{name}"
-        super().__init__(f"{found}, more than {self.key} ({limit:,}); set it higher to have it read all the same")
+        super().__init__(f"{found}, more than {self.key} ({limit:,}); raise it to read the file all the same")
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Meter:
             raise TooLarge(f"the file holds {size:,} bytes", "bytes", self.limits.bytes)
 
     def check_shape(self, rows: int, columns: int) -> None:
-        """A table of so many rows and columns, were it empty."""
+        """Check a table's size by its rows and columns, as if it were empty."""
         if rows > self.limits.rows:
             raise TooLarge(f"the file has {rows:,} rows or more", "rows", self.limits.rows)
         if columns > self.limits.columns:
             raise TooLarge(f"the file has {columns:,} columns or more", "columns", self.limits.columns)
         if rows * columns * CELL_BYTES > self.limits.bytes:
-            found = f"{rows:,} rows of {columns:,} columns take {rows * columns * CELL_BYTES:,} bytes, be they empty"
+            found = f"{rows:,} rows of {columns:,} columns take {rows * columns * CELL_BYTES:,} bytes even if empty"
             raise TooLarge(found, "bytes", self.limits.bytes)

@@ -127,7 +127,7 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSe
             where("dataset.columns"),
             "dataset",
             f"the file has no column {name!r}{did_you_mean(name, there) or '; it has ' + comma_join(there)}; "
-            f"map it with dataset.columns.{name}=..." + (", or say dataset.ids=rows" if name == "id" else ""),
+            f"map it with dataset.columns.{name}=..." + (", or set dataset.ids=rows" if name == "id" else ""),
         )
         for name in ("id", "label")
         if name in needed and name not in table.columns
@@ -270,7 +270,7 @@ def _row_problems(
     ids = Counter(str(row["id"]) for row in rows if row["id"] is not None and row["id"] != "")
     doubled = [name for name, count in ids.items() if count > 1]
     if doubled:
-        yield Problem(place, "dataset", f"ids that stand twice: {_some(doubled)}; give each row an id of its own")
+        yield Problem(place, "dataset", f"duplicate ids: {_some(doubled)}; give each row an id of its own")
     for message in labels:
         yield Problem(place, "dataset.labels", message)
     for name in columns:

@@ -220,7 +220,7 @@ def canonical_problem(name: str, value: Any) -> str | None:
     try:
         orjson.dumps(value)
     except (TypeError, ValueError) as error:
-        return f"column {name!r} holds a value that is no text, number, list or mapping ({error})"
+        return f"column {name!r} holds a value that is not a text, number, list or mapping ({error})"
     return None
 
 

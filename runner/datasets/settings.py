@@ -11,13 +11,13 @@ from runner.documents.fields import option
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetLimits:
-    """What a dataset may come to. A file of some kilobytes can hold gigabytes, and a filter need any time."""
+    """Bounds on a dataset: a file of some kilobytes can unpack to gigabytes, and a filter can run for hours."""
 
     bytes: int = option("Bytes of the file, unpacked.", default=256 << 20, minimum=1)
     rows: int = option("Rows of the file.", default=1_000_000, minimum=1)
     columns: int = option("Columns of the file.", default=1_000, minimum=1)
     seconds: float = option(
-        "For the filter, and for measuring a Parquet file.", default=60.0, exclusiveMinimum=0, maximum=86_400
+        "Seconds for the filter, and for measuring a Parquet file.", default=60.0, exclusiveMinimum=0, maximum=86_400
     )
     memory: int = option(
         "Bytes of memory for the filter, and for measuring a Parquet file: they run in a process of their own.",
@@ -44,24 +44,24 @@ def limits_of_saved(limits: DatasetLimits) -> DatasetLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Explode:
-    """Rows with lists: every element becomes a datapoint, with the row's other columns.
+    """List columns: every element becomes a datapoint, with the row's other columns.
 
     Its id is `<row's id>-<list column>-<number>`, its group the row, unless `group_by` names another column.
     """
 
     columns: Mapping[str, Literal[0, 1]] = option(
-        "The list columns, each with the label of what is in it: lists, or texts that are JSON lists.",
+        "The list columns, each with the label of its elements. A value is a list, or a text that is a JSON list.",
         example={"solutions": 1, "buggy_solutions": 0},
         minProperties=1,
     )
-    into: str = option("The column that an element becomes.", default="solution")
+    into: str = option("The new column that holds an element.", default="solution")
     element: str | None = option(
-        "Where the elements are mappings: the key that has the text.", default=None, example="solution"
+        "If the elements are mappings: the key whose value is the text.", default=None, example="solution"
     )
-    number: str = option("The column for the number of an element in its list, from 1.", default="number")
-    row: str = option("The column for the row's id.", default="row")
+    number: str = option("The new column for an element's number in its list, from 1.", default="number")
+    row: str = option("The new column for the row's id.", default="row")
     limit: int | None = option(
-        "At most this many elements of each list, the first of it.", default=None, example=1, minimum=1
+        "At most this many elements of each list, the first ones.", default=None, example=1, minimum=1
     )
 
 
@@ -80,16 +80,16 @@ class DatasetSettings:
         example={"id": "task_id", "label": "is_correct"},
     )
     labels: Mapping[str, Literal[0, 1]] = option(
-        "The label that a word stands for. 0/1, true/false and yes/no, in any case, need no entry.",
+        "The label, 0 or 1, of each word in the label column. 0/1, true/false and yes/no, in any case, need no entry.",
         factory=dict,
         example={"correct": 1, "buggy": 0},
     )
     ids: Literal["column", "rows"] = option(
-        "`rows`: ids are made of the rows' numbers in the file, `row-1` and so on; the order of the file must stay.",
+        "`rows`: ids are row numbers, `row-1` and so on; keep the order of the file, then.",
         default="column",
     )
     explode: Explode | None = option(
-        "Rows with lists into a datapoint for each element.",
+        "Make a datapoint of each element of list columns.",
         default=None,
         example={"columns": {"solutions": 1, "buggy_solutions": 0}},
     )
@@ -97,23 +97,24 @@ class DatasetSettings:
         "Only rows whose `split` column has this value; on the Hub, the dataset's split.", default=None, example="test"
     )
     filter: str | None = option(
-        "A SQL condition on the columns, with the file's values; after `explode`.",
+        "A SQL condition on the columns, with the file's values; applied after `explode`.",
         default=None,
         example="difficulty = 'hard'",
     )
     group_by: str | None = option(
-        "The column that says which datapoints belong together, such as the versions of one program: a group is one "
-        "cluster in every error, and is not torn by shuffle, limit or validation share. Unset: each by itself.",
+        "The column that says which datapoints belong together, such as the versions of one program. A group is "
+        "one cluster in every error; shuffle, limit and validation share keep it whole. Unset: each datapoint by "
+        "itself.",
         default=None,
         example="problem",
     )
     balance: Literal["none", "label"] = option(
-        "`label`: as many datapoints of one label as of the other, the first of each; those of a group first.",
+        "`label`: as many datapoints of one label as of the other, the first of each, paired within groups first.",
         default="none",
     )
     shuffle: bool = option("Order the datapoints by the spec's seed; otherwise as the file has them.", default=False)
     limit: int | None = option(
-        "At most this many datapoints, after all the rest; whole groups.", default=None, example=40, minimum=1
+        "At most this many datapoints, in whole groups; applied last.", default=None, example=40, minimum=1
     )
     revision: str | None = option("For the Hub: the commit to read.", default=None, example="4f2c1d0")
-    limits: DatasetLimits = option("What it may come to.", factory=DatasetLimits)
+    limits: DatasetLimits = option("Bounds on the file, and on the filter.", factory=DatasetLimits)

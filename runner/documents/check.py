@@ -76,7 +76,7 @@ def _unwritable(value: Any, at: tuple[str | int, ...], layered: Layered) -> Iter
     """Values that JSON does not have (infinity, NaN, half a character), and numbers that no column holds."""
     message = None
     if isinstance(value, float) and not math.isfinite(value):
-        message = f"{value} is no finite number"
+        message = f"{value} is not a finite number"
     elif isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
         message = _TOO_MANY_BITS
     elif isinstance(value, str):

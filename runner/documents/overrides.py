@@ -63,7 +63,7 @@ def _apply(override: Override, place: Place, layered: Layered, names: Mapping[st
     parent = _parent(layered.data, at, make=sign != "~")
     if sign == "~":
         if at[-1] not in parent:
-            raise _Refused(name, f"there is no such key to delete{did_you_mean(at[-1], parent)}")
+            raise _Refused(name, f"no such key to delete{did_you_mean(at[-1], parent)}")
         del parent[at[-1]]
         return
     if sign == "+" and at[-1] in parent:
@@ -113,7 +113,7 @@ def _parent(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[st
     parent: Any = data
     for depth, part in enumerate((*at[:-1], None)):
         if not isinstance(parent, dict):
-            raise _Refused(".".join(at[:depth]), f"{parent!r} is no mapping; {'.'.join(at)!r} cannot be set in it")
+            raise _Refused(".".join(at[:depth]), f"{parent!r} is not a mapping; {'.'.join(at)!r} cannot be set in it")
         if part is not None:
             parent = parent.setdefault(part, {}) if make else parent.get(part, {})
     return cast("dict[str, Any]", parent)

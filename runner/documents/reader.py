@@ -238,7 +238,7 @@ def interpolation_problem(text: str) -> str | None:
     try:
         tree = parse_interpolation(text)
     except OmegaConfBaseException as error:
-        return f"{text!r} is no valid interpolation: {str(error).splitlines()[0]}; write \\${{ for the text itself"
+        return f"{text!r} is not a valid interpolation: {str(error).splitlines()[0]}; write \\${{ for the text itself"
     if "InterpolationResolverContext" in _node_kinds(tree):
         return f"{text!r}: only ${{key}} is allowed, no function such as ${{oc.env:...}}; write the value out"
     if _NESTED.search(text):

@@ -89,12 +89,12 @@ def _tab(where: _Where) -> Explained | None:
     indentation = where.text[: _indent(where.text)]
     if "\t" not in indentation or where.column > len(indentation):
         return None
-    message = "a tab in the indentation; indent with blanks, two for each level"
+    message = "a tab in the indentation; indent with spaces, two for each level"
     return Explained(message, where.line + 1, indentation.index("\t") + 1)
 
 
 def _scalar(where: _Where, start: _Where) -> Explained | None:
-    """What is wrong within one value."""
+    """A mistake within one value."""
     if "end of stream" in where.said and "quoted" in start.said:
         return start.told(f"the quote that opens here is not closed; add {start.character} where the text ends")
     if "escape character" in where.said:
@@ -139,7 +139,7 @@ def _colon(where: _Where, start: _Where) -> Explained | None:
 
 def _no_colon(where: _Where) -> Explained:
     _, colon, _ = where.text.partition(":")
-    step = "put a blank after the colon: KEY: VALUE" if colon else "write KEY: VALUE"
+    step = "put a space after the colon: KEY: VALUE" if colon else "write KEY: VALUE"
     return where.told(f"no ': ' after the key; {step}")
 
 
@@ -201,7 +201,7 @@ def _indentation(where: _Where) -> Explained | None:
         if above is None
         else (f"; lines of one mapping or list have the same indentation, line {above.line + 1} has {above.column}")
     )
-    return where.told(f"the indentation ({where.column}) is that of no line above it{line}")
+    return where.told(f"the indentation ({where.column}) matches no line above it{line}")
 
 
 def _above(where: _Where) -> _Where | None:

@@ -150,7 +150,7 @@ VERL_UNNAMED_COLUMNS = {**VERL_COLUMNS, "prompt": "STRUCT(role VARCHAR, content 
 def _verl_rl_problem(example: RlTurn) -> str | None:
     """The response is what was said once, for comparison: the trainer samples its own, so any may stand there."""
     if not math.isfinite(example.reward):
-        return "the reward is no number"
+        return "the reward is not a number"
     if example.ground_truth not in (0, 1):
         return "no ground truth"
     if not is_utf8(example.response):

@@ -80,7 +80,7 @@ def written(text: object, finish_reason: object) -> str | None:
 
 
 def refusal_in(message: Mapping[str, Any]) -> str | None:
-    """What a message says for a refusal, be it where a proxy puts it."""
+    """What a message says for a refusal, also where a proxy puts it."""
     more = message.get("provider_specific_fields")
     for refusal in (message.get("refusal"), more.get("refusal") if isinstance(more, dict) else None):
         if isinstance(refusal, str) and refusal:

@@ -62,7 +62,7 @@ class JournalIndex:
 
 
 def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, JournalIndex]:
-    """The index of a journal that nobody appends to, and what it reads by; the caller closes that.
+    """The index of a journal that no process appends to, and its reader; the caller closes that.
 
     Raises:
         JournalError: the file is damaged before its last line, or is not of the run with the identity `run`.

@@ -10,9 +10,9 @@ from runner.documents.fields import option
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidResponsePolicy:
-    """What to do about an answer that cannot be parsed or lacks a channel."""
+    """What to do about an answer that cannot be parsed, or lacks a channel."""
 
-    attempts: int = option("How many answers are asked for in all.", default=3, minimum=1)
+    attempts: int = option("How many answers to ask for, the first included.", default=3, minimum=1)
     then: Literal["empty_message", "abort_rollout", "fail_run"] = option(
         "After the last: go on with an empty message (the original's way), end the rollout with the outcome "
         "`invalid_response`, or stop the run.",
@@ -25,7 +25,7 @@ class RefusedPolicy:
     """What to do about a refusal or a content filter."""
 
     attempts: int = option(
-        "How many answers are asked for in all; 1: a refusal is the rollout's outcome.", default=1, minimum=1
+        "How many answers to ask for, the first included; 1: a refusal is the rollout's outcome.", default=1, minimum=1
     )
 
 
@@ -33,17 +33,15 @@ class RefusedPolicy:
 class TransientPolicy:
     """What to do about rate limits, time-outs, lost connections and 5xx."""
 
-    attempts: int = option("How many calls in all.", default=8, minimum=1)
-    total_seconds: float = option("No new attempt after this long.", default=900.0, exclusiveMinimum=0)
+    attempts: int = option("How many calls to make, the first included.", default=8, minimum=1)
+    total_seconds: float = option("No new attempt after this many seconds.", default=900.0, exclusiveMinimum=0)
     first_wait: float = option(
-        "Seconds before the second attempt, where the server says nothing.", default=0.5, minimum=0
+        "Seconds before the second attempt, unless the server says when.", default=0.5, minimum=0
     )
-    factor: float = option("Each wait is this much longer than the one before.", default=2.0, minimum=1)
-    max_wait: float = option(
-        "No own wait is longer, in seconds; what the server asks for may be.", default=30.0, minimum=0
-    )
+    factor: float = option("Exponential backoff: each wait is this many times the one before.", default=2.0, minimum=1)
+    max_wait: float = option("The longest wait in seconds; a server may ask for a longer one.", default=30.0, minimum=0)
     jitter: float = option(
-        "Up to this share of a wait is taken off at random, so that calls do not come in step.",
+        "Up to this share of each wait is taken off at random, so that calls spread out.",
         default=0.5,
         minimum=0,
         maximum=1,
@@ -52,16 +50,16 @@ class TransientPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class BreakerPolicy:
-    """When a server counts as down: it is asked one call at a time, and then the run stops, to be gone on with."""
+    """Circuit breaker: a server that seems down is asked one call at a time; if it stays down, the run stops."""
 
     failures: int = option(
-        "So many calls to one server that fail in a row, whichever games they are of, open its breaker: it is asked "
-        "one call at a time.",
+        "This many failed calls in a row to one server, over all games, open its breaker: then it is asked one "
+        "call at a time.",
         default=16,
         minimum=1,
     )
     probes: int = option(
-        "So many calls one at a time that fail in a row stop the run, with the waits of `transient` before each.",
+        "This many failures in a row while the breaker is open, each after a wait of `transient`, stop the run.",
         default=7,
         minimum=1,
     )
@@ -72,7 +70,7 @@ class Retry:
     """One retry layer, by class of failure. A fatal failure (key, billing, unknown model) always stops the run."""
 
     invalid_response: InvalidResponsePolicy = option(
-        "Answers that do not follow the wire format.", factory=InvalidResponsePolicy
+        "Answers that cannot be parsed, or lack a channel.", factory=InvalidResponsePolicy
     )
     refused: RefusedPolicy = option("Refusals.", factory=RefusedPolicy)
     transient: TransientPolicy = option("Failures of transport.", factory=TransientPolicy)

@@ -39,13 +39,13 @@ class FineTuneStep:
     run_id: str = option("The training run.", example="nip-ei-0123456789")
     iteration: int = option("Its iteration, from 0.", example=0, minimum=0)
     method: Literal["sft", "dpo"] = option("Supervised, or by preferences.", example="sft")
-    dataset_sha256: str = option("The SHA-256 of the dataset file.", example="e3b0c442")
-    job: str | None = option("The trainer's own name of the job.", default=None, example="ftjob-abc")
+    dataset_sha256: str = option("SHA-256 of the dataset file.", example="e3b0c442")
+    job: str | None = option("The job's id at the trainer.", default=None, example="ftjob-abc")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """A model group. Of the sampling parameters only those that are set are sent."""
+    """A model group. Only the sampling parameters that are set are sent."""
 
     provider: ProviderName = option(
         "`openai`: any server that speaks its wire format. `dummy`: no network, well-formed answers from the "
@@ -95,9 +95,9 @@ class ModelSettings:
         example="alternating",
     )
     system_role: SystemRole = option(
-        "The role of instructions; OpenAI's reasoning models want `developer`. `user`: they are a part of an "
-        "`alternating` chat's first turn, and so where nobody says a role, since some chat templates refuse a system "
-        "message or drop it.",
+        "The role of instructions; OpenAI's reasoning models want `developer`. `user`: they begin the first turn "
+        "of an `alternating` chat, which is what such a chat does unless a role is given, since some chat "
+        "templates refuse or drop a system message.",
         default="system",
     )
     send_name: bool = option("Send each message's `name`; some servers refuse it.", default=True)
@@ -125,14 +125,14 @@ class ModelSettings:
         example=True,
     )
     top_logprobs: int | None = option(
-        "With `logprobs`: so many of the likeliest tokens at each place.",
+        "With `logprobs`: how many of the likeliest tokens at each position.",
         default=None,
         example=5,
         minimum=0,
         maximum=20,
     )
     extra_body: Mapping[str, Any] | None = option(
-        "Anything else for the request's body; what has a key of its own is refused here.",
+        "Other fields of the request's body; those with a key of their own are refused here.",
         default=None,
         example={"chat_template_kwargs": {"enable_thinking": False}},
     )
@@ -146,20 +146,20 @@ class ModelSettings:
         minimum=1,
     )
     share_prompts: bool | None = option(
-        "Ask once for the answers of all samples of the same request (`n`), so that the prompt is paid once. "
-        "A server that refuses `n` is asked one by one. null: for the answers to one step of a tree alone.",
+        "Ask for all samples of one request in one call (`n`), so that the prompt is paid once. A server that "
+        "refuses `n` is asked one by one. null: only for the answers to one step of a tree.",
         default=None,
         example=True,
     )
     batch: bool = option("Ask through the provider's Batch API: half the price, up to 24 hours a step.", default=False)
     batch_wait: float = option(
-        "For `batch`: send what has gathered after this many seconds without another call.", default=5.0, minimum=0
+        "For `batch`: send what has gathered after this many seconds without a new call.", default=5.0, minimum=0
     )
-    batch_poll: float = option("For `batch`: seconds between two looks at a batch.", default=30.0, exclusiveMinimum=0)
-    timeout: float = option("Seconds until a call without an answer is given up.", default=600.0, exclusiveMinimum=0)
+    batch_poll: float = option("For `batch`: seconds between polls.", default=30.0, exclusiveMinimum=0)
+    timeout: float = option("Time-out of a call, in seconds.", default=600.0, exclusiveMinimum=0)
     run: str | None = option("For `replay`: the run's folder.", default=None, example="../results/runs/my-run")
     price: Price | None = option(
-        "What it costs, by batch if it is asked by batch; null: as in the price list that comes with nip-run.",
+        "The model's price, that of batches with `batch: true`; null: from the price list that comes with nip-run.",
         default=None,
         example={"input": 0.15, "output": 0.6},
     )

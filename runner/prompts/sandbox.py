@@ -193,7 +193,7 @@ def _refusals(tree: nodes.Template) -> Iterator[tuple[int, str]]:
 
 
 def _refusal(node: nodes.Node, loops: int) -> str | None:
-    """Why a node must not stand in a template, inside so many loops."""
+    """Why a node must not stand in a template, inside this many loops."""
     if not isinstance(node, _NODES):
         return f"{type(node).__name__} is not allowed in a template"
     match node:

@@ -147,7 +147,7 @@ def _speaker_problems(
         if channel not in file.channels:
             yield problem(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
         elif speaker not in file.channels[channel].members:
-            yield problem(f"{speaker} speaks in {channel!r}, where it is no member")
+            yield problem(f"{speaker} speaks in {channel!r}, of which it is not a member")
         if len(channels) > 1 and not file.agents[speaker].headers.get(channel):
             message = f"{speaker} speaks in {len(channels)} channels at once and has no header for {channel!r}"
             yield _at(layered, "agents", speaker, "headers")(message)

@@ -23,7 +23,7 @@ class DecisionFormat:
     reject: str = option("The text that rejects.", default="Decision: reject", minLength=1)
     lenient: bool = option(
         "Forgive spacing and Markdown around the words (`**Decision:** Accept`), and call an answer with both "
-        "verdicts invalid. Otherwise the texts must stand to the letter, and an answer with both is an accept.",
+        "verdicts invalid. Otherwise the texts must match exactly, and an answer with both accepts.",
         default=False,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runner.protocols.protocol import Protocol
 
 MAX_TRIED = 16
-"""So many numbers of rounds are tried in either direction."""
+"""How many numbers of rounds are tried in either direction."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class AgentSpec:
     )
     stance: Literal["accept", "reject"] = option("The verdict a prover argues for, and is paid for.", default="accept")
     anonymous: bool = option(
-        "Its messages carry no `name`, so that nobody knows which prover wrote them.", default=False
+        "Its messages carry no `name`, so that no agent knows which prover wrote them.", default=False
     )
     last_round_message: bool = option(
         "In the last round it gets one more system message, from `<agent>.last_round.jinja`.", default=False
@@ -50,7 +50,7 @@ class Channel:
     """A channel: where messages go."""
 
     members: tuple[str, ...] = option(
-        "The agents that see it. Nobody else ever does.", example=["prover", "verifier"], minItems=1
+        "The agents that see it; no other agent ever does.", example=["prover", "verifier"], minItems=1
     )
 
 
@@ -59,7 +59,7 @@ class Step:
     """One step of the cycle, played in one round: all its speakers speak at the same time."""
 
     speak: Mapping[str, tuple[str, ...]] = option(
-        "Each speaker and the channels it speaks in. Empty: a round in which nobody speaks.",
+        "Each speaker and the channels it speaks in. Empty: a silent round.",
         example={"verifier": ["main"]},
     )
     draw: Literal["all", "one"] = option(
@@ -80,13 +80,13 @@ class Parameters:
     )
     verifier_first: bool = option(
         "Start the cycle at its first step in which the verifier speaks; false: at the first in which it does not. "
-        "Left out of a protocol's file: the cycle starts as it is written, and a spec cannot turn it.",
+        "If a protocol file does not set it, the cycle starts as written, and a spec cannot turn it.",
         default=True,
     )
-    sequential: bool = option("Steps of several speakers are split into one round for each.", default=False)
+    sequential: bool = option("Split a step of several speakers into one round for each.", default=False)
     prover0_first: bool = option("With `sequential`, speakers go in the file's order; false: in reverse.", default=True)
     randomize_channel_order: bool = option(
-        "Channels in a set of `channel_order` are shuffled by the rollout's seed.", default=False
+        "Shuffle the channels in a set of `channel_order` by the rollout's seed.", default=False
     )
     randomize_prover_stance: bool = option(
         "The provers' stance is the datapoint's own: the parity of the SHA-256 of its solution.", default=False

@@ -56,7 +56,7 @@ CASE
         THEN 'incomplete: ' || r.transport_failed || ' of ' || r.rollouts || ' rollouts lost in transport'
     WHEN r.replay_of IS NOT NULL THEN 'replay of ' || r.replay_of
         || coalesce(' until round ' || r.replay_until_round, '')
-    WHEN r.responses_per_step IS NOT NULL THEN 'tree: the samples of a tree are no independent games'
+    WHEN r.responses_per_step IS NOT NULL THEN 'tree: its samples are not independent games'
     WHEN r.task IS NULL THEN 'unknown task: its saved inputs cannot be read'
     WHEN m.value IS NULL THEN 'no rollout has a verdict to count'
 END

@@ -102,7 +102,7 @@ class RunFolder:
             refuse_newer(self.manifest_path, data.get(KEY, 0), RUN_FOLDER)
             manifest = Manifest.from_json(data)
         except (TypeError, ValueError, AttributeError) as error:
-            raise RunError(f"{self.manifest_path} is no manifest of ours") from error
+            raise RunError(f"{self.manifest_path} is not a manifest of nip-run") from error
         if manifest.status == Status.RUNNING and not is_locked(self.lock):
             return replace(manifest, status=Status.INTERRUPTED)
         return manifest

@@ -120,7 +120,7 @@ class Manifest:
     """What became of each model group's training."""
 
     recorded: tuple[str, ...] = ()
-    """The facts that are written, be they null, in their order."""
+    """The facts that are written, null ones too, in their order."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """What a later version has written."""
 
@@ -159,7 +159,7 @@ class Manifest:
         return self.kind == "training" and self.parent_run_id is None
 
     def recording(self, *names: str) -> Self:
-        """With these facts written too, be they null."""
+        """With these facts written too, even if null."""
         return replace(self, recorded=(*self.recorded, *names))
 
     def ended(self, status: Status, **counts: Unpack[Counts]) -> Self:

@@ -50,7 +50,7 @@ class Answer:
             yield rows
 
     def rows(self, most: int) -> list[tuple[Any, ...]]:
-        """The next rows, at most so many; see `batches`."""
+        """The next rows, at most this many; see `batches`."""
         try:
             return attended(self._found, lambda: self._found.fetchmany(most))
         except duckdb.Error as error:

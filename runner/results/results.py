@@ -114,7 +114,7 @@ class Results:
         return [folder for _, _, folder in sorted(found, key=lambda row: row[:2])]
 
     def name_for(self, run_id: str, *, again: bool = False, replay: bool = False, given: Collection[str] = ()) -> str:
-        """The id of the run that a plan with this id makes: its own, or the next free one where it is to be run anew.
+        """The id of the run that a plan with this id makes: its own, or the next free one with `--again`.
 
         An unfinished run of the same kind is gone on with, unless its name is one of those `given` already.
         """

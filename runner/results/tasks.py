@@ -37,7 +37,7 @@ class PlayedDatapoint:
 
     @property
     def digest(self) -> str:
-        """What the task has of it."""
+        """Its hash in the task's."""
         return tagged_hash("played", [self.id, self.group, self.label, self.content_sha256])
 
 

@@ -92,7 +92,7 @@ _FACTS = [field.name for field in fields(Rollout) if field.name != "job"]
 
 
 class _Aside:
-    """Rollouts on disk. The file is made when it is needed, and begun anew whenever it has become empty."""
+    """Rollouts on disk. The file is made when it is needed, and begun again whenever it has become empty."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -52,7 +52,7 @@ class Call:
 
     @property
     def is_answer(self) -> bool:
-        """Whether an answer came, be it one that cannot be used."""
+        """Whether an answer came, even one that cannot be used."""
         return self.latency_ms is not None
 
 

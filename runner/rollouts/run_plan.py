@@ -55,7 +55,7 @@ def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
         for key in free:
             yield Problem(
                 Place(path), f"sweep.{key}",
-                "this key is no part of what a run is, so that its values are all one run; sweep over others, and "
+                "this key does not make another run, so that its values are all one run; sweep over others, and "
                 "play each value by itself with a --run-id of its own",
             )  # fmt: skip
         if not free:

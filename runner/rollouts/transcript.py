@@ -84,7 +84,7 @@ class Transcript:
         yield f"rollout {self.rollout_id} of run {self.run_id}: datapoint {self.datapoint_id}, repeat {self.repeat}"
         heard = [(m.round, f"{m.agent} in {m.channel}", m.text) for m in self.messages]
         spoke = {(m.round, m.agent) for m in self.messages}
-        alone = [(a.round, f"{a.agent}, to nobody", a.text) for a in self.answers if (a.round, a.agent) not in spoke]
+        alone = [(a.round, f"{a.agent}, to no one", a.text) for a in self.answers if (a.round, a.agent) not in spoke]
         for round_, who, text in sorted([*heard, *alone], key=lambda said: said[0]):
             yield f"\n[round {round_}] {who}:"
             yield "\n".join("  " + line for line in text.split("\n"))

@@ -29,7 +29,7 @@ from runner.text import comma_join
 P = TypeVar("P", bound=RunPlan)
 
 MAX_TRIED = 16
-"""In so many ways to ask the groups is a run looked for; the first is that of 0.1.0."""
+"""How many ways to ask the groups are tried to find a run; the first is that of 0.1.0."""
 
 
 def as_begun(
@@ -37,7 +37,7 @@ def as_begun(
 ) -> tuple[P, str | None]:
     """A plan as its run, or the run that it replays, began; and a note where the spec alone would mean another.
 
-    A format that the spec says stays, and so does what is begun anew. `others` are the ids of other plans' runs.
+    A format that the spec gives stays, and so does that of a new run. `others` are the ids of other plans' runs.
 
     Raises:
         UsageError: the spec says another format than the run that it replays was asked in; or it is a run's own, with
@@ -60,7 +60,7 @@ def as_begun(
     for other, said in _others(plan):
         if other.run_id not in others and _has_begun(other, results, which.run_id):
             run_id = which.run_id or other.run_id
-            return other, f"run {run_id} began with {said[0]} and goes on with it; a new run of this spec has {said[1]}"
+            return other, f"run {run_id} began with {said[0]} and keeps it; a new run of this spec has {said[1]}"
     return plan, None
 
 

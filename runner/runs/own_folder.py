@@ -63,7 +63,7 @@ def of_own_folder(
         return own, _note(own.spec, manifest)
     if not _is_changed(ours, manifest, plan_of):  # overrides make another run
         return None if run_id is None else (plan_of(replace(own.spec, begun_as=None)), None)
-    return own, f"run {manifest.run_id} does not go on: its {SAVED_SPEC} or inputs/ were changed since it began"
+    return own, f"run {manifest.run_id} cannot be resumed: its {SAVED_SPEC} or inputs/ were changed since it began"
 
 
 def _saved_in(spec: Spec) -> RunFolder | None:
@@ -80,13 +80,13 @@ def _elsewhere(plan: P, folder: RunFolder, results: Results) -> tuple[P, str] | 
     own = Results.of(folder)
     if plan.spec.by_address or own.run(folder.run_id) != folder or folder.identity() is None:
         return None
-    return plan, f"a new run in {results.path}; to go on with {folder.run_id} itself: --results {own.path}"
+    return plan, f"a new run in {results.path}; to resume {folder.run_id} itself: --results {own.path}"
 
 
 def _manifest(folder: RunFolder) -> Manifest:
     if not folder.manifest_path.is_file():
         raise RunError(
-            f"{folder.path} has no {folder.manifest_path.name}, which says what its run is; go on with it by the spec "
+            f"{folder.path} has no {folder.manifest_path.name}, which says what its run is; resume it by the spec "
             f"that began it, or play {folder.spec} as a new run with --again"
         )
     return folder.manifest()
@@ -140,7 +140,7 @@ def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callab
 def with_records(spec: Spec) -> Spec:
     """A spec that was saved in a run's folder, wherever that is now, with what the manifest has of its dataset's file.
 
-    Of the protocol and the prompts the copies have the same hashes; the dataset was written anew, and only what was
+    Of the protocol and the prompts the copies have the same hashes; the dataset was written again, and only what was
     selected. Where it is not what was played any more, it is a dataset of its own.
     """
     folder = _saved_in(spec)
@@ -163,4 +163,4 @@ def _note(spec: Spec, manifest: Manifest) -> str | None:
         for group, settings in models.items()
         if settings.traits.remote and settings.chat_format != default_chat_format(settings)
     ]
-    return f"run {manifest.run_id} began with {comma_join(differ)} and goes on with it" if differ else None
+    return f"run {manifest.run_id} began with {comma_join(differ)} and keeps it" if differ else None

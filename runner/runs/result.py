@@ -1,4 +1,4 @@
-"""What a run left, for whoever asks in Python: its numbers, its tables, its games."""
+"""A run's result in Python: its numbers, its tables, its games."""
 
 from __future__ import annotations
 

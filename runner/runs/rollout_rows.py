@@ -91,7 +91,7 @@ class RolloutList:
     wanted: Wanted
     limit: int | None
     more: int | None = field(default=0, init=False)
-    """Once `rows` are read: how many more there are; None where there are some, and nobody has counted them."""
+    """Once `rows` are read: how many more there are; None where there are some, not counted."""
 
     def rows(self) -> Iterator[RolloutRow]:
         """A row for each, as it is read.

@@ -74,7 +74,7 @@ def run_games(
             return RunResult(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(folder))))
         if part is None and manifest.parent_run_id is not None:
             raise RunDirectoryError(
-                f"{folder.path} is a part of the training run {manifest.parent_run_id}, which goes on as a whole: "
+                f"{folder.path} is a part of the training run {manifest.parent_run_id}, which resumes as a whole: "
                 f"nip-run {results.run(manifest.parent_run_id).path}; or play the part as a new run with --again"
             )
         results.board.check()

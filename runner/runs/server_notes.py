@@ -16,17 +16,17 @@ from runner.models.settings import ModelSettings
 log = logging.getLogger("nip_run.notes")
 
 MAX_PROMPTS = 4096
-"""So many prompts' last answers are kept: retries and repeats of one come close together."""
+"""The last answers to this many prompts are kept: retries and repeats of one come close together."""
 
 SAME_SHORT = 5
-"""So many pairs of short answers to one prompt each must agree: a verdict and no more often does by chance."""
+"""How many pairs of short answers to one prompt must agree: two bare verdicts often do by chance."""
 
 LONG = 200
-"""Characters of an answer that no chance gives twice."""
+"""Characters of an answer that does not come twice by chance."""
 
 _ALTERED = {
     "secret": "an answer to {group} held a secret, which was removed; its record says so (`altered`)",
-    "bytes": "an answer to {group} was no JSON or text to the letter, and was mended; its record says so (`altered`)",
+    "bytes": "an answer to {group} was not strict JSON or UTF-8, and was repaired; its record says so (`altered`)",
 }
 
 
@@ -63,7 +63,7 @@ class ServerNotes:
     def gave_fewer(self, group: str) -> None:
         """A call for several answers got fewer."""
         self.note(
-            f"the server of {group} ignores `n`: it gives fewer answers to a call than are asked for; those that lack "
+            f"the server of {group} ignores `n`: it gives fewer answers to a call than are asked for; the missing ones "
             "are asked for in calls of their own, each of which pays for the prompt"
         )
 
@@ -110,8 +110,8 @@ class ServerNotes:
             pairs.is_settled = True
             times = "once, and no other" if pairs.same == 1 else f"{pairs.same} times, and never another"
             self.note(
-                f"{group} gave to the same prompt the answer that it had given before, {times}: models.{group}.seed is "
-                f"fixed ({seed}), and retries and repeats may all get one answer; leave the seed out to have others"
+                f"{group} gave the same prompt the same answer as before, {times}: models.{group}.seed is "
+                f"fixed ({seed}), and retries and repeats may all get one answer; leave the seed out to get others"
             )
 
 

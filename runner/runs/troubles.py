@@ -1,6 +1,6 @@
 """What went wrong in a run's games: how often, an example, and what to do. Most of it ends no run.
 
-What cut a rollout off is always told. What can be chance is told from a share of the calls, or of the rollouts, on.
+Failures that cut a rollout off are always told; what may be chance, from a share of the calls or rollouts on.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from runner.storage.atomic import atomic_write, read_json
 from runner.text import in_one_line
 
 CALLS_SHARE = 0.05
-"""From this share of the calls, or messages, on it is told that they were repeats, cut, or left empty."""
+"""Repeats, cut answers and empty messages are told from this share of the calls, or messages, on."""
 
 UNDECIDED_SHARE = 0.2
-"""From this share of the rollouts on it is told that they ended undecided."""
+"""Undecided rollouts are told from this share of the rollouts on."""
 
 EXAMPLE_LENGTH = 120
 
@@ -34,7 +34,7 @@ UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without 
 
 @dataclass(frozen=True)
 class Trouble:
-    """One thing that went wrong, so many times `of` so many."""
+    """One thing that went wrong, `count` times `of` so many."""
 
     kind: str
     count: int
@@ -53,7 +53,7 @@ class Trouble:
 
 
 def troubles_of(folder: RunFolder) -> list[Trouble]:
-    """Those of a run that was played to its end; earlier versions kept none.
+    """The troubles of a run that was played to its end; earlier versions kept none.
 
     Raises:
         RunError: the file is damaged.
@@ -129,7 +129,7 @@ class Troubles:
                     self._left_empty.add(rollout)
 
     def found(self) -> list[Trouble]:
-        """What there is to tell, the worst first."""
+        """All troubles, the worst first."""
         return [
             *self._lost(),
             *self._cut_off(),
@@ -165,7 +165,7 @@ class Troubles:
             (
                 Outcome.CONTEXT_EXCEEDED,
                 "ended because a prompt is longer than the model's context",
-                "have fewer or shorter rounds, or take a model with a longer context",
+                "play fewer or shorter rounds, or use a model with a longer context",
             ),
         ):
             count = self._ended.get(outcome, _Count())
@@ -253,7 +253,7 @@ class Troubles:
                 why = str(error)
         said = "" if call.raw_message is None else f" said {_start(call.raw_message)}"
         example = f"{call.agent} in round {call.round} of {_named(rollout)}{said}: {why}"
-        return example, f"see that the template of {call.agent} asks for what is read", rollout.job.rollout_id
+        return example, f"make the template of {call.agent} ask for the format that is parsed", rollout.job.rollout_id
 
 
 def _fault(call: Call) -> str:

@@ -1,4 +1,4 @@
-"""Which run a command means. Apart from what plays it, so that `check` need not import that."""
+"""Which run a command means; apart from the code that plays it, which `check` need not import."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReplayOf:
 
 @dataclass(frozen=True)
 class WhichRun:
-    """Which run of a spec is meant; where nothing is said, its own."""
+    """Which run of a spec is meant; by default, its own."""
 
     run_id: str | None = None
     again: bool = False

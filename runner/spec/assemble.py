@@ -58,7 +58,7 @@ class Spec:
     renamed: tuple[RenamedKey, ...] = ()
     """Keys that it has by their old names."""
     by_address: frozenset[str] = frozenset()
-    """The model groups whose chat format follows from their address, since nobody said it."""
+    """The model groups whose chat format follows from their address, since the spec gives none."""
     by_format: frozenset[str] = frozenset()
     """Those whose instructions' role follows from their chat format."""
     fetched: Path | None = None

@@ -54,7 +54,7 @@ class AskedIn:
 
 
 def default_chat_format(settings: ModelSettings) -> ChatFormat:
-    """What a group is asked in where nobody says it: by whether it is at OpenAI's own address."""
+    """The chat format of a group whose spec gives none: by whether it is at OpenAI's own address."""
     if not settings.traits.remote or settings.base_url is None:
         return "openai"
     host = urlsplit(settings.base_url).hostname or ""
@@ -62,7 +62,7 @@ def default_chat_format(settings: ModelSettings) -> ChatFormat:
 
 
 def default_role(chat_format: ChatFormat) -> SystemRole:
-    """Whose turn instructions are where nobody says it.
+    """The role of instructions where the spec gives none.
 
     In an alternating chat the user's: every chat template takes that, while some refuse a system message or drop it.
     """

@@ -56,21 +56,22 @@ class Rollouts:
 
     per_datapoint: int = option("Plays of each datapoint.", default=1, minimum=1, maximum=2**31 - 1)
     num_responses_per_timestep: int | None = option(
-        "Play trees of responses (MALT): so many answers to each step, each of them gone on from; null: single games.",
+        "Play trees of responses (MALT): this many answers to each step, and the game goes on from each; null: "
+        "single games.",
         default=None,
         example=2,
         minimum=1,
         maximum=128,
     )
     max_calls: int = option(
-        "For trees, whose size is exponential in their rounds: more calls than this, retries left out, are an error.",
+        "For trees, which grow exponentially with their rounds: more calls than this, without retries, are an error.",
         default=100_000,
         minimum=1,
     )
     concurrency: int = option("Games, and calls, in flight at once.", default=64, minimum=1, maximum=100_000)
     max_transport_failed: float = option(
-        "The share of rollouts that may be lost in transport, 0 to 1. A run that lost more is `incomplete`: it ends "
-        "with exit code 1 and has no rank.",
+        "The share of rollouts that may be lost in transport, from 0 to 1. A run that lost more is `incomplete`: "
+        "exit code 1, and no rank on the leaderboard.",
         default=0.0,
         example=0.05,
         minimum=0,
@@ -125,15 +126,21 @@ class Experiment:
         example="nip-code-validation",
         pattern=NAME_PATTERN,
     )
-    description: str = option("For people.", default="", example="A weak verifier questions a strong prover.")
-    seed: int = option("Everything that is not a model's answer or the clock follows from it.", default=0, minimum=0)
+    description: str = option("A note for readers.", default="", example="A weak verifier questions a strong prover.")
+    seed: int = option(
+        "The random seed: everything but the models' answers and the clock follows from it.", default=0, minimum=0
+    )
     kind: Literal["benchmark", "training"] = option(
         "A benchmark measures and changes nothing; training also changes models.", default="benchmark"
     )
     benchmark: str | None = option(
-        "The leaderboard that the rows belong to; null: the name.", default=None, example="code-validation/v1"
+        "The leaderboard that the run's row belongs to; null: the spec's name.",
+        default=None,
+        example="code-validation/v1",
     )
-    dataset: DatasetSettings = option("What is played.", example={"path": "data/code_validation.jsonl"})
+    dataset: DatasetSettings = option(
+        "The dataset, and which of its rows are played.", example={"path": "data/code_validation.jsonl"}
+    )
     protocol: ProtocolUse = option(
         "The rules of the game: a protocol and its parameters.", example={"use": "nip", "max_message_rounds": 8}
     )
@@ -147,12 +154,12 @@ class Experiment:
         propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
     )
     agents: Mapping[str, AgentSettings] = option(
-        "The agents of the protocol. `_default` fills the seats, and the keys of a seat, that are not given here.",
+        "The agents of the protocol. `_default` fills every agent, and every key of an agent, that is not given here.",
         example={"verifier": {"model": "small"}},
     )
     decision_format: DecisionFormat = option("How a verifier writes a decision.", factory=DecisionFormat)
     retry: Retry = option("What to do about each class of failure.", factory=Retry)
-    rollouts: Rollouts = option("How many games.", factory=Rollouts)
+    rollouts: Rollouts = option("How many games, and how many at once.", factory=Rollouts)
     budget: BudgetSettings = option("The most the run may spend, its sweep included.", factory=BudgetSettings)
     cache: str | None = option(
         "A file of completions shared between runs; null: none.",
@@ -164,12 +171,12 @@ class Experiment:
         "Which fine-tune files to build; null: none.", default=None, example={"agents": ["verifier"]}
     )
     training: TrainingSettings | None = option(
-        "What is learnt from the rollouts, and how; for `kind: training` alone.",
+        "How models are trained on the rollouts; only for `kind: training`.",
         default=None,
         example={"method": "expert_iteration", "trainers": {"strong": {"backend": "files"}}},
     )
     sweep: Mapping[str, tuple[Any, ...] | Mapping[str, tuple[Any, ...]]] | tuple[Mapping[str, Any], ...] = option(
-        "Dotted keys, each with a list of values; every combination is a run of its own. Under `zip`: keys whose lists "
+        "A grid: dotted keys, each with a list of values; every combination is a run of its own. Lists under `zip` "
         "have one length and advance together. Or a list of points, each a mapping of dotted keys to values.",
         factory=dict,
         example={"agents.verifier.model": ["small", "strong"]},
@@ -179,7 +186,7 @@ class Experiment:
         items={"type": "object", "minProperties": 1, "propertyNames": _SWEPT["propertyNames"]},
         **_SWEPT,
     )
-    max_sweep_points: int = option("More combinations than this are an error.", default=MAX_SWEEP_POINTS, minimum=1)
+    max_sweep_points: int = option("A sweep of more points is an error.", default=MAX_SWEEP_POINTS, minimum=1)
 
 
 RENAMED_KEYS: Mapping[str, str] = {"rollouts.most_calls": "rollouts.max_calls"}

@@ -1,4 +1,4 @@
-"""`agents._default` into the seats of a protocol: those that the spec does not name, and keys that it leaves out."""
+"""`agents._default` into the agents of a protocol: those that the spec does not name, and keys that it leaves out."""
 
 from __future__ import annotations
 

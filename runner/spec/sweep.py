@@ -42,7 +42,7 @@ class Sweep:
         return math.prod(map(len, self.axes)) if self.axes else 0
 
     def check_size(self) -> None:
-        """See that there are not more points than there may be, before any of them is made.
+        """Refuse more points than `max_sweep_points`, before any of them is made.
 
         Raises:
             SpecError: there are.
@@ -61,7 +61,7 @@ class Sweep:
             yield [override for step in steps for override in step]
 
     def problems(self) -> Iterator[Problem]:
-        """What no schema can say: lists of several lengths in `zip`, a key that is swept over twice."""
+        """Problems beyond the schema: lists of several lengths in `zip`, a key that is swept over twice."""
         longest = max((len(values) for values in self._zip.values() if isinstance(values, list)), default=0)
         for key, values in self._zip.items():
             at = (SWEEP, ZIP, key)

@@ -14,7 +14,7 @@ MAX_ITERATIONS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """When models are measured, on what. A test before iteration N measures the models that N samples with."""
+    """When models are tested, and on what. A test before iteration N is of the models that N plays with."""
 
     scheme: Literal["none", "all", "last", "first_and_last"] = option(
         "`all`: before each iteration and after the last; `last`: the final models; `first_and_last`: the untrained "
@@ -25,8 +25,8 @@ class EvaluationSettings:
         "The split that is tested on; no datapoint of it may be trained on.", default="test", minLength=1
     )
     limit: int | None = option(
-        "At most this many datapoints, the same at each test: the first of the file, or with `dataset.shuffle` of the "
-        "order that the spec's seed gives; null: all.",
+        "At most this many datapoints, the same at each test: the first of the file, or of the shuffled order with "
+        "`dataset.shuffle`; null: all.",
         default=None,
         minimum=1,
         example=100,
@@ -51,12 +51,12 @@ class SelectionSettings:
         maximum=100,
     )
     minimum: float | None = option(
-        "Weighted sampling: the reward of weight 0, lower ones included; null: the least there is.",
+        "Weighted sampling: rewards up to this have weight 0; null: the least there is.",
         default=None,
         example=0.0,
     )
     epsilon: float = option(
-        "Weighted sampling: the share of chance that rewards have no say in, so that bad rollouts are drawn too.",
+        "Weighted sampling: the weight of an even chance beside that by reward, so that bad rollouts are drawn too.",
         default=0.01,
         minimum=0,
         maximum=100,
@@ -80,17 +80,17 @@ class TrainerSettings:
     """Where and how one model group is fine-tuned."""
 
     backend: BackendName = option(
-        "`openai`: jobs of a server with OpenAI's fine-tuning API. `command`: your own trainer. `files`: writes the "
-        "files and waits for `--set-model GROUP=NAME`. `dummy`: a new name, for dry runs.",
+        "`openai`: jobs of a server with OpenAI's fine-tuning API. `command`: your own trainer. `files`: writes "
+        "the files and waits for `--set-model GROUP=NAME`. `dummy`: a toy for dry runs, a new name at once.",
         example="command",
     )
     format: DatasetFormat | None = option(
         "The format of the dataset; null: `trl` for `command`, else `openai`.", default=None, example="trl"
     )
     command: tuple[str, ...] | None = option(
-        "`command`: the program and its arguments. {dataset}, {base_model}, {output} (a folder), {model_file} (the "
-        "new model's name goes there), {method}, {seed} and {group} are filled in. It is run in the "
-        "folder that nip-run is run in: relative paths are from there.",
+        "`command`: the program and its arguments. {dataset}, {base_model}, {output} (a folder), {model_file} "
+        "(write the new model's name there), {method}, {seed} and {group} are filled in. It runs in the current "
+        "folder of nip-run, which relative paths start from.",
         default=None,
         example=["python", "train.py", "--data", "{dataset}", "--model", "{base_model}", "--out", "{output}"],
         minItems=1,
@@ -163,13 +163,13 @@ class TrainingSettings:
         "How often to play, train and switch models.", default=1, minimum=1, maximum=MAX_ITERATIONS
     )
     datapoints_per_iteration: int | None = option(
-        "How many datapoints each iteration plays, in a seeded order that begins anew when all have been played; "
+        "How many datapoints each iteration plays, in a seeded order that starts again when all have been played; "
         "null: all of them.",
         default=None,
         minimum=1,
         example=100,
     )
-    test: EvaluationSettings = option("When models are measured.", factory=EvaluationSettings)
+    test: EvaluationSettings = option("When models are tested, and on what.", factory=EvaluationSettings)
     selection: SelectionSettings = option("Expert iteration: which rollouts are trained on.", factory=SelectionSettings)
     guess_replacement: GuessReplacement = option(
         "Expert iteration: true labels in the place of the verifier's guesses.", factory=GuessReplacement
@@ -182,12 +182,12 @@ class TrainingSettings:
         default=False,
     )
     min_examples: int = option(
-        "A group with fewer examples is not trained in that iteration, which is said; OpenAI asks for 10.",
+        "A group with fewer examples is not trained in that iteration, and the run says so; OpenAI asks for 10.",
         default=10,
         minimum=1,
     )
     trainers: Mapping[str, TrainerSettings] = option(
-        "For each model group that is trained: by what.",
+        "The trainer of each model group that is trained.",
         example={"strong": {"backend": "command", "command": ["python", "train.py", "{dataset}", "{model_file}"]}},
     )
 

@@ -1,4 +1,4 @@
-"""What a sound spec may not mean: each warning one line. `check` shows them, and `run` before it begins; none stops it.
+"""Warnings on a sound spec, one line each. `check` shows them, and `run` before it begins; none stops a run.
 
 A new warning is a function of a spec, in the list at the end.
 """
@@ -16,7 +16,7 @@ from runner.spec.checks.seeds import fixed_seeds
 from runner.text import comma_join
 
 MAX_ROUNDS_NAMED = 6
-"""A warning names so many of the rounds that are wasted."""
+"""A warning names at most this many of the rounds that are wasted."""
 
 
 def warnings_of(spec: Spec) -> list[str]:
@@ -65,7 +65,7 @@ def _unheard_rounds(spec: Spec) -> Iterator[str]:
     more = len(lost) - MAX_ROUNDS_NAMED
     rounds = comma_join(map(str, list(lost)[:MAX_ROUNDS_NAMED])) + (f" and {more} more" if more > 0 else "")
     better = [] if "max_message_rounds" in fixed else rounds_without_waste(protocol)
-    hint = f"; say protocol.max_message_rounds={' or '.join(map(str, better))}" if better else ""
+    hint = f"; set protocol.max_message_rounds={' or '.join(map(str, better))}" if better else ""
     wasted = f"round {rounds} is" if len(lost) == 1 else f"rounds {rounds} are"
     said = f"{' and '.join(agents)} {'says' if len(agents) == 1 else 'say'}"
     yield f"{wasted} paid for and wasted: no decision follows what {said} there{hint}"

@@ -92,7 +92,7 @@ def remove_folder(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISDIR(found):
-        raise OSError(errno.ENOTDIR, "this is no folder of ours; remove it", str(path))
+        raise OSError(errno.ENOTDIR, "not a folder of ours; remove it", str(path))
     shutil.rmtree(path)
 
 

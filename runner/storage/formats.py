@@ -6,7 +6,7 @@ number here, and reads the old ones on.
 
     run folder    `format` in manifest.json, for every file of the folder but its two logs
     logs          `format` in the first record of journal.jsonl and of stages.jsonl: they are appended to and never
-                  written anew, so each goes on as it was begun. A first record keeps its form in all versions.
+                  rewritten, so each goes on as it was begun. A first record keeps its form in all versions.
                   From 2 on it says whose log it is, and the lines are bound to it (see `log_lines`); a journal holds
                   servers' answers whole
     cache         SQLite's `user_version`; from 1 on it has the table `answers`, which version 0 may lack

@@ -42,7 +42,7 @@ def check_there(path: Path, descriptor: int, *, rescue: bool) -> None:
     if path.exists():
         how = f"another file is at its place now; move that away, then: mv {back}"
     else:
-        how = f"to go on with them: mkdir -p {shlex.quote(str(path.parent))} && mv {back}"
+        how = f"to resume with them: mkdir -p {shlex.quote(str(path.parent))} && mv {back}"
     raise FolderGoneError(f"{deleted}; all its records were saved in {copy}; {how}, and run the same command again")
 
 

@@ -291,7 +291,7 @@ class Journal:
             if size < self._end:
                 raise FolderGoneError(
                     f"{self._standing} was cut to {size} bytes by something else while the run went on, which stops; "
-                    f"{self._end} bytes were written. Restore it from a backup, or go on with what is whole in it"
+                    f"{self._end} bytes were written. Restore it from a backup, or resume with what is whole in it"
                 )
         except FolderGoneError as error:
             self._failure = error

@@ -213,7 +213,7 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[
         if record is None:
             if bound and _is_whole(line):
                 raise JournalError(
-                    f"{path} is damaged at byte {offset}: what stands there is whole, and is no record of this log; it "
+                    f"{path} is damaged at byte {offset}: what stands there is whole, but not a record of this log; it "
                     f"is of another one, or was changed; {_advice(path, offset)}"
                 )
             torn = True

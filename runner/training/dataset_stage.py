@@ -66,7 +66,7 @@ class DatasetStage:
             path = iteration_folder(self.folder, iteration) / before.file
             raise RunError(
                 f"{path} cannot be built again as it was; were the games of iteration {iteration} edited? Restore "
-                "them, or begin anew with --again"
+                "them, or start over with --again"
             )
 
     def _formats_to_build(self, iteration: int, before: Mapping[str, DatasetReport]) -> dict[str, str]:

@@ -75,6 +75,6 @@ def check_part(folder: RunFolder, record: PartRecord) -> RunFolder:
             what = "the games" if isinstance(record, GamesPlayed) else "the test"
             raise RunError(
                 f"{path} is gone; run {part.run_id} is a part of training run {folder.run_id}: {what} of iteration "
-                f"{record.iteration}. Restore {part.path}, or begin anew with --again"
+                f"{record.iteration}. Restore {part.path}, or start over with --again"
             )
     return part

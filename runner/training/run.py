@@ -123,7 +123,7 @@ class _Work:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What there is to say of the run and of its parts, so many lines of it."""
+        """Notes on the run and its parts, at most this many lines."""
         more = len(self._notes) - MAX_NOTES
         kept = tuple(self._notes[:MAX_NOTES])
         return kept if more <= 0 else (*kept, f"and {more} more notes of its parts")
@@ -249,13 +249,13 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     if asked < done:
         raise UsageError(
             f"training.iterations: {asked} is fewer than the {done} that run {folder.run_id} has done; ask for {done} "
-            "or more, or begin anew with --again"
+            "or more, or start over with --again"
         )
     return asked - done
 
 
 def _unused(plan: TrainingPlan, folder: RunFolder, manifest: Manifest) -> tuple[str, ...]:
-    """What to say of settings that nobody was trained by, all iterations being done; perhaps nothing."""
+    """A note on settings that no model was trained by, since all iterations are done; perhaps none."""
     free = [] if manifest.status == Status.DONE else [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
     keys = changed_keys(folder, manifest, plan.games, ["models.*.run", *free])
     if not keys:

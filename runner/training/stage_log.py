@@ -61,7 +61,7 @@ def read_stages(folder: Path, run: str | None = None) -> Stages:
     if not records and (folder / ITERATIONS).exists():
         raise JournalError(
             f"{path}, which says what jobs there are, is {wrong}, though the run has built datasets. Restore it from a "
-            "backup, or begin anew with --again: a new log in its place would have every model trained, and paid for, "
+            "backup, or start over with --again: a new log in its place would have every model trained, and paid for, "
             "once more"
         )
     return Stages([_parsed(record, path) for record in records if record.get("stage") in RECORDS])
@@ -73,7 +73,7 @@ def _parsed(record: dict[str, Any], path: Path) -> StageRecord:
     except (KeyError, TypeError) as error:
         raise JournalError(
             f"{path}: record {record['seq']} of stage {record['stage']!r} lacks a key: {error}. Was it written by "
-            "another version of nip-run? Go on with that one"
+            "another version of nip-run? Use that one"
         ) from error
 
 

@@ -154,7 +154,7 @@ def test_what_is_not_there_to_be_shown_exits_2_and_says_why(folder: Path, words:
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-    assert "fault of nip-run" not in done.stderr
+    assert "bug in nip-run" not in done.stderr
 
 
 def test_an_error_in_json_is_json_with_its_exit_code(folder: Path) -> None:
@@ -320,7 +320,7 @@ def test_nothing_that_a_model_or_a_dataset_said_can_drive_the_terminal(hostile: 
     for character in (ESC, "\x07", "\x08", "\x9b", "\r", "\u202e", "\u200b"):
         assert character not in said
     assert "Traceback" not in done.stderr
-    assert "fault of nip-run" not in done.stderr
+    assert "bug in nip-run" not in done.stderr
 
 
 def test_what_was_said_is_still_shown_and_kept_whole_in_the_records(hostile: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_damaged_run_folder_is_an_error_without_a_traceback(folder: Path, tmp_
         assert done.returncode in ((0,) if name == "manifest.json" else (1, 2)), name
         assert "damaged" in done.stderr or name != "manifest.json"
         assert "Traceback" not in done.stderr
-        assert "fault of nip-run" not in done.stderr, done.stderr
+        assert "bug in nip-run" not in done.stderr, done.stderr
         assert name in done.stderr
 
 

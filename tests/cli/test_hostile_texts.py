@@ -28,7 +28,7 @@ BAD = (
 NAME = BAD.replace("/", "").replace("\\", "")[:60] + BAD[-30:]
 """What a file can be called."""
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-FAULT = "fault of nip-run"
+FAULT = "bug in nip-run"
 RICH = re.compile(r"\x1b\[(0|1|2|3|[0-9];[0-9]+|3[0-9]|[1-9];3[0-9]|38;2;[0-9;]+|[0-9]*[KA]|\?25[lh])?m?|\r")
 """What rich itself writes to a terminal: colours, and a bar that is drawn again."""
 

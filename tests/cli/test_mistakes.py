@@ -74,9 +74,9 @@ class Mistake:
 
 MISTAKES: dict[str, Mistake] = {
     # YAML
-    "a tab": Mistake(("  use: nip", "\tuse: nip"), "spec.yaml:4:1", "a tab in the indentation", "blanks"),
+    "a tab": Mistake(("  use: nip", "\tuse: nip"), "spec.yaml:4:1", "a tab in the indentation", "spaces"),
     "an indentation that fits nothing": Mistake(
-        ("  max_message", " max_message"), "spec.yaml:5:2", "the indentation (1) is that of no line above",
+        ("  max_message", " max_message"), "spec.yaml:5:2", "the indentation (1) matches no line above",
         "line 4 has 2"),
     "a key below the wrong one": Mistake(
         ("prompts: prompts", "  seed: 3\nprompts: prompts"), "spec.yaml:6:3", "unknown key",
@@ -87,9 +87,9 @@ MISTAKES: dict[str, Mistake] = {
     "a colon in a value": Mistake(
         ("name: mine", "name: mine\ndescription: a first try: nip"), "spec.yaml:2:25", "a second colon",
         'description: "a first try: nip"'),
-    "no blank after a colon": Mistake(
+    "no space after a colon": Mistake(
         ("prompts: prompts", "prompts:prompts"), "spec.yaml:6:1", "no ': ' after the key",
-        "put a blank after the colon"),
+        "put a space after the colon"),
     "a quote that is not closed": Mistake(
         ("name: mine", 'name: "mine'), "spec.yaml:1:7", "the quote that opens here is not closed", 'add "'),
     "a quote that another one closes": Mistake(
@@ -190,11 +190,11 @@ MISTAKES: dict[str, Mistake] = {
         ("max_message_rounds: 4", "sequential: true"), "spec.yaml:5:3", "nip fixes sequential", "leave it out"),
     "an unknown agent": Mistake(
         ("verifier: {model: weak}", "verifier: {model: weak}\n  judge: {model: weak}"), "spec.yaml:13:3",
-        "nip has no such agent", "its seats are prover, verifier"),
+        "nip has no such agent", "its agents are prover, verifier"),
     "an unknown model group": Mistake(
         ("{model: strong}", "{model: stron}"), "spec.yaml:11:12", "no model group 'stron'", "'strong'"),
-    "a seat without an agent": Mistake(
-        ("  prover: {model: strong}\n", ""), "spec.yaml:10:1", "nip has a seat without an agent: prover",
+    "an agent that is missing": Mistake(
+        ("  prover: {model: strong}\n", ""), "spec.yaml:10:1", "missing agents of nip: prover",
         "add agents.prover"),
     "a server without a model": Mistake(
         ("strong: {provider: dummy}", 'strong: {base_url: "http://127.0.0.1:1/v1"}'), "spec.yaml:8:3",
@@ -226,7 +226,7 @@ MISTAKES: dict[str, Mistake] = {
     "labels that are other words": Mistake(
         None, "spec.yaml:2:11", "maybe", "", files={"data.csv": DATA.replace("a,1", "a,maybe")}),
     "ids that stand twice": Mistake(
-        None, "spec.yaml:2:11", "ids that stand twice: a", "an id of its own", files={"data.csv": DATA.replace("b,0",
+        None, "spec.yaml:2:11", "duplicate ids: a", "an id of its own", files={"data.csv": DATA.replace("b,0",
         "a,0")}),
     "no column of labels": Mistake(
         None, "spec.yaml:2:1", "no column 'label'", "dataset.columns.label=", files={"data.csv": DATA.replace("label",
@@ -268,9 +268,9 @@ MISTAKES: dict[str, Mistake] = {
         None, "override 'rollouts.concurrency=many'", "a whole number belongs here", "concurrency: 64",
         words=["rollouts.concurrency=many"]),
     "a key to delete that is not there": Mistake(
-        None, "override '~agents.provr'", "there is no such key to delete", "'prover'", words=["~agents.provr"]),
+        None, "override '~agents.provr'", "no such key to delete", "'prover'", words=["~agents.provr"]),
     "an override into a value": Mistake(
-        None, "override 'name.x=1'", "'mine' is no mapping", "cannot be set", words=["name.x=1"]),
+        None, "override 'name.x=1'", "'mine' is not a mapping", "cannot be set", words=["name.x=1"]),
     "a colon in an override": Mistake(
         None, "override 'description=a: b'", "a second colon", """'description="..."'""", words=["description=a: b"]),
 }  # fmt: skip
@@ -285,8 +285,8 @@ MORE = (
 """Rows that are much like others: with `-m full`."""
 
 USAGE = {
-    "blanks around the =": (["seed", "=", "3"], "blanks around the = of an override", "write seed=3"),
-    "a blank after the =": (["seed=", "3"], "blanks around the = of an override", "write seed=3"),
+    "spaces around the =": (["seed", "=", "3"], "spaces around the = of an override", "write seed=3"),
+    "a space after the =": (["seed=", "3"], "spaces around the = of an override", "write seed=3"),
     "an override with dashes": (["--rollouts.concurrency=3"], "unrecognized arguments", "rollouts.concurrency=3"),
     "a key with dashes": (["--seed", "3"], "unrecognized arguments", "seed=3"),
     "a misspelt option": (["--resutls", "x"], "unrecognized arguments", "'--results'"),
@@ -321,7 +321,7 @@ def checked(folder: Path, *words: str) -> Said:
     out, err = io.StringIO(), io.StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
         code = main(["check", *words, "--json"])
-    assert "fault of nip-run" not in err.getvalue()
+    assert "bug in nip-run" not in err.getvalue()
     said = json.loads(out.getvalue())
     if code == 0:
         return Said(code, err.getvalue().splitlines(), [])

@@ -41,7 +41,7 @@ def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:
     rows = [{**A, "id": f"d{i}"} for i in range(8)] * 2
     assert (
         refusal(tmp_path, jsonl(*rows))
-        == "dataset.path: ids that stand twice: d0, d1, d2, d3, d4 and 3 more; give each row an id of its own"
+        == "dataset.path: duplicate ids: d0, d1, d2, d3, d4 and 3 more; give each row an id of its own"
     )
 
 

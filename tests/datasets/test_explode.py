@@ -129,8 +129,8 @@ def test_an_element_that_is_no_text_is_refused_with_its_row(tmp_path: Path) -> N
     rows = [{"id": 1, "s": ["x"]}, {"id": 2, "s": ["x", None]}, {"id": 3, "s": "[1]"}, {"id": 4, "s": "["}]
     said = refusal(tmp_path, jsonl(*rows), explode=Explode(columns={"s": 1}))
     assert said.split("\n") == [
-        "dataset.explode.columns.s: column 's' has an element that is no text but NoneType, in row 2",
-        "dataset.explode.columns.s: column 's' has an element that is no text but int, in row 3",
+        "dataset.explode.columns.s: column 's' has an element that is not a text but NoneType, in row 2",
+        "dataset.explode.columns.s: column 's' has an element that is not a text but int, in row 3",
         "dataset.explode.columns.s: column 's' holds neither a list nor the JSON of one, in row 4",
     ]
 

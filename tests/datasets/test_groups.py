@@ -144,9 +144,9 @@ SHARED = [
 def test_datapoints_that_share_their_question_are_noted_with_the_column_that_groups_them(tmp_path: Path) -> None:
     (note,) = noted(tmp_path, SHARED)
     assert note.startswith("4 of 4 datapoints share their 'question' with another, as a0 and a1 do: ")
-    assert "say dataset.group_by: problem (or, if they are independent, dataset.group_by: id)" in note
+    assert "set dataset.group_by: problem (or, if they are independent, dataset.group_by: id)" in note
     without = [{name: value for name, value in row.items() if name != "problem"} for row in SHARED]
-    assert "say dataset.group_by: question (or" in noted(tmp_path, without)[0]
+    assert "set dataset.group_by: question (or" in noted(tmp_path, without)[0]
 
 
 def test_nothing_is_noted_where_groups_are_said_or_questions_differ(tmp_path: Path) -> None:

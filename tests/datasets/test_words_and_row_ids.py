@@ -52,5 +52,5 @@ def test_ids_are_made_of_the_numbers_of_rows_in_the_file(tmp_path: Path) -> None
 
 
 def test_without_an_id_column_the_key_that_makes_ids_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path, "label\n1\n", "d.csv").endswith("or say dataset.ids=rows")
+    assert refusal(tmp_path, "label\n1\n", "d.csv").endswith("or set dataset.ids=rows")
     assert "leave one of the two out" in refusal(tmp_path, "label,x\n1,2\n", "d.csv", ids="rows", columns={"id": "x"})

@@ -81,7 +81,7 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
             ),
         ),
         ("a: 1\n---\nb: 2\n", "a.yaml:2:1: a second document starts here; one file holds one document"),
-        ("a:\n\tb: 1\n", "a.yaml:2:1: a tab in the indentation; indent with blanks, two for each level"),
+        ("a:\n\tb: 1\n", "a.yaml:2:1: a tab in the indentation; indent with spaces, two for each level"),
         ("a: [1,\n", "a.yaml:1:4: the [ that opens here is not closed; add ] where it ends"),
         ("on: 1\n", "a.yaml:1:1: on: a key must be text, YAML reads this one as bool; put it in quotes"),
         ("a:\n  1: x\n", "a.yaml:2:3: a.1: a key must be text, YAML reads this one as int; put it in quotes"),

@@ -52,7 +52,7 @@ def test_taking_away_what_is_not_there_is_an_error(tmp_path: Path, text: str, sa
 def test_null_in_an_override_takes_away_as_a_tilde_does(tmp_path: Path) -> None:
     assert layers(tmp_path, "", "m.y=null", "m.x.deep=null").data["m"] == {"x": {"a": 1, "deep": None}}
     (problem,) = layers(tmp_path, "", "m.z=null").problems
-    assert "there is no such key to delete" in str(problem)
+    assert "no such key to delete" in str(problem)
 
 
 def test_the_keys_that_null_takes_away_are_those_of_which_it_is_no_value() -> None:

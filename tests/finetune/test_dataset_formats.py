@@ -233,8 +233,8 @@ def test_trl_preferences_are_conversational() -> None:
     [
         ({}, None),
         ({"response": ""}, None),
-        ({"reward": float("nan")}, "the reward is no number"),
-        ({"reward": float("inf")}, "the reward is no number"),
+        ({"reward": float("nan")}, "the reward is not a number"),
+        ({"reward": float("inf")}, "the reward is not a number"),
         ({"ground_truth": 2}, "no ground truth"),
         ({"response": "\udc00"}, "not UTF-8"),
     ],

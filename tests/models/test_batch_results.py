@@ -135,7 +135,7 @@ def batched(content: bytes, **answer: Any) -> Completion:
 @pytest.mark.parametrize(
     ("down", "said", "looks"),
     [
-        ({"headers": {"content-encoding": "br"}}, "nobody asked for", 3),
+        ({"headers": {"content-encoding": "br"}}, "not asked for", 3),
         ({"status": 503}, "answered 503", None),
         ({"status": 401}, "is not accepted", 1),
     ],

@@ -77,7 +77,7 @@ def test_a_damaged_body_is_refused(encoding: str, damage: Callable[[bytes], byte
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip,deflate", "rot13", "\xff"])
 def test_a_packing_that_nobody_asked_for_is_refused(encoding: str) -> None:
-    with pytest.raises(BodyError, match="nobody asked for"):
+    with pytest.raises(BodyError, match="not asked for"):
         unpacker_for(encoding)
 
 

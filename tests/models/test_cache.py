@@ -159,7 +159,7 @@ def test_a_file_that_is_no_cache_is_a_clear_error_before_any_call(tmp_path: Path
     done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 1
     assert "cache.sqlite" in done.stderr
-    assert "fault of nip-run" not in done.stderr
+    assert "bug in nip-run" not in done.stderr
     assert server.requests == 0
 
 

@@ -244,7 +244,7 @@ def test_a_call_that_could_not_be_counted_is_not_sent(tmp_path: Path) -> None:
         assert provider.stats()["chat"] == 0
         assert done.returncode == 1
         assert str(folder.in_flight.relative_to(tmp_path)) in done.stderr
-        assert "fault of nip-run" not in done.stderr
+        assert "bug in nip-run" not in done.stderr
 
 
 # The parts

@@ -30,11 +30,11 @@ def here(key: str) -> Place:
             "3:1: agents: exactly one agent must be the verifier; here second, verifier is"]),
         ("members: [speaker, verifier]", "members: [speaker, verifer]", [
             "9:29: channels.main.members.1: no agent 'verifer'; did you mean 'verifier'?",
-            "12:13: cycle.0.speak.verifier: verifier speaks in 'main', where it is no member"]),
+            "12:13: cycle.0.speak.verifier: verifier speaks in 'main', of which it is not a member"]),
         ("verifier: [main]", "verifer: [main]", [
             "12:13: cycle.0.speak.verifer: no agent 'verifer'; did you mean 'verifier'?"]),
         ("verifier: [main]", "verifier: [back_room]", [
-            "12:13: cycle.0.speak.verifier: verifier speaks in 'back_room', where it is no member"]),
+            "12:13: cycle.0.speak.verifier: verifier speaks in 'back_room', of which it is not a member"]),
         ("verifier: [main]", "verifier: [mian]", [
             "12:13: cycle.0.speak.verifier: no channel 'mian'; did you mean 'main'?"]),
         ("verifier: [main]", "verifier: []", ["12:13: cycle.0.speak.verifier: a speaker needs at least one channel"]),

@@ -145,7 +145,7 @@ def test_no_call_is_made_where_the_disk_has_no_room_for_the_answers(tmp_path: Pa
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert (done.returncode, server.requests) == (1, 0)
     assert "not enough space in results/runs/" in done.stderr
-    assert "Go on with: nip-run" in done.stderr
+    assert "Resume with: nip-run" in done.stderr
 
 
 def test_room_is_not_asked_for_where_nothing_is_paid(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_an_unknown_price_is_written_as_null() -> None:
 def test_a_manifest_without_what_makes_it_one_is_refused(tmp_path: Path, missing: str) -> None:
     folder = RunFolder(tmp_path)
     folder.manifest_path.write_text(json.dumps({name: value for name, value in DONE.items() if name != missing}))
-    with pytest.raises(RunError, match=r"manifest\.json is no manifest of ours"):
+    with pytest.raises(RunError, match=r"manifest\.json is not a manifest of nip-run"):
         folder.manifest()
     assert "left out" in (folder.damage() or "")
 
@@ -108,7 +108,7 @@ def test_a_manifest_without_what_makes_it_one_is_refused(tmp_path: Path, missing
 def test_json_that_is_no_manifest_is_refused(tmp_path: Path, written: str) -> None:
     folder = RunFolder(tmp_path)
     folder.manifest_path.write_text(written)
-    with pytest.raises(RunError, match=r"is no manifest of ours|holds no mapping"):
+    with pytest.raises(RunError, match=r"is not a manifest of nip-run|holds no mapping"):
         folder.manifest()
 
 
@@ -153,7 +153,7 @@ def test_a_manifest_with_a_fact_of_another_type_is_none_of_ours(tmp_path: Path, 
     folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
     data = json.loads(folder.manifest_path.read_text())
     folder.manifest_path.write_text(json.dumps({**data, fact: value}))
-    assert "is no manifest of ours" in (folder.damage() or "")
+    assert "is not a manifest of nip-run" in (folder.damage() or "")
     results = Results(tmp_path / "results")
     assert list(results.runs()) == []
     assert results.board.rebuild() == []

@@ -79,7 +79,7 @@ def test_only_comparable_runs_rank_and_each_other_one_has_its_reason(
     assert {name: row["reason"] for name, row in found.items() if name not in good} == {
         "lost": "incomplete: 1 of 6 rollouts lost in transport",
         "replay": "replay of good",
-        "tree": "tree: the samples of a tree are no independent games",
+        "tree": "tree: its samples are not independent games",
         "split": "another selection: split train (this list: test); limit 4 (this list: 6)",
         "limit": "another selection: limit 5 (this list: 6)",
     }
@@ -103,7 +103,7 @@ def test_an_incomplete_run_says_so_and_goes_on(tmp_path: Path, served: Loopback,
     last = done.stderr.splitlines()[-1]
     assert last.startswith("run mine is incomplete: 1 of 8 rollouts lost in transport")
     assert "p3" in last
-    assert last.endswith("Go on with: nip-run run spec.yaml --run-id mine")
+    assert last.endswith("Resume with: nip-run run spec.yaml --run-id mine")
     (listed,) = json.loads(nip_run_here("runs", "--status", "incomplete", "--json", cwd=tmp_path).stdout)
     assert (listed["run_id"], listed["transport_failed"]) == ("mine", 1)
     assert Results(tmp_path / "results").board.query("SELECT count(*) FROM rollouts")[1] == [(8,)]

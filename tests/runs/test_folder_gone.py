@@ -87,7 +87,7 @@ def test_the_records_of_a_deleted_folder_are_saved_and_go_on(tmp_path: Path) -> 
         saved = re.search(r"its records were saved in (\S+);", str(error))
         assert saved is not None
         assert Path(saved[1]).parent == tmp_path
-        how = re.search(r"to go on with them: (mkdir .* && mv .*), and run the same command again", str(error))
+        how = re.search(r"to resume with them: (mkdir .* && mv .*), and run the same command again", str(error))
         assert how is not None
         subprocess.run(how[1], shell=True, check=True)
         run = played(spec_of(tmp_path, server), results).folder.path
@@ -167,7 +167,9 @@ def test_the_command_that_goes_on_names_the_new_place(tmp_path: Path) -> None:
         code, _, said = ended(process)
         assert code == 1
         assert server.requests - asked <= BOUND
-        words = next(line for line in said.splitlines() if line.startswith("Go on with: ")).removeprefix("Go on with: ")
+        words = next(line for line in said.splitlines() if line.startswith("Resume with: ")).removeprefix(
+            "Resume with: "
+        )
         assert shlex.split(words)[-2:] == ["--results", str(tmp_path / "else where")]
         assert nip_run_here(*shlex.split(words)[1:], cwd=tmp_path).returncode == 0
     assert not (tmp_path / "results").exists()

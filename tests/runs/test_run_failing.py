@@ -39,7 +39,7 @@ def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
     assert advice in err
     temperature = "..." if kind == "unsupported_parameter" else "1"
     command = f"nip-run run spec.yaml rollouts.concurrency=8 +models.m.temperature={temperature}"
-    assert err.splitlines()[-1] == f"{'After that change, go' if of_spec else 'Go'} on with: {command}"
+    assert err.splitlines()[-1] == f"{'After that change, resume' if of_spec else 'Resume'} with: {command}"
     assert "Traceback" not in err
     assert stats["kinds"][kind] <= 8
     run_folder = only_run(tmp_path / "results")
@@ -68,7 +68,7 @@ def test_the_policy_fail_run_stops_the_run_with_1(tmp_path: Path) -> None:
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 1
     assert "fail_run" in done.stderr
-    assert "Go on with: nip-run run spec.yaml" in done.stderr
+    assert "Resume with: nip-run run spec.yaml" in done.stderr
 
 
 def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path
         assert server.requests == 0
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "fault of nip-run" not in done.stderr
+    assert "bug in nip-run" not in done.stderr
 
 
 def test_a_missing_key_is_refused_before_any_call(tmp_path: Path) -> None:

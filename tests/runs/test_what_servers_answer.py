@@ -90,7 +90,7 @@ def test_a_refusal_by_the_chat_template_stops_the_run_with_advice_that_helps(
         assert f"which all games have: set {advice}." in refused.stderr
         words = [f"+models.m.{key}={changed[key]}" for key in settings]
         going_on = " ".join(["nip-run run spec.yaml", *words, "--run-id NAME"])
-        assert refused.stderr.splitlines()[-1] == f"After that change, go on with: {going_on}"
+        assert refused.stderr.splitlines()[-1] == f"After that change, resume with: {going_on}"
         words += [f"+models.m.{key}={value}" for key, value in changed.items() if key not in settings]
         done = nip_run_here("spec.yaml", *words, "--run-id", "other", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Mistakes that were once called a fault of nip-run: each is a problem of the spec, with its place, and exit code 2."""
+"""Mistakes that were once called a bug in nip-run: each is a problem of the spec, with its place, and exit code 2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refusal(folder: Path, *overrides: str, **changes: Any) -> str:
     before = sorted(folder.iterdir())
     done = nip_run_here("spec.yaml", *overrides, cwd=folder)
     assert done.returncode == 2, done.stderr
-    assert "fault of nip-run" not in done.stderr
+    assert "bug in nip-run" not in done.stderr
     assert sorted(folder.iterdir()) == before
     return done.stderr
 

@@ -152,7 +152,7 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("prover: {model: m}", "prover: {model: mm}", [
             "spec.yaml:8:12: agents.prover.model: no model group 'mm'; did you mean 'm'?"]),
         ("prover: {model: m}", "provr: {model: m}", [
-            "spec.yaml:7:1: agents: nip has a seat without an agent: prover; add agents.prover",
+            "spec.yaml:7:1: agents: missing agents of nip: prover; add agents.prover",
             "spec.yaml:8:3: agents.provr: nip has no such agent; did you mean 'prover'?"]),
         ("prover: {model: m}", "prover: 3", [
             ("spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "

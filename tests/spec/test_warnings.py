@@ -29,7 +29,7 @@ def test_a_last_round_that_no_decision_follows_is_said_with_better_numbers(name:
     path, better = ROOT / "specs" / f"{name}.yaml", (7, 9)
     (line,) = warnings_of(load_spec(path))
     assert line.startswith("round 7 is paid for and wasted: no decision follows what prover")
-    assert line.endswith(f"say protocol.max_message_rounds={better[0]} or {better[1]}")
+    assert line.endswith(f"set protocol.max_message_rounds={better[0]} or {better[1]}")
     assert [warnings_of(load_spec(path, [f"protocol.max_message_rounds={rounds}"])) for rounds in better] == [[], []]
 
 

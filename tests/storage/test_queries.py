@@ -63,7 +63,7 @@ def test_a_folder_that_cannot_be_linked_to_is_refused_before_any_call(tmp_path: 
         done = nip_run("spec.yaml", "--results", "a?b", "-q", cwd=tmp_path, TMPDIR=str(aside))
         assert (done.returncode, server.requests) == (1, 0)
     assert "set TMPDIR" in done.stderr
-    assert "fault of nip-run" not in done.stderr
+    assert "bug in nip-run" not in done.stderr
 
 
 def test_a_dataset_may_stand_in_a_folder_of_any_name(tmp_path: Path) -> None:

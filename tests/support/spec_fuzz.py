@@ -298,16 +298,16 @@ AT_THE_YAML = (
     "not valid YAML", "the file is empty", "a mapping (KEY", "OmegaConf cannot", "more than 50000", "nested deeper",
     "a second document", "are not allowed", "a key must be text", "the key is given twice", "write KEY=VALUE",
     "half of a pair", "means something else in YAML", "no such key to delete", "the key is there already",
-    "is no mapping", "interpolation", "one value belongs here", "a key is deleted", "a number of", "only ${key}",
+    "is not a mapping", "interpolation", "one value belongs here", "a key is deleted", "a number of", "only ${key}",
     "extends", "cannot read the file", "no such spec file", "not UTF-8", "Interpolation",
 )  # fmt: skip
 AT_THE_SCHEMA = (
     "unknown key", "belongs here, not", "is none of", "is too small", "is too large", "must not be empty",
-    "missing key", "does not have the form", "no finite number", "63 bits", "needs at least", "is too long",
+    "missing key", "does not have the form", "not a finite number", "63 bits", "needs at least", "is too long",
     "non-empty", "too many", "expected", "combinations are more",
 )  # fmt: skip
 AT_THE_NAMES = (
-    "no protocol", "no folder", "no file", "no model group", "no such agent", "has a seat", "no agent",
+    "no protocol", "no folder", "no file", "no model group", "no such agent", "missing agents", "no agent",
     "no run folder", "no such parameter", "fixes", "not an address", "may decide in no round", "key of its own",
     "exactly one agent", "no channel", "more than max_message_rounds", "an address", "a dataset's name ends",
     "not a file",
@@ -342,7 +342,7 @@ def try_example(example: Example, folder: Path, reached: Reached) -> None:
     finally:
         os.chdir(before)
     said = err.getvalue()
-    if code not in (0, 2) or "fault of nip-run" in said:
+    if code not in (0, 2) or "bug in nip-run" in said:
         raise Fault(f"exit {code}: {said[-3000:]}\n{example}")
     if {path.name for path in folder.iterdir()} - {"spec.yaml", "data.jsonl", "rules.yaml"}:
         raise Fault(f"something was written: {sorted(path.name for path in folder.iterdir())}\n{example}")

@@ -27,7 +27,7 @@ def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Pat
     training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     waits = nip_run_here("spec.yaml", cwd=tmp_path)
     assert waits.returncode == 1
-    assert waits.stderr.splitlines()[-1] == "Go on with: nip-run run spec.yaml --set-model p=NAME"
+    assert waits.stderr.splitlines()[-1] == "Resume with: nip-run run spec.yaml --set-model p=NAME"
     assert "Traceback" not in waits.stderr
     wrong = nip_run_here("spec.yaml", "--set-model", "q=mine", cwd=tmp_path)
     assert wrong.returncode == 2
@@ -64,7 +64,7 @@ def test_a_failed_job_is_said_beside_one_that_trained_and_one_that_waits(tmp_pat
 def test_a_trainer_that_cannot_start_is_an_error_before_any_game(tmp_path: Path) -> None:
     lost = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
     path = training_spec(tmp_path, training={"trainers": {"p": lost}})
-    with pytest.raises(RunError, match=r"training\.trainers\.p\.command: there is no program 'no-such-trainer'"):
+    with pytest.raises(RunError, match=r"training\.trainers\.p\.command: no program 'no-such-trainer'"):
         trained(path, tmp_path / "results", run_id="mine")
     assert [run.name for run in (tmp_path / "results" / "runs").iterdir()] == ["mine"]
 
@@ -111,7 +111,7 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
     assert "before iteration 1" in text
     assert "first" in text
     assert "in the end" not in text
-    assert f"{Path('results/runs/mine/iterations/1/p.job/README.txt')}); go on with --set-model p=NAME" in text
+    assert f"{Path('results/runs/mine/iterations/1/p.job/README.txt')}); resume with --set-model p=NAME" in text
     assert "next: iteration 1: v: trained: dummy:dummy-" in text
     for part in ("i1", "t1"):
         (tmp_path / "results" / "runs" / f"mine-{part}" / "manifest.json").unlink()
@@ -127,7 +127,7 @@ def test_a_point_of_a_sweep_that_waits_lets_the_others_go_on(tmp_path: Path) -> 
     training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": test}, sweep={"seed": [0, 1]})
     waits = nip_run_here("spec.yaml", "training.min_examples=1", cwd=tmp_path)
     assert waits.returncode == 1
-    commands = [shlex.split(line)[5:] for line in waits.stderr.splitlines() if line.startswith("Go on with: ")]
+    commands = [shlex.split(line)[4:] for line in waits.stderr.splitlines() if line.startswith("Resume with: ")]
     assert [words[2] for words in commands] == ["seed=0", "seed=1"]
     first = [word.replace("NAME", "mine") for word in commands[0]]
     done = nip_run_here(*first, cwd=tmp_path)

@@ -18,7 +18,7 @@ from runner.models.tally import Tally
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetSettings:
-    """The most that a run may spend, its sweep included. What is null is not limited."""
+    """The most that a run may spend, its sweep included; null: no limit."""
 
     usd: float | None = option("US dollars.", default=None, example=20.0, exclusiveMinimum=0)
     tokens: int | None = option("Prompt and answer tokens.", default=None, example=5_000_000, minimum=1)

@@ -97,7 +97,7 @@ class JournaledCompleter:
         if not record.asked.is_of(asked):
             raise JournalError(
                 f"the journal's answer for {request.sample} is to another request than this run makes; was a file "
-                "in the run folder edited? Play the spec anew with --again"
+                "in the run folder edited? Play the spec again with --again"
             )
         if isinstance(record, CallRecord):
             return record.completion

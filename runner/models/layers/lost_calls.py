@@ -63,13 +63,13 @@ class InFlight:
             raise RunError(f"cannot write {self._path}: {error.strerror}") from error
 
     def settled(self, sample: SampleKey) -> None:
-        """A call's record is on disk, by which its slot counts no more. One that had no slot is no matter."""
+        """A call's record is on disk, by which its slot counts no more. One without a slot is ignored."""
         at = self._taken.pop(sample, None)
         if at is not None:
             self._free.append(at)
 
     def refused(self, sample: SampleKey) -> None:
-        """The provider has refused a call, of which there is no record. One that had no slot is no matter."""
+        """The provider has refused a call, of which there is no record. One without a slot is ignored."""
         at = self._taken.pop(sample, None)
         if at is not None:
             with suppress(OSError):  # counted as spent, and at no cost

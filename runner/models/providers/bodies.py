@@ -196,4 +196,4 @@ def unpacker_for(encoding: str) -> Unpacker | None:
         case "deflate":
             return Unpacker(zlib.MAX_WBITS)
         case _:
-            raise BodyError(f"it is packed as {redacted(encoding)[:40]!r}, which nobody asked for")
+            raise BodyError(f"it is compressed as {redacted(encoding)[:40]!r}, which was not asked for")

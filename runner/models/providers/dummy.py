@@ -15,10 +15,10 @@ from runner.hashing import derived_seed
 from runner.models.base import Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
 
 DECIDES = 0.3
-"""How often a verifier that may go on decides all the same."""
+"""The share of rounds in which a verifier that may go on decides."""
 
 HALF_KNOWN = 60
-"""After so many examples a trained model knows every other verdict; it guesses the others, as an untrained one does."""
+"""After this many examples a trained model knows every other verdict; it guesses the rest, as an untrained one does."""
 
 _OPENINGS = ("Look at", "Take", "Consider", "Trace", "Compare", "Check")
 _OBJECTS = (

@@ -26,7 +26,7 @@ def read_json(content: bytes, redactor: Redactor) -> tuple[Any, bytes, tuple[str
 
 
 def mended(content: bytes, redactor: Redactor) -> tuple[bytes | None, tuple[str, ...]]:
-    """JSON to the letter out of an answer that is not, or None; and what was changed in it."""
+    """Strict JSON out of an answer that is not, or None; and what was changed in it."""
     whole = repaired(content)
     if whole is None:
         return None, ()
@@ -68,7 +68,7 @@ def parsed(content: bytes) -> tuple[Any, str]:
 
 
 def repaired(content: bytes) -> bytes | None:
-    """JSON to the letter out of JSON that is not; None where there is none.
+    """Strict JSON out of JSON that is not; None where there is none.
 
     What is no text becomes U+FFFD: bytes that are no UTF-8, halves of surrogate pairs. A mark of byte order, and
     anything after the first document, are left out; a number that is none, or too large to be read, becomes null; a
@@ -108,4 +108,4 @@ def _readable(found: re.Match[bytes]) -> bytes:
 
 
 def _nothing(_: str) -> None:
-    """For the values of numbers, which nobody asks for."""
+    """For the values of numbers, which are not needed."""

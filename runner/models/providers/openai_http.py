@@ -153,7 +153,7 @@ class Transport(httpx2.AsyncBaseTransport):
         except _BROKEN as error:
             cut_off = isinstance(error.__cause__, ContentLengthError)  # whose text has nothing of the server's
             failed = httpx2.ReadError(
-                str(error) if cut_off else f"what it sends is no HTTP, damaged or cut off ({_root(error)})"
+                str(error) if cut_off else f"what it sends is not HTTP, is damaged or cut off ({_root(error)})"
             )
         # Outside, so that the library's error is not held: it tells pieces of what came, and keys are found whole.
         raise failed
@@ -277,7 +277,7 @@ def _unsendable_told() -> Iterator[None]:
 
 
 class NoConnectionError(httpx2.ConnectTimeout):
-    """No connection was made: nobody is there, or nobody answers."""
+    """No connection was made: no server is there, or none answers."""
 
 
 class LeanHttp(httpx2.AsyncClient):

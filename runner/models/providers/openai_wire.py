@@ -44,7 +44,7 @@ def read_completion(
         start = escape_controls(current_redactor().start(content, 60))
         raise TransientError(f"{here} sent no JSON ({problem}): {start!r}")
     if not isinstance(data, dict):
-        raise TransientError(f"{here} sent JSON that is no completion")
+        raise TransientError(f"{here} sent JSON that is not a completion")
     if data.get("error"):
         raise classified(status_in(data["error"]), data["error"], headers, settings, group)
     cleaned = current_redactor().redact_escaped(content) if has_escapes(content) else content

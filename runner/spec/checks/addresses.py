@@ -12,7 +12,7 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z", re.IGNORECASE)
 def address_problem(url: str) -> str | None:
     """Why no server can be asked at this address, which the schema has nothing against."""
     if not url.isprintable() or not url.isascii():
-        return "an address has ASCII characters alone; write others as %XX, and a host by its xn-- name"
+        return "an address has only ASCII characters; write others as %XX, and a host by its xn-- name"
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -27,19 +27,19 @@ def address_problem(url: str) -> str | None:
 
 def _host_problem(host: str, *, bracketed: bool) -> str | None:
     if not host:
-        return "not an address: there is no host in it"
+        return "not an address: it has no host"
     if bracketed:
         try:
             ipaddress.IPv6Address(host)
         except ValueError:
-            return f"not an address: {host!r} is no IPv6 address"
+            return f"not an address: {host!r} is not an IPv6 address"
         return None
     labels = host.removesuffix(".").split(".")
     if len(host) > 253 or not all(map(_LABEL.match, labels)):
-        return f"not an address: {host!r} is no name of a host"
+        return f"not an address: {host!r} is not a host name"
     if labels[-1].isdigit():
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
-            return f"not an address: {host!r} is no IPv4 address"
+            return f"not an address: {host!r} is not an IPv4 address"
     return None

@@ -22,11 +22,11 @@ def agent_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterat
 def _name_problems(agents: Mapping[str, Any], layered: Layered, protocol: Protocol) -> Iterator[Problem]:
     missing = [name for name in protocol.agent_names if name not in agents]
     if missing:
-        message = f"{protocol.name} has a seat without an agent: {comma_join(missing)}; add agents.{missing[0]}"
+        message = f"missing agents of {protocol.name}: {comma_join(missing)}; add agents.{missing[0]}"
         yield Problem(layered.place(("agents",)), "agents", message)
     for name in agents:
         if name not in protocol.agent_names:
-            hint = did_you_mean(name, protocol.agent_names) or f"; its seats are {comma_join(protocol.agent_names)}"
+            hint = did_you_mean(name, protocol.agent_names) or f"; its agents are {comma_join(protocol.agent_names)}"
             yield Problem(layered.place(("agents", name)), f"agents.{name}", f"{protocol.name} has no such agent{hint}")
 
 

@@ -1,4 +1,4 @@
-"""Datapoints that share their question although nothing is said of groups."""
+"""Warnings of datapoints that share their question where `dataset.group_by` is not set."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from runner.hashing import tagged_hash
 from runner.spec.load import Spec
 
 _LONG = 40
-"""Characters from which on a text is a question and no topic or degree of difficulty, which many may share."""
+"""Texts of at least this many characters are questions; shorter ones may be a topic or a difficulty that many share."""
 
 Keyed = Sequence[tuple[Datapoint, str]]
 """Datapoints, each with a hash of what it shares with others."""
 
 
 def group_notes(spec: Spec) -> list[str]:
-    """What to say where datapoints are the same but for one of the columns that templates use.
+    """A warning where datapoints are the same but for one of the columns that templates use.
 
     What they have in common must be a question: a long text, or a column of that name.
     """
@@ -38,7 +38,7 @@ def group_notes(spec: Spec) -> list[str]:
             note = (
                 f"{len(sharing)} of {len(dataset.datapoints)} datapoints share their {question!r} with another{named}: "
                 "their errors are not independent, so intervals are too narrow or too wide; "
-                f"say dataset.group_by: {column} (or, if they are independent, dataset.group_by: id)"
+                f"set dataset.group_by: {column} (or, if they are independent, dataset.group_by: id)"
             )
             return [note]
     return []

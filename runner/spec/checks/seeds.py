@@ -1,4 +1,4 @@
-"""What to say of a sampling seed that may give every retry and repeat one answer."""
+"""Warnings of a sampling seed that may give every retry and repeat one answer."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def fixed_seeds(experiment: Experiment) -> Iterator[str]:
         if seed is not None and settings.traits.remote and max(repeats, attempts) > 1:
             yield (
                 f"models.{group}.seed is fixed ({seed}): a server that heeds it gives one answer to every retry and "
-                "repeat of a prompt; leave the seed out to have others"
+                "repeat of a prompt; leave the seed out to get others"
             )

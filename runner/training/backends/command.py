@@ -56,11 +56,11 @@ def startable_problems(command: Sequence[str]) -> list[str]:
     here = f"in {Path.cwd()}, the folder that nip-run is run in, and the trainer with it"
     if shutil.which(program) is None:
         where = here if os.sep in program else "on the PATH"
-        return [f"there is no program {program!r} {where}; install it, or give its whole path"]
+        return [f"no program {program!r} {where}; install it, or give its whole path"]
     script = _script(arguments) if _INTERPRETER.fullmatch(Path(program).name) else None
     if script is None or Path(script).exists():
         return []
-    return [f"there is no script {script!r} {here}; give its whole path, or run nip-run in its folder"]
+    return [f"no script {script!r} {here}; give its whole path, or run nip-run in its folder"]
 
 
 def _script(arguments: Sequence[str]) -> str | None:
@@ -110,7 +110,7 @@ class CommandBackend:
             after = f"attempt {last['attempt']} {before.facts['why']}"
         command = self._filled(job)
         if shutil.which(command[0]) is None:
-            raise RunError(f"{self._key}: there is no program {command[0]!r} here; install it, or give its whole path")
+            raise RunError(f"{self._key}: no program {command[0]!r} here; install it, or give its whole path")
         for name in ("exit.json", "model.txt", "trainer.lock"):
             (job.folder / name).unlink(missing_ok=True)
         _keep_log(job.folder)
