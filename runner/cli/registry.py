@@ -169,7 +169,13 @@ def _sql(parser: argparse.ArgumentParser) -> None:
         choices=("table", "csv", "json", "markdown", "parquet"),
         help="default: by the ending of --out, else table, which shows the first 1,000 rows",
     )
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the answer to a file; parquet needs one")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the answer to a file (behind a link: to that which it leads to); parquet needs one",
+    )
 
 
 def _export(parser: argparse.ArgumentParser) -> None:

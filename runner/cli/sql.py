@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +17,12 @@ from runner.exit_codes import ExitCode
 from runner.results.leaderboard import Leaderboard
 from runner.results.questions import Answer
 from runner.results.results import Results
+from runner.storage.atomic import replacing
 from runner.storage.files import create, read_bounded
 
 TABLE_ROWS = 1_000
 """A table is measured before it is printed, so that it stands in memory."""
 MAX_QUESTION = 1 << 20
-BESIDE = ".answer.new"
 ENDINGS = {".csv": "csv", ".json": "json", ".md": "markdown", ".parquet": "parquet"}
 """The formats that the name of a file gives."""
 
@@ -46,17 +48,18 @@ def execute(args: argparse.Namespace) -> int:
         _show_tables(board, as_json=args.json)
         return ExitCode.DONE
     format_ = _format(args)
-    if format_ == "parquet":
-        board.sources().write_parquet(question, args.out)
+    out = _target(args.out)
+    if format_ == "parquet" and out is not None:
+        board.sources().write_parquet(question, out)
         return ExitCode.DONE
     with board.sources().asked(question) as answer:
         if format_ == "table":
             _show(answer)
-        elif args.out is None:
+        elif out is None:
             for block in _blocks(format_, answer):
                 print_block(block)
         else:
-            _write(args.out, _blocks(format_, answer))
+            _write(out, _blocks(format_, answer))
     return ExitCode.DONE
 
 
@@ -99,6 +102,27 @@ def _format(args: argparse.Namespace) -> str:
     return str(format_)
 
 
+def _target(path: Path | None) -> Path | None:
+    """The file that an answer takes the place of: behind a link the one that it leads to.
+
+    Raises:
+        UsageError: something else stands there.
+    """
+    if path is None:
+        return None
+    try:
+        target = Path(os.path.realpath(path))
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+    if stat.S_ISREG(mode):
+        return target
+    what = "folder" if stat.S_ISDIR(mode) else "FIFO" if stat.S_ISFIFO(mode) else "device or a socket"
+    raise UsageError(f"{path} is a {what}; give a file, or leave --out out to print the answer")
+
+
 def _blocks(format_: str, answer: Answer) -> Iterator[str]:
     return BLOCKS[format_](answer.columns, answer.batches())
 
@@ -118,15 +142,10 @@ def _write(path: Path, blocks: Iterator[str]) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    beside = path.with_name(BESIDE)
     try:
-        try:
-            with create(beside) as file:
-                for block in blocks:
-                    file.write(block.encode(errors="backslashreplace"))
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(path) as beside, create(beside) as file:
+            for block in blocks:
+                file.write(block.encode(errors="backslashreplace"))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
 

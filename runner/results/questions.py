@@ -7,7 +7,7 @@ memory that does not grow with them. No other file can be opened, nothing can be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ from duckdb import DuckDBPyConnection
 from runner.errors import LeaderboardError, RunError, UsageError
 from runner.results.board_schema import BOARD_TABLES, COMMENTS, RECORD_COMMENTS, comments, definitions
 from runner.results.folder import RunFolder
+from runner.storage.atomic import replacing
 from runner.storage.formats import LEADERBOARD
 from runner.storage.queries import attended, connect, database_at, duckdb_pattern, process_spill
 from runner.storage.read_only import read_only
@@ -29,8 +30,6 @@ THREADS = 2
 """Each thread holds a row group, so that more of them need more memory."""
 BATCH_ROWS = 2_048
 IN_PARQUET = ("messages", "completions")
-BESIDE = ".answer.parquet.new"
-"""What an answer is written as, before it takes its place: a file's own name may be one that DuckDB does not take."""
 
 
 @dataclass(frozen=True)
@@ -91,24 +90,19 @@ class Sources:
             UsageError, LeaderboardError: see `asked`.
             RunError: it cannot be written.
         """
-        beside = target.with_name(BESIDE)
         try:
-            beside.unlink(missing_ok=True)
-            file = f"{duckdb_pattern(beside.parent)}/{beside.name}"
-            with self._tables_of(sql, file) as connection:
-                try:
-                    statement = attended(connection, lambda: read_only(connection, sql))
-                    attended(connection, lambda: connection.sql(statement).write_parquet(file, compression="zstd"))
-                except duckdb.IOException as error:
-                    raise RunError(f"cannot write {target}: {error}") from error
-                except duckdb.Error as error:
-                    raise UsageError(str(error)) from error
-            beside.replace(target)
+            with replacing(target) as beside:
+                file = f"{duckdb_pattern(beside.parent)}/{beside.name}"
+                with self._tables_of(sql, file) as connection:
+                    try:
+                        statement = attended(connection, lambda: read_only(connection, sql))
+                        attended(connection, lambda: connection.sql(statement).write_parquet(file, compression="zstd"))
+                    except duckdb.IOException as error:
+                        raise RunError(f"cannot write {target}: {error}") from error
+                    except duckdb.Error as error:
+                        raise UsageError(str(error)) from error
         except OSError as error:
             raise RunError(f"cannot write {target}: {error.strerror}") from error
-        finally:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
 
     def relation(self, sql: str) -> duckdb.DuckDBPyRelation:
         """The answer to one question as a lazy relation, which keeps its connection, and reads again when it is read.

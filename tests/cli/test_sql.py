@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
@@ -17,9 +19,10 @@ import duckdb
 import pytest
 
 from runner.cli.main import main
-from runner.cli.sql import EXAMPLES, TABLE_ROWS
+from runner.cli.sql import EXAMPLES, TABLE_ROWS, _write
 from runner.results.board_schema import COMMENTS
 from runner.results.leaderboard import FILE
+from runner.results.results import Results
 from runner.results.tables import COLUMNS
 from tests.support.processes import command, environment
 from tests.support.runs import played
@@ -122,6 +125,45 @@ def test_an_answer_has_the_form_that_is_asked_for(results: Path, tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.json", "a.md", "a.parquet", "p.parquet"]
 
 
+def test_two_answers_for_one_folder_at_once_keep_apart_and_touch_no_other_file(results: Path, tmp_path: Path) -> None:
+    names = [f"{number}.{ending}" for number in range(2) for ending in ("csv", "parquet")]
+    for name in (".answer.new", ".answer.parquet.new"):
+        (tmp_path / name).write_text("mine")
+    with ThreadPoolExecutor(len(names)) as pool:
+        for _ in range(3):
+            asked_for = {name: f"SELECT {name[0]} AS n FROM range(40_000)" for name in names}
+            board = Results(results).board
+            for done in [
+                pool.submit(board.sources().write_parquet, question, tmp_path / name)
+                if name.endswith("parquet")
+                else pool.submit(_write, tmp_path / name, (line for line in ["n\n", *[f"{name[0]}\n"] * 40_000]))
+                for name, question in asked_for.items()
+            ]:
+                done.result()
+            for name in names:
+                assert duckdb.execute(f"SELECT DISTINCT n FROM '{tmp_path / name}'").fetchall() == [(int(name[0]),)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, ".answer.new", ".answer.parquet.new"])
+    assert {(tmp_path / name).read_text() for name in (".answer.new", ".answer.parquet.new")} == {"mine"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_an_answer_takes_the_place_of_a_file_only(results: Path, tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"folder.{ending}").mkdir()
+    os.mkfifo(tmp_path / f"fifo.{ending}")
+    (tmp_path / f"to_fifo.{ending}").symlink_to(f"fifo.{ending}")
+    for name, what in (("folder", "a folder"), ("fifo", "a FIFO"), ("to_fifo", "a FIFO")):
+        path = tmp_path / f"{name}.{ending}"
+        done = asked(results, "SELECT 1 AS x", "-o", path)
+        said = f"{path} is {what}; give a file, or leave --out out to print the answer\n"
+        assert (done.returncode, done.stderr) == (2, said)
+    assert (tmp_path / f"fifo.{ending}").is_fifo()
+    (tmp_path / f"link.{ending}").symlink_to(f"real.{ending}")
+    for _ in range(2):  # one that leads nowhere, then one to a file
+        told(results, "SELECT 1 AS x", "-o", tmp_path / f"link.{ending}")
+        assert (tmp_path / f"link.{ending}").is_symlink()
+        assert duckdb.execute(f"FROM '{tmp_path / f'real.{ending}'}'").fetchall() == [(1,)]
+
+
 def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results: Path, tmp_path: Path) -> None:
     question = "SELECT chr(27) || '[2J' AS x"
     assert "\\x1b[2J" in told(results, question, "--format", "csv")
@@ -220,7 +262,7 @@ def test_no_question_reads_or_writes_a_file_however_it_comes(results: Path, tmp_
 
 
 def test_a_hostile_question_for_a_file_leaves_nothing(results: Path, tmp_path: Path) -> None:
-    for question in ("FROM read_text('/etc/hostname')", f"FROM read_blob('{tmp_path}/.answer.parquet.new')", "SELEC"):
+    for question in ("FROM read_text('/etc/hostname')", f"FROM glob('{tmp_path}/.nip-run-*')", "SELEC"):
         assert asked(results, question, "-o", tmp_path / "x.parquet").returncode == 2
     assert list(tmp_path.iterdir()) == []
 
