@@ -21,6 +21,7 @@ from runner.results.board_schema import BOARD_TABLES, COMMENTS, RECORD_COMMENTS,
 from runner.results.folder import RunFolder
 from runner.storage.atomic import replacing
 from runner.storage.formats import LEADERBOARD
+from runner.storage.python_values import with_texts
 from runner.storage.queries import attended, connect, database_at, duckdb_pattern, process_spill
 from runner.storage.read_only import read_only
 
@@ -69,7 +70,7 @@ class Sources:
 
     @contextmanager
     def asked(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Answer]:
-        """The answer to one question.
+        """The answer to one question; values that Python has no equal for are DuckDB's texts for them.
 
         Raises:
             UsageError: the question is wrong, or is more than a question.
@@ -79,7 +80,11 @@ class Sources:
             try:
                 statement = attended(connection, lambda: read_only(connection, sql, parameters))
                 found = attended(connection, lambda: connection.execute(statement, list(parameters)))
-                yield Answer([item[0] for item in found.description or []], found)
+                columns = found.description or []
+                if (cast := with_texts(statement, [column[1] for column in columns])) is not None:
+                    connection.abort()
+                    found = attended(connection, lambda: connection.execute(cast, list(parameters)))
+                yield Answer([column[0] for column in columns], found)
             except duckdb.Error as error:
                 raise UsageError(str(error)) from error
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+from duckdb import token_type, tokenize
 
 from runner.errors import UsageError
 
@@ -44,7 +45,7 @@ _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?=[^\s(])", re.IGNORECASE)
 
 
 def read_only(connection: DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> str:
-    """The statement to execute for a question, which is one that only reads.
+    """The statement to execute for a question, which is one that only reads; it has no semicolon at its end.
 
     Raises:
         UsageError: it is none, or several, or does more.
@@ -73,7 +74,16 @@ def read_only(connection: DuckDBPyConnection, sql: str, parameters: Sequence[Any
     for step in _steps(connection, sql, parameters):
         if step not in _STEPS:
             raise UsageError(f"a question only reads its tables; {step} is refused. `nip-run sql` lists the tables")
-    return sql
+    return _without_end(sql)
+
+
+def _without_end(sql: str) -> str:
+    """One statement without the semicolons, and what follows them."""
+    data = sql.encode()
+    tokens = [(place, kind) for place, kind in tokenize(sql) if kind != token_type.comment]
+    while tokens and data[tokens[-1][0] :].startswith(b";"):
+        data = data[: tokens.pop()[0]]
+    return data.decode()
 
 
 def _steps(connection: DuckDBPyConnection, sql: str, parameters: Sequence[Any]) -> Iterator[str]:

@@ -164,6 +164,34 @@ def test_an_answer_takes_the_place_of_a_file_only(results: Path, tmp_path: Path,
         assert duckdb.execute(f"FROM '{tmp_path / f'real.{ending}'}'").fetchall() == [(1,)]
 
 
+UNLIKE_PYTHON = """SELECT '2026-01-02 03:04:05+00'::TIMESTAMPTZ = x.t AS same, x.* FROM (
+    SELECT '2026-01-02 03:04:05+00'::TIMESTAMPTZ AS t, [t] AS l, {'a b': t, 'n': 1} AS s, MAP {'k': t} AS m,
+    (1, t) AS u,
+    '01:02:03+02'::TIMETZ AS z, INTERVAL '1 month 2 days' AS i, '2026-01-02 03:04:05.123456789'::TIMESTAMP_NS AS ns,
+    encode('\\ä') AS b, 'infinity'::DATE AS d, ';' AS j) x; -- it ends ; here"""
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json", "markdown"])
+def test_values_that_python_has_no_equal_for_are_texts(results: Path, tmp_path: Path, form: str) -> None:
+    said = told(results, UNLIKE_PYTHON, "--format", form)
+    assert all(text in said for text in ("1 month 2 days", "05.123456789", "xC3", "infinity"))
+    if form != "json":
+        return
+    (row,) = json.loads(said)
+    kinds = {name: row[name] for name in ("same", "z", "i", "ns", "b", "d", "j")}
+    assert kinds == {
+        "same": True, "z": "01:02:03+02", "i": "1 month 2 days", "ns": "2026-01-02 03:04:05.123456789",
+        "b": "\\x5C\\xC3\\xA4", "d": "infinity", "j": ";",
+    }  # fmt: skip
+    at = row["t"]
+    assert (row["l"], row["s"], row["m"]) == ([at], {"a b": at, "n": 1}, {"k": at})
+    assert at in row["u"]
+    told(results, UNLIKE_PYTHON, "-o", tmp_path / "x.parquet")
+    assert duckdb.execute(f"SELECT typeof(t), b FROM '{tmp_path}/x.parquet'").fetchall() == [
+        ("TIMESTAMP WITH TIME ZONE", b"\\\xc3\xa4")
+    ]
+
+
 def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results: Path, tmp_path: Path) -> None:
     question = "SELECT chr(27) || '[2J' AS x"
     assert "\\x1b[2J" in told(results, question, "--format", "csv")
