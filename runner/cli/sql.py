@@ -71,19 +71,24 @@ def _question(args: argparse.Namespace) -> str | None:
     """
     if args.file is not None and args.sql is not None:
         raise UsageError("a question is an argument or a file (--file), not both")
+    if args.file is None and args.sql != "-":
+        return None if args.sql is None else str(args.sql)
+    source = args.file or "standard input"
     try:
-        if args.file is not None:
-            return read_bounded(args.file, MAX_QUESTION).decode()
-        if args.sql != "-":
-            return None if args.sql is None else str(args.sql)
-        question = sys.stdin.read(MAX_QUESTION + 1)
+        return (read_bounded(args.file, MAX_QUESTION) if args.file is not None else _standard_input()).decode()
     except OSError as error:
-        raise UsageError(f"cannot read {args.file}: {error.strerror}") from error
+        raise UsageError(f"cannot read {source}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{args.file or 'the question'} is not UTF-8: {error.reason}") from error
-    if len(question) > MAX_QUESTION:
+        raise UsageError(f"{source} is not UTF-8: {error.reason}, at byte {error.start}") from error
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError("standard input is closed; give the question as an argument or a file (--file)")
+    data = sys.stdin.buffer.read(MAX_QUESTION + 1)
+    if len(data) > MAX_QUESTION:
         raise UsageError(f"the question is longer than {MAX_QUESTION >> 10:,} KiB")
-    return question
+    return data
 
 
 def _format(args: argparse.Namespace) -> str:

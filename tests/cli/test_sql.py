@@ -37,10 +37,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
-def asked(results: Path, *words: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def asked(results: Path, *words: str | Path, stdin: str | bytes | None = "") -> subprocess.CompletedProcess[str]:
     """`nip-run sql` in this process."""
     out, err = io.StringIO(), io.StringIO()
-    with patch.object(sys, "stdin", io.StringIO(stdin)), redirect_stdout(out), redirect_stderr(err):
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    with (
+        patch.object(sys, "stdin", data if data is None else io.TextIOWrapper(io.BytesIO(data))),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         code = main(["sql", "--results", str(results), *map(str, words)])
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
@@ -99,6 +104,14 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
     done = asked(results, "SELECT 1", "--file", str(tmp_path / "q.sql"))
     assert (done.returncode, done.stderr) == (2, "a question is an argument or a file (--file), not both\n")
     assert asked(results, "--file", tmp_path / "none.sql").returncode == 2
+    (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
+    for words, data, said in (
+        (("-",), b"SELECT '\xff'", "standard input is not UTF-8: invalid start byte, at byte 8"),
+        (("--file", tmp_path / "q.sql"), "", f"{tmp_path}/q.sql is not UTF-8: invalid start byte, at byte 8"),
+        (("-",), None, "standard input is closed; give the question as an argument or a file (--file)"),
+    ):
+        done = asked(results, *words, stdin=data)
+        assert (done.returncode, done.stderr) == (2, said + "\n")
 
 
 VALUES = "SELECT 1 AS a, 'x,\"|\n' AS a, NULL AS n, [1, 2] AS l, 0.5::DECIMAL(3, 1) AS d, true AS t"
