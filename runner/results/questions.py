@@ -16,14 +16,14 @@ from typing import Any
 import duckdb
 from duckdb import DuckDBPyConnection
 
-from runner.errors import LeaderboardError, RunError, UsageError
+from runner.errors import LeaderboardError, RunError
 from runner.results.board_schema import BOARD_TABLES, COMMENTS, RECORD_COMMENTS, comments, definitions
 from runner.results.folder import RunFolder
 from runner.storage.atomic import replacing
 from runner.storage.formats import LEADERBOARD
-from runner.storage.python_values import with_texts
+from runner.storage.python_values import LINES_BEFORE, with_texts
 from runner.storage.queries import attended, connect, database_at, duckdb_pattern, process_spill
-from runner.storage.read_only import read_only
+from runner.storage.read_only import question_error, read_only
 
 MEMORY = "512MB"
 """What a question needs above this stands in a temporary folder until it is answered."""
@@ -39,6 +39,7 @@ class Answer:
 
     columns: Sequence[str]
     _found: DuckDBPyConnection
+    _lines_before: int = 0
 
     def batches(self) -> Iterator[list[tuple[Any, ...]]]:
         """The rows, some at a time.
@@ -54,7 +55,7 @@ class Answer:
         try:
             return attended(self._found, lambda: self._found.fetchmany(most))
         except duckdb.Error as error:
-            raise UsageError(str(error)) from error
+            raise question_error(error, lines_before=self._lines_before) from error
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,14 @@ class Sources:
                 statement = attended(connection, lambda: read_only(connection, sql, parameters))
                 found = attended(connection, lambda: connection.execute(statement, list(parameters)))
                 columns = found.description or []
+                before = 0
                 if (cast := with_texts(statement, [column[1] for column in columns])) is not None:
+                    before = LINES_BEFORE
                     connection.abort()
                     found = attended(connection, lambda: connection.execute(cast, list(parameters)))
-                yield Answer([column[0] for column in columns], found)
+                yield Answer([column[0] for column in columns], found, before)
             except duckdb.Error as error:
-                raise UsageError(str(error)) from error
+                raise question_error(error) from error
 
     def write_parquet(self, sql: str, target: Path) -> None:
         """Write the answer to a question as a Parquet file, whole or absent.
@@ -105,7 +108,7 @@ class Sources:
                     except duckdb.IOException as error:
                         raise RunError(f"cannot write {target}: {error}") from error
                     except duckdb.Error as error:
-                        raise UsageError(str(error)) from error
+                        raise question_error(error) from error
         except OSError as error:
             raise RunError(f"cannot write {target}: {error.strerror}") from error
 
@@ -120,7 +123,7 @@ class Sources:
         try:
             return connection.sql(read_only(connection, sql))
         except duckdb.Error as error:
-            raise UsageError(str(error)) from error
+            raise question_error(error) from error
 
     @contextmanager
     def _tables_of(self, sql: str, *files: str) -> Iterator[DuckDBPyConnection]:

@@ -20,6 +20,9 @@ _AS_TEXT = frozenset(
     }
 )  # fmt: skip
 
+LINES_BEFORE = 1
+"""The lines that `with_texts` puts before a question."""
+
 
 def with_texts(sql: str, columns: Sequence[DuckDBPyType]) -> str | None:
     """A question whose answer has texts for such values, also inside lists and structures; None where it has none.
@@ -30,7 +33,7 @@ def with_texts(sql: str, columns: Sequence[DuckDBPyType]) -> str | None:
     if all(cast is None for cast in casts):
         return None
     chosen = ", ".join(f"#{n}" if cast is None else f"CAST(#{n} AS {cast})" for n, cast in enumerate(casts, 1))
-    return f"SELECT {chosen} FROM ({sql}\n)"
+    return f"SELECT {chosen} FROM (\n{sql}\n)"
 
 
 def _as_python(kind: DuckDBPyType) -> str | None:

@@ -230,6 +230,31 @@ def test_an_answer_that_can_go_nowhere_is_refused(
     assert said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("question", "quoted", "place"),
+    [
+        ("SELECT a,\n  nope FROM (SELECT 1 AS a)", "LINE 2:   nope FROM (SELECT 1 AS a)\n          ^^^^", (2, 3)),
+        ("SELECT nope FROM (SELECT 1 AS a)", "LINE 1: SELECT nope FROM (SELECT 1 AS a)\n               ^^^^", (1, 8)),
+        ("SELEC 1", "LINE 1: SELEC 1\n        ^^^^^", (1, 1)),
+        ("EXPLAIN SELECT nope", "LINE 1:         SELECT nope\n                       ^^^^", (1, 16)),
+        ("\n" * 8 + "\nFROM nope", "LINE 10: FROM nope\n              ^^^^", (10, 6)),
+        ("SELECT now(),\n x::INT FROM (VALUES ('a')) v(x)", "LINE 2:  x::INT FROM", (2, 3)),
+    ],
+)
+def test_a_mistake_is_shown_in_the_users_own_lines(
+    results: Path, question: str, quoted: str, place: tuple[int, int]
+) -> None:
+    done = asked(results, question, "--json")
+    assert quoted in done.stderr
+    assert "FORMAT json" not in done.stderr
+    ((error,), code) = json.loads(done.stdout)["errors"], done.returncode
+    assert (code, error["line"], error["column"]) == (2, *place)
+    assert "LINE" not in error["message"]
+    if "FROM nope" in question:
+        assert error["message"] == "Catalog Error: Table with name nope does not exist!"
+        assert "Did you mean" in error["hint"]
+
+
 def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
     lines = told(results, f"FROM range({TABLE_ROWS + 1})").splitlines()
     assert len(lines) == TABLE_ROWS + 2
