@@ -255,6 +255,27 @@ def test_a_mistake_is_shown_in_the_users_own_lines(
         assert "Did you mean" in error["hint"]
 
 
+def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_what_is(
+    results: Path, tmp_path: Path
+) -> None:
+    def board(folder: Path, *words: str) -> tuple[int, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(["leaderboard", "--results", str(folder), *words])
+        return code, out.getvalue() + err.getvalue()
+
+    (name,) = json.loads(told(results, "SELECT DISTINCT benchmark AS b FROM runs", "--json"))
+    assert board(results, name["b"])[0] == 0
+    assert board(results, name["b"][:-1]) == (
+        2, f"no benchmark {name['b'][:-1]!r} in {results}; did you mean {name['b']!r}?\n"
+    )  # fmt: skip
+    assert board(results, "qqq") == (2, f"no benchmark 'qqq' in {results}; there are: {name['b']}\n")
+    (tmp_path / "runs").symlink_to(results / "runs")
+    again = f"1 run folders are there, and no board: nip-run leaderboard --rebuild --results {tmp_path}\n"
+    assert board(tmp_path) == (0, f"no rows in {tmp_path}; {again}")
+    assert board(tmp_path, name["b"]) == (2, f"no benchmark {name['b']!r} in {tmp_path}; {again}")
+
+
 def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
     lines = told(results, f"FROM range({TABLE_ROWS + 1})").splitlines()
     assert len(lines) == TABLE_ROWS + 2
