@@ -22,6 +22,10 @@ from runner.storage.files import create, read_bounded
 
 TABLE_ROWS = 1_000
 """A table is measured before it is printed, so that it stands in memory."""
+READ_ROWS = 50
+"""Before their cells are cut."""
+CELL = 5_000
+"""The characters of a cell that a table shows."""
 MAX_QUESTION = 1 << 20
 ENDINGS = {".csv": "csv", ".json": "json", ".md": "markdown", ".parquet": "parquet"}
 """The formats that the name of a file gives."""
@@ -97,9 +101,13 @@ def _format(args: argparse.Namespace) -> str:
     Raises:
         UsageError: two are, or it does not go where it is to go.
     """
-    format_ = args.format or ("json" if args.json else ENDINGS.get(args.out.suffix if args.out else "", "table"))
+    of_ending = ENDINGS.get(args.out.suffix.lower()) if args.out else None
+    format_ = args.format or ("json" if args.json else of_ending or "table")
     if args.json and format_ != "json":
         raise UsageError(f"--json and --format {format_} are two formats; leave one out")
+    if of_ending not in (None, format_):
+        option = "--json" if args.json else f"--format {format_}"
+        raise UsageError(f"{option} and {args.out}, which ends as {of_ending} does, are two formats; change one")
     if format_ == "parquet" and args.out is None:
         raise UsageError("parquet goes to a file: add --out FILE")
     if format_ == "table" and args.out is not None:
@@ -133,12 +141,25 @@ def _blocks(format_: str, answer: Answer) -> Iterator[str]:
 
 
 def _show(answer: Answer) -> None:
-    rows: list[tuple[Any, ...]] = []
-    while len(rows) <= TABLE_ROWS and (more := answer.rows(TABLE_ROWS + 1 - len(rows))):
-        rows += more
+    rows: list[list[Any]] = []
+    cut = 0
+    while len(rows) <= TABLE_ROWS and (more := answer.rows(min(READ_ROWS, TABLE_ROWS + 1 - len(rows)))):
+        for row in more:
+            rows.append([_cut(value) for value in row])
+            cut += sum(cell is not value for cell, value in zip(rows[-1], row, strict=True))
     print_table(answer.columns, rows[:TABLE_ROWS])
+    if cut:
+        say(f"Cells cut to {CELL:,} characters: {cut}. All of them: --format csv, json or markdown")
     if len(rows) > TABLE_ROWS:
         say(f"The first {TABLE_ROWS:,} rows; there are more. All of them: --format csv, json or markdown")
+
+
+def _cut(value: Any) -> Any:
+    """A value of a cell, or its beginning with how much is missing: a table is laid out character by character."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = str(value)
+    return value if len(text) <= CELL else f"{text[:CELL]}... ({len(text) - CELL:,} characters more)"
 
 
 def _write(path: Path, blocks: Iterator[str]) -> None:

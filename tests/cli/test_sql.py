@@ -19,7 +19,7 @@ import duckdb
 import pytest
 
 from runner.cli.main import main
-from runner.cli.sql import EXAMPLES, TABLE_ROWS, _write
+from runner.cli.sql import CELL, EXAMPLES, TABLE_ROWS, _write
 from runner.results.board_schema import COMMENTS
 from runner.results.leaderboard import FILE
 from runner.results.results import Results
@@ -130,6 +130,9 @@ def test_an_answer_has_the_form_that_is_asked_for(results: Path, tmp_path: Path)
         assert (tmp_path / name).read_text() == told(
             results, VALUES, "--format", {"md": "markdown"}.get(name[2:], name[2:])
         )
+    told(results, VALUES, "-o", tmp_path / "b.CSV")
+    assert (tmp_path / "b.CSV").read_text() == (tmp_path / "a.csv").read_text()
+    (tmp_path / "b.CSV").unlink()
     told(results, "FROM rollouts ORDER BY rollout_id", "-o", tmp_path / "a.parquet")
     told(results, "PIVOT rollouts ON repeat USING count(*) GROUP BY y; -- all", "-o", tmp_path / "p.parquet")
     kinds = duckdb.execute(f"DESCRIBE FROM '{tmp_path / 'a.parquet'}'").fetchall()
@@ -217,6 +220,8 @@ def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results:
     [
         (("SELECT 1", "--format", "parquet"), "add --out FILE"),
         (("SELECT 1", "--format", "csv", "--json"), "two formats"),
+        (("SELECT 1", "--json", "-o", "{}/x.parquet"), "--json and {}/x.parquet, which ends as parquet does, are two"),
+        (("SELECT 1", "--format", "csv", "-o", "{}/x.JSON"), "--format csv and {}/x.JSON, which ends as json does,"),
         (("SELECT 1", "-o", "x.txt"), "add --format csv"),
         (("SELECT 1", "-o", "{}/no/x.csv"), "no/x.csv: No such file"),
         (("SELECT 1", "-o", "{}/no/x.parquet"), "no/x.parquet: "),
@@ -227,7 +232,7 @@ def test_an_answer_that_can_go_nowhere_is_refused(
 ) -> None:
     done = asked(results, *(word.format(tmp_path) for word in words))
     assert done.returncode != 0
-    assert said in done.stderr
+    assert said.format(tmp_path) in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -281,6 +286,16 @@ def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
     assert len(lines) == TABLE_ROWS + 2
     assert lines[-1].startswith("The first 1,000 rows; there are more.")
     assert len(told(results, f"FROM range({TABLE_ROWS})").splitlines()) == TABLE_ROWS + 1
+
+
+def test_a_table_shows_the_beginning_of_a_cell_that_is_too_long(results: Path) -> None:
+    question = "SELECT repeat('x', 2_000_000) AS x, 'y' AS y"
+    begun = time.monotonic()
+    said = told(results, question)
+    assert time.monotonic() - begun < 5
+    assert f"... ({2_000_000 - CELL:,} characters more)" in " ".join(said.split())
+    assert said.splitlines()[-1] == f"Cells cut to {CELL:,} characters: 1. All of them: --format csv, json or markdown"
+    assert len(told(results, question, "--format", "csv")) == 2_000_000 + len("x,y\n,y\n")
 
 
 # What a question cannot do
