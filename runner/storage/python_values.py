@@ -8,10 +8,8 @@ no form: its text is ASCII, with \xFF for each other byte.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from duckdb.sqltypes import DuckDBPyType
+from duckdb.sqltypes import DuckDBPyType
 
 _AS_TEXT = frozenset(
     {
@@ -42,7 +40,7 @@ def _as_python(kind: DuckDBPyType) -> str | None:
         return "VARCHAR"
     if kind.id not in ("list", "array", "struct", "map", "tuple", "union"):
         return None
-    children = [(name, part) for name, part in kind.children if not isinstance(part, int)]
+    children = [(name, part) for name, part in kind.children if isinstance(part, DuckDBPyType)]
     casts = [_as_python(part) for _, part in children]
     if all(cast is None for cast in casts):
         return None

@@ -105,12 +105,13 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
     assert (done.returncode, done.stderr) == (2, "a question is an argument or a file (--file), not both\n")
     assert asked(results, "--file", tmp_path / "none.sql").returncode == 2
     (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
-    for words, data, said in (
+    cases: tuple[tuple[tuple[str, ...], bytes | None, str], ...] = (
         (("-",), b"SELECT '\xff'", "standard input is not UTF-8: invalid start byte, at byte 8"),
-        (("--file", tmp_path / "q.sql"), "", f"{tmp_path}/q.sql is not UTF-8: invalid start byte, at byte 8"),
+        (("--file", str(tmp_path / "q.sql")), b"", f"{tmp_path}/q.sql is not UTF-8: invalid start byte, at byte 8"),
         (("-",), None, "standard input is closed; give the question as an argument or a file (--file)"),
-    ):
-        done = asked(results, *words, stdin=data)
+    )
+    for how, data, said in cases:
+        done = asked(results, *how, stdin=data)
         assert (done.returncode, done.stderr) == (2, said + "\n")
 
 
