@@ -186,7 +186,8 @@ def query(sql: str, results: str | Path = "results") -> duckdb.DuckDBPyRelation:
     """A question in SQL to all runs of a results folder, as a lazy relation (`.df()`, `.pl()`, `.fetchall()`).
 
     The tables are `runs`, `agents`, `metrics`, `rollouts`, `messages` and `completions`, and there is the view
-    `leaderboard`. A question only reads, and reaches no other file.
+    `leaderboard`. A question only reads, and reaches no other file. To fetch a TIMESTAMPTZ, such as `now()`, DuckDB
+    needs the package pytz; without it, cast it: `now()::VARCHAR`.
 
         >>> from runner import load_spec, query, run
         >>> _ = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "asked"}))

@@ -4,6 +4,7 @@ The tree; an exception without an exit code has that of the one above it:
 
     NipRunError                     exit 1
     ├── UsageError                  exit 2: the command line cannot be understood
+    │   └── QuestionError               a question in SQL is wrong
     ├── SpecError                   exit 2: carries every problem of every file at once
     ├── RunError                    the run failed; what was paid for is kept
     │   ├── RunDirectoryError           the run directory is in use, or is another spec's
@@ -60,6 +61,19 @@ class UsageError(NipRunError):
     """The command line cannot be understood."""
 
     exit_code = ExitCode.USAGE
+
+
+class QuestionError(UsageError):
+    """A question in SQL is wrong: what, and where in it and what to do, as far as that is known.
+
+    Lines and columns count from 1.
+    """
+
+    def __init__(
+        self, message: str, what: str, *, line: int | None = None, column: int | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.what, self.line, self.column, self.hint = what, line, column, hint
 
 
 @dataclass(frozen=True, order=True)

@@ -48,6 +48,7 @@ HOMES = {
         "runner.storage.parquet",
         "runner.storage.queries",
         "runner.storage.read_only",
+        "runner.storage.python_values",
     },
     "httpx2": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "jinja2": {"runner.prompts.sandbox", "runner.prompts.work"},

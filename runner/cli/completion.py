@@ -17,11 +17,15 @@ from runner.exit_codes import ExitCode
 
 _BASH = """\
 _nip_run() {
-    local line
+    local line odd= word="${COMP_WORDS[COMP_CWORD]}"
+    word=${word#[\\"\\']}
+    word=${word//\\\\/}
     COMPREPLY=()
     while IFS= read -r line; do
         [ -n "$line" ] && COMPREPLY+=("$line")
-    done < <("${COMP_WORDS[0]}" completion -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+        [[ $line == *[!A-Za-z0-9_./+-]* ]] && odd=1
+    done < <("${COMP_WORDS[0]}" completion -- "${COMP_WORDS[@]:1:COMP_CWORD-1}" "$word" 2>/dev/null)
+    if [ -n "$odd" ]; then compopt -o filenames 2>/dev/null; fi  # has readline quote them
     if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == */ ]]; then compopt -o nospace 2>/dev/null; fi
 }
 complete -F _nip_run nip-run
@@ -61,13 +65,14 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of the words after `nip-run` may become."""
+    """What the last of the words after `nip-run` may become; a name that is no line of text is none of it."""
     *before, word = words or [""]
-    return sorted({found for found in _possible(before, word) if found.startswith(word)})
+    return sorted({found for found in _possible(before, word) if found.startswith(word) and found.isprintable()})
 
 
 def _possible(before: Sequence[str], word: str) -> Iterable[str]:
-    name = next((one for one in before if one in COMMANDS), None)
+    first = next(iter(_positionals(before, _parser("run"))), None)
+    name = first if first in COMMANDS else None
     parser = _parser(name or "run")
     last = parser._option_string_actions.get(before[-1]) if before else None  # noqa: SLF001 - it has no other face
     if last is not None and last.nargs != 0:
@@ -76,15 +81,29 @@ def _possible(before: Sequence[str], word: str) -> Iterable[str]:
         return (option for option in parser._option_string_actions if option.startswith("--"))  # noqa: SLF001
     if name is None:
         return [*(COMMANDS if not before else ()), *_files(word, _SPECS)]
+    is_first = len(_positionals(before, parser)) == 1  # the command's own name
     if name in _TAKES_SPECS:
-        return _files(word, _SPECS)
-    first = before[-1] == name
-    if name in _TAKES_RUN and first:
+        return _files(word, _SPECS) if is_first or name != "render" else ()
+    if name in _TAKES_RUN and is_first:
         return ["last", *_runs(before)]
     positional = next((one for one in parser._actions if not one.option_strings), None)  # noqa: SLF001
-    if positional is None or not first:
+    if positional is None or not is_first:
         return ()
     return _files(word, ()) if positional.metavar == "DIR" else map(str, positional.choices or ())
+
+
+def _positionals(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """The words that are no options, and no options' values."""
+    found, takes_value = [], False
+    for word in words:
+        if takes_value:
+            takes_value = False
+        elif word.startswith("-") and word != "-":
+            option = parser._option_string_actions.get(word)  # noqa: SLF001
+            takes_value = option is not None and option.nargs != 0
+        else:
+            found.append(word)
+    return found
 
 
 def _values(option: argparse.Action, before: Sequence[str], word: str) -> Iterable[str]:
@@ -108,6 +127,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
 def _runs(before: Sequence[str]) -> Iterator[str]:
     """The ids of the runs in the results folder that the line names."""
     named = [value for option, value in pairwise(before) if option == "--results"]
+    named += [word.partition("=")[2] for word in before if word.startswith("--results=")]
     try:
         with os.scandir(os.path.join((named or [default_results()])[-1], "runs")) as found:  # noqa: PTH118
             yield from (entry.name for entry in found if entry.is_dir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,8 +22,12 @@ from runner.text import comma_join
 
 SPEC = "spec.yaml"
 MAX_FILE = 1 << 20
+COMMENTS_AT = 32
+"""The column of the starter's comments, which names move."""
 LIMITED = ("debate", "mnip", "nip")
 """Protocols in which the verifier has every second round, the first, and so an odd number of rounds wastes none."""
+
+_COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -36,13 +41,16 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"files": [str(folder / name) for name in files], "next": [*enter, *commands]})
         return ExitCode.DONE
+    if args.quiet:
+        return ExitCode.DONE
     say("Written:")
     for name in files:
         say(f"  {folder / name}")
     say("Next:")
-    for command, what in zip(commands, ("find errors", "play, without a model", "what went wrong"), strict=True):
-        say(f"  {' && '.join([*enter, command])}".ljust(44) + f"  # {what}")
-        enter = []
+    lines = [" && ".join([*enter, commands[0]]), *commands[1:]]
+    width = max(map(len, lines))
+    for line, what in zip(lines, ("find errors", "play, without a model", "what went wrong"), strict=True):
+        say(f"  {line:<{width}}  # {what}")
     say(f"In {folder / SPEC}, CHANGE marks the lines to change for your data and a real model.")
     return ExitCode.DONE
 
@@ -66,6 +74,7 @@ def _protocol(name: str) -> dict[str, bytes]:
     lines = "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents)
     spec = _read(starter / SPEC).decode().replace("LIMIT", ", max_message_rounds: 7" if name in LIMITED else "")
     spec = spec.replace("PROTOCOL", name).replace("NAME", name.replace("_", "-"))
+    spec = _COMMENT.sub(lambda found: f"{found[1]:<{COMMENTS_AT - 2}}  # CHANGE", spec)
     line = b"# yaml-language-server: $schema=protocol.schema.json\n"
     return {
         SPEC: spec.replace("AGENTS", lines).encode(),

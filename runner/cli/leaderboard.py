@@ -8,8 +8,10 @@ from itertools import groupby
 from typing import Any
 
 from runner.cli.output import note, print_json, print_table, say, short_time, with_interval
+from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.results.results import Results
+from runner.text import comma_join, did_you_mean
 
 _DROPPED = ("cost", "finished", "clusters", "models", "protocol", "seed", "n")
 """What a narrow terminal does without, the first of it first."""
@@ -19,19 +21,45 @@ def execute(args: argparse.Namespace) -> int:
     results = Results(args.results)
     if args.rebuild:
         return _rebuild(results, as_json=args.json)
+    if args.benchmark is not None:
+        _check_benchmark(results, args.benchmark)
     where, values = ("WHERE benchmark = ?", [args.benchmark]) if args.benchmark else ("", [])
     columns, rows = results.board.query(f"SELECT * FROM leaderboard {where}", values)
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if args.json:
         print_json(records)
     elif not records:
-        say(f"no rows in {results.path}" + (f" for {args.benchmark!r}" if args.benchmark else ""))
+        say(
+            f"no rows in {results.path}"
+            + (f" for {args.benchmark!r}" if args.benchmark else "")
+            + _without_board(results)
+        )
     else:
         for number, (_, listed) in enumerate(groupby(records, key=lambda row: (row["benchmark"], row["list"]))):
             if number:
                 say()
             _show_list(list(listed))
     return ExitCode.DONE
+
+
+def _check_benchmark(results: Results, name: str) -> None:
+    """Take a benchmark that a run is on the board for.
+
+    Raises:
+        UsageError: none is.
+    """
+    _, rows = results.board.query("SELECT DISTINCT benchmark FROM runs WHERE benchmark IS NOT NULL ORDER BY 1")
+    known = [str(row[0]) for row in rows]
+    if name in known:
+        return
+    there = did_you_mean(name, known) or (f"; there are: {comma_join(known)}" if known else _without_board(results))
+    raise UsageError(f"no benchmark {name!r} in {results.path}{there}")
+
+
+def _without_board(results: Results) -> str:
+    """What to do where there are runs and no board."""
+    runs = len(list(results.board.runs())) if not results.board.path.is_file() else 0
+    return f"; {runs} run folders are there, and no board: {results.board.rebuilding}" if runs else ""
 
 
 def _rebuild(results: Results, *, as_json: bool) -> int:

@@ -44,6 +44,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """What is wrong has words of the command line in it."""
+        if message.startswith("the following arguments are required"):
+            message = self._unknown() or message
         hint = _hint(message, self._option_string_actions)
         if "--json" in self.words:
             from runner.cli.problems import error_object
@@ -51,6 +53,13 @@ class _Parser(argparse.ArgumentParser):
             error = error_object(message, hint or f"`{self.prog} --help` lists the options")
             print_json({"ok": False, "exit_code": ExitCode.USAGE, "errors": [error]})
         super().error(escape_controls(message + (f"; {hint}" if hint else "")))
+
+    def _unknown(self) -> str | None:
+        """The complaint about unknown options, which argparse makes only where no argument is missing."""
+        before = list(self.words)[: self.words.index("--")] if "--" in self.words else self.words
+        names = [word for word in before if word.startswith("--")]
+        unknown = [word for word in names if word.partition("=")[0] not in self._option_string_actions]
+        return f"unrecognized arguments: {' '.join(unknown)}" if unknown else None
 
 
 def _hint(message: str, options: Collection[str]) -> str | None:

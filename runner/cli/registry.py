@@ -20,8 +20,10 @@ RESULTS = "NIP_RUN_RESULTS"
 
 def folder(text: str) -> Path:
     """A folder of the command line, which need not be there."""
+    if not text:
+        raise argparse.ArgumentTypeError("a folder's name is empty; `.` is the folder that you are in")
     path = Path(text)
-    source = f" (from {RESULTS})" if text == os.environ.get(RESULTS) else ""
+    source = f" (from {RESULTS})" if os.environ.get(RESULTS) and text == default_results() else ""
     wrong = unusable(path) or ("not a folder" if is_there(path) and not is_folder(path) else None)
     if wrong is not None:
         raise argparse.ArgumentTypeError(f"no folder can be at {text!r}{source}: {wrong}")
@@ -30,7 +32,8 @@ def folder(text: str) -> Path:
 
 def default_results() -> str:
     """The results folder where `--results` is not said."""
-    return os.environ.get(RESULTS) or "results"
+    # No shell expands the `~` of a variable that a service or a file of settings gives; that of an option it does.
+    return os.path.expanduser(os.environ.get(RESULTS) or "results")  # noqa: PTH111
 
 
 class Command:
@@ -171,7 +174,13 @@ def _sql(parser: argparse.ArgumentParser) -> None:
         choices=("table", "csv", "json", "markdown", "parquet"),
         help="default: by the ending of --out, else table, which shows the first 1,000 rows",
     )
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the answer to a file; parquet needs one")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the answer to a file (behind a link: to that which it leads to); parquet needs one",
+    )
 
 
 def _export(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +17,16 @@ from runner.exit_codes import ExitCode
 from runner.results.leaderboard import Leaderboard
 from runner.results.questions import Answer
 from runner.results.results import Results
+from runner.storage.atomic import replacing
 from runner.storage.files import create, read_bounded
 
 TABLE_ROWS = 1_000
 """A table is measured before it is printed, so that it stands in memory."""
+READ_ROWS = 50
+"""Before their cells are cut."""
+CELL = 5_000
+"""The characters of a cell that a table shows."""
 MAX_QUESTION = 1 << 20
-BESIDE = ".answer.new"
 ENDINGS = {".csv": "csv", ".json": "json", ".md": "markdown", ".parquet": "parquet"}
 """The formats that the name of a file gives."""
 
@@ -46,17 +52,18 @@ def execute(args: argparse.Namespace) -> int:
         _show_tables(board, as_json=args.json)
         return ExitCode.DONE
     format_ = _format(args)
-    if format_ == "parquet":
-        board.sources().write_parquet(question, args.out)
+    out = _target(args.out)
+    if format_ == "parquet" and out is not None:
+        board.sources().write_parquet(question, out)
         return ExitCode.DONE
     with board.sources().asked(question) as answer:
         if format_ == "table":
             _show(answer)
-        elif args.out is None:
+        elif out is None:
             for block in _blocks(format_, answer):
                 print_block(block)
         else:
-            _write(args.out, _blocks(format_, answer))
+            _write(out, _blocks(format_, answer))
     return ExitCode.DONE
 
 
@@ -68,19 +75,24 @@ def _question(args: argparse.Namespace) -> str | None:
     """
     if args.file is not None and args.sql is not None:
         raise UsageError("a question is an argument or a file (--file), not both")
+    if args.file is None and args.sql != "-":
+        return None if args.sql is None else str(args.sql)
+    source = args.file or "standard input"
     try:
-        if args.file is not None:
-            return read_bounded(args.file, MAX_QUESTION).decode()
-        if args.sql != "-":
-            return None if args.sql is None else str(args.sql)
-        question = sys.stdin.read(MAX_QUESTION + 1)
+        return (read_bounded(args.file, MAX_QUESTION) if args.file is not None else _standard_input()).decode()
     except OSError as error:
-        raise UsageError(f"cannot read {args.file}: {error.strerror}") from error
+        raise UsageError(f"cannot read {source}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{args.file or 'the question'} is not UTF-8: {error.reason}") from error
-    if len(question) > MAX_QUESTION:
+        raise UsageError(f"{source} is not UTF-8: {error.reason}, at byte {error.start}") from error
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError("standard input is closed; give the question as an argument or a file (--file)")
+    data = sys.stdin.buffer.read(MAX_QUESTION + 1)
+    if len(data) > MAX_QUESTION:
         raise UsageError(f"the question is longer than {MAX_QUESTION >> 10:,} KiB")
-    return question
+    return data
 
 
 def _format(args: argparse.Namespace) -> str:
@@ -89,9 +101,13 @@ def _format(args: argparse.Namespace) -> str:
     Raises:
         UsageError: two are, or it does not go where it is to go.
     """
-    format_ = args.format or ("json" if args.json else ENDINGS.get(args.out.suffix if args.out else "", "table"))
+    of_ending = ENDINGS.get(args.out.suffix.lower()) if args.out else None
+    format_ = args.format or ("json" if args.json else of_ending or "table")
     if args.json and format_ != "json":
         raise UsageError(f"--json and --format {format_} are two formats; leave one out")
+    if of_ending not in (None, format_):
+        option = "--json" if args.json else f"--format {format_}"
+        raise UsageError(f"{option} and {args.out}, which ends as {of_ending} does, are two formats; change one")
     if format_ == "parquet" and args.out is None:
         raise UsageError("parquet goes to a file: add --out FILE")
     if format_ == "table" and args.out is not None:
@@ -99,17 +115,51 @@ def _format(args: argparse.Namespace) -> str:
     return str(format_)
 
 
+def _target(path: Path | None) -> Path | None:
+    """The file that an answer takes the place of: behind a link the one that it leads to.
+
+    Raises:
+        UsageError: something else stands there.
+    """
+    if path is None:
+        return None
+    try:
+        target = Path(os.path.realpath(path))
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+    if stat.S_ISREG(mode):
+        return target
+    what = "folder" if stat.S_ISDIR(mode) else "FIFO" if stat.S_ISFIFO(mode) else "device or a socket"
+    raise UsageError(f"{path} is a {what}; give a file, or leave --out out to print the answer")
+
+
 def _blocks(format_: str, answer: Answer) -> Iterator[str]:
     return BLOCKS[format_](answer.columns, answer.batches())
 
 
 def _show(answer: Answer) -> None:
-    rows: list[tuple[Any, ...]] = []
-    while len(rows) <= TABLE_ROWS and (more := answer.rows(TABLE_ROWS + 1 - len(rows))):
-        rows += more
+    rows: list[list[Any]] = []
+    cut = 0
+    while len(rows) <= TABLE_ROWS and (more := answer.rows(min(READ_ROWS, TABLE_ROWS + 1 - len(rows)))):
+        for row in more:
+            rows.append([_cut(value) for value in row])
+            cut += sum(cell is not value for cell, value in zip(rows[-1], row, strict=True))
     print_table(answer.columns, rows[:TABLE_ROWS])
+    if cut:
+        say(f"Cells cut to {CELL:,} characters: {cut}. All of them: --format csv, json or markdown")
     if len(rows) > TABLE_ROWS:
         say(f"The first {TABLE_ROWS:,} rows; there are more. All of them: --format csv, json or markdown")
+
+
+def _cut(value: Any) -> Any:
+    """A value of a cell, or its beginning with how much is missing: a table is laid out character by character."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = str(value)
+    return value if len(text) <= CELL else f"{text[:CELL]}... ({len(text) - CELL:,} characters more)"
 
 
 def _write(path: Path, blocks: Iterator[str]) -> None:
@@ -118,15 +168,10 @@ def _write(path: Path, blocks: Iterator[str]) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    beside = path.with_name(BESIDE)
     try:
-        try:
-            with create(beside) as file:
-                for block in blocks:
-                    file.write(block.encode(errors="backslashreplace"))
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(path) as beside, create(beside) as file:
+            for block in blocks:
+                file.write(block.encode(errors="backslashreplace"))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
 

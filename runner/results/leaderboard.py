@@ -69,7 +69,7 @@ class Leaderboard:
             LeaderboardError: the board stayed locked; the message says how to append later. Nothing is lost: the
                 rows stand in the run folder.
         """
-        later = f"The run itself is complete. Append its rows later with: {self._rebuilding}"
+        later = f"The run itself is complete. Append its rows later with: {self.rebuilding}"
         with self._replacing(wait_seconds, later) as connection:
             insert(connection, folder)
 
@@ -126,7 +126,7 @@ class Leaderboard:
             LeaderboardError: a newer nip-run wrote the board.
         """
         _check_format(self.path)
-        return Sources(self.path, self.runs, self._update, self._rebuilding)
+        return Sources(self.path, self.runs, self._update, self.rebuilding)
 
     def relation(self, sql: str) -> duckdb.DuckDBPyRelation:
         """`query`, as a lazy relation, which keeps its connection.
@@ -151,7 +151,7 @@ class Leaderboard:
         connection.execute("INSERT INTO format VALUES (?)", [LEADERBOARD])
 
     @property
-    def _rebuilding(self) -> str:
+    def rebuilding(self) -> str:
         """The command that makes the board again."""
         return f"nip-run leaderboard --rebuild --results {self.folder}"
 

@@ -7,7 +7,7 @@ memory that does not grow with them. No other file can be opened, nothing can be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,12 +16,14 @@ from typing import Any
 import duckdb
 from duckdb import DuckDBPyConnection
 
-from runner.errors import LeaderboardError, RunError, UsageError
+from runner.errors import LeaderboardError, RunError
 from runner.results.board_schema import BOARD_TABLES, COMMENTS, RECORD_COMMENTS, comments, definitions
 from runner.results.folder import RunFolder
+from runner.storage.atomic import replacing
 from runner.storage.formats import LEADERBOARD
+from runner.storage.python_values import LINES_BEFORE, with_texts
 from runner.storage.queries import attended, connect, database_at, duckdb_pattern, process_spill
-from runner.storage.read_only import read_only
+from runner.storage.read_only import question_error, read_only
 
 MEMORY = "512MB"
 """What a question needs above this stands in a temporary folder until it is answered."""
@@ -29,8 +31,6 @@ THREADS = 2
 """Each thread holds a row group, so that more of them need more memory."""
 BATCH_ROWS = 2_048
 IN_PARQUET = ("messages", "completions")
-BESIDE = ".answer.parquet.new"
-"""What an answer is written as, before it takes its place: a file's own name may be one that DuckDB does not take."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Answer:
 
     columns: Sequence[str]
     _found: DuckDBPyConnection
+    _lines_before: int = 0
 
     def batches(self) -> Iterator[list[tuple[Any, ...]]]:
         """The rows, some at a time.
@@ -54,7 +55,7 @@ class Answer:
         try:
             return attended(self._found, lambda: self._found.fetchmany(most))
         except duckdb.Error as error:
-            raise UsageError(str(error)) from error
+            raise question_error(error, lines_before=self._lines_before) from error
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Sources:
 
     @contextmanager
     def asked(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Answer]:
-        """The answer to one question.
+        """The answer to one question; values that Python has no equal for are DuckDB's texts for them.
 
         Raises:
             UsageError: the question is wrong, or is more than a question.
@@ -80,9 +81,15 @@ class Sources:
             try:
                 statement = attended(connection, lambda: read_only(connection, sql, parameters))
                 found = attended(connection, lambda: connection.execute(statement, list(parameters)))
-                yield Answer([item[0] for item in found.description or []], found)
+                columns = found.description or []
+                before = 0
+                if (cast := with_texts(statement, [column[1] for column in columns])) is not None:
+                    before = LINES_BEFORE
+                    connection.abort()
+                    found = attended(connection, lambda: connection.execute(cast, list(parameters)))
+                yield Answer([column[0] for column in columns], found, before)
             except duckdb.Error as error:
-                raise UsageError(str(error)) from error
+                raise question_error(error) from error
 
     def write_parquet(self, sql: str, target: Path) -> None:
         """Write the answer to a question as a Parquet file, whole or absent.
@@ -91,24 +98,19 @@ class Sources:
             UsageError, LeaderboardError: see `asked`.
             RunError: it cannot be written.
         """
-        beside = target.with_name(BESIDE)
         try:
-            beside.unlink(missing_ok=True)
-            file = f"{duckdb_pattern(beside.parent)}/{beside.name}"
-            with self._tables_of(sql, file) as connection:
-                try:
-                    statement = attended(connection, lambda: read_only(connection, sql))
-                    attended(connection, lambda: connection.sql(statement).write_parquet(file, compression="zstd"))
-                except duckdb.IOException as error:
-                    raise RunError(f"cannot write {target}: {error}") from error
-                except duckdb.Error as error:
-                    raise UsageError(str(error)) from error
-            beside.replace(target)
+            with replacing(target) as beside:
+                file = f"{duckdb_pattern(beside.parent)}/{beside.name}"
+                with self._tables_of(sql, file) as connection:
+                    try:
+                        statement = attended(connection, lambda: read_only(connection, sql))
+                        attended(connection, lambda: connection.sql(statement).write_parquet(file, compression="zstd"))
+                    except duckdb.IOException as error:
+                        raise RunError(f"cannot write {target}: {error}") from error
+                    except duckdb.Error as error:
+                        raise question_error(error) from error
         except OSError as error:
             raise RunError(f"cannot write {target}: {error.strerror}") from error
-        finally:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
 
     def relation(self, sql: str) -> duckdb.DuckDBPyRelation:
         """The answer to one question as a lazy relation, which keeps its connection, and reads again when it is read.
@@ -121,7 +123,7 @@ class Sources:
         try:
             return connection.sql(read_only(connection, sql))
         except duckdb.Error as error:
-            raise UsageError(str(error)) from error
+            raise question_error(error) from error
 
     @contextmanager
     def _tables_of(self, sql: str, *files: str) -> Iterator[DuckDBPyConnection]:

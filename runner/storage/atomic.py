@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,26 @@ def atomic_write(path: Path, data: bytes | str) -> None:
         with suppress(OSError):  # a folder that was planted there is no more ours to remove than to write to
             beside.unlink(missing_ok=True)
         raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A new name beside a file, for what takes its place when the block ends; where it fails, nothing stands there.
+
+    No other process has this name, so that each of several that write the same file, or in the same folder, puts its
+    own there. The name's characters are ones that DuckDB takes.
+
+    Raises:
+        OSError: it cannot take the file's place.
+    """
+    beside = target.with_name(f".nip-run-{secrets.token_hex(8)}.new")
+    try:
+        yield beside
+        beside.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
 
 
 def fsync_dir(folder: Path) -> None:

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+from duckdb import token_type, tokenize
 
-from runner.errors import UsageError
+from runner.errors import QuestionError, UsageError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -40,17 +41,22 @@ _STEPS = frozenset(
 _WRITING = re.compile(r"\b(copy|insert|update|delete|merge)\b", re.IGNORECASE)
 """What DuckDB lets a WITH do beside SELECT."""
 
+_PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)(\^+)", re.MULTILINE)
+"""The line of a question that DuckDB's error is about, and what it marks below it."""
+
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?=[^\s(])", re.IGNORECASE)
 
 
 def read_only(connection: DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> str:
-    """The statement to execute for a question, which is one that only reads.
+    """The statement to execute for a question, which is one that only reads; it has no semicolon at its end.
 
     Raises:
-        UsageError: it is none, or several, or does more.
-        duckdb.Error: it is wrong.
+        UsageError: it is wrong, or none, or several, or does more.
     """
-    statements = connection.extract_statements(sql)
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise question_error(error) from error
     if len(statements) != 1:
         raise UsageError("one question at a time, such as: SELECT run_id, accuracy FROM leaderboard")
     kind = statements[0].type
@@ -58,7 +64,7 @@ def read_only(connection: DuckDBPyConnection, sql: str, parameters: Sequence[Any
         found = _EXPLAIN.match(sql)
         if found is None:
             raise UsageError("a question to explain begins with EXPLAIN, or EXPLAIN ANALYZE, and the question follows")
-        rest = sql[found.end() :]
+        rest = re.sub(r"\S", " ", found[0]) + sql[found.end() :]  # as long as it was, for the places of mistakes
         if connection.extract_statements(rest)[0].type == _Kind.EXPLAIN:
             raise UsageError("EXPLAIN is said once")
         return f"EXPLAIN {found[1] or ''}{read_only(connection, rest, parameters)}"
@@ -73,12 +79,41 @@ def read_only(connection: DuckDBPyConnection, sql: str, parameters: Sequence[Any
     for step in _steps(connection, sql, parameters):
         if step not in _STEPS:
             raise UsageError(f"a question only reads its tables; {step} is refused. `nip-run sql` lists the tables")
-    return sql
+    return _without_end(sql)
+
+
+def question_error(error: duckdb.Error, *, lines_before: int = 0) -> QuestionError:
+    """DuckDB's error for a question that we have put so many lines before, with the user's own line numbers."""
+    text = str(error).rstrip()
+    found = _PLACE.search(text)
+    if found is None:
+        what, _, hint = text.partition("\n")
+        return QuestionError(text, what, hint=hint.strip() or None)
+    head, source, carets = text[: found.start()], found[2], found[4]
+    line, column = int(found[1]) - lines_before, len(found[3]) - len(f"LINE {found[1]}: ") + 1
+    place = f"LINE {line}: {source}\n{' ' * (len(f'LINE {line}: ') + column - 1)}{carets}"
+    what, _, hint = head.strip().partition("\n")
+    is_cut = source.startswith("...")
+    return QuestionError(
+        f"{head}{place}", what, line=line, column=None if is_cut else column, hint=hint.strip() or None
+    )
+
+
+def _without_end(sql: str) -> str:
+    """One statement without the semicolons, and what follows them."""
+    data = sql.encode()
+    tokens = [(place, kind) for place, kind in tokenize(sql) if kind != token_type.comment]
+    while tokens and data[tokens[-1][0] :].startswith(b";"):
+        data = data[: tokens.pop()[0]]
+    return data.decode()
 
 
 def _steps(connection: DuckDBPyConnection, sql: str, parameters: Sequence[Any]) -> Iterator[str]:
     """The names of all steps of a question's plan."""
-    ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json) {sql}", list(parameters)).fetchall()
+    try:
+        ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json)\n{sql}", list(parameters)).fetchall()
+    except duckdb.Error as error:
+        raise question_error(error, lines_before=1) from error
     left = json.loads(plan)
     while left:
         step = left.pop()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,7 +40,14 @@ CASES = [
     (("run", "mine.yaml", "--re"), {"--replay", "--results"}),
     (("run", "mine.yaml", "--replay", ""), {"alpha-1", "beta-2"}),
     (("show", ""), {"last", "alpha-1", "beta-2"}),
-    (("show", "--results", "other", "--wrong", ""), set()),
+    (("show", "--results", "other", "--wrong", ""), {"last", "gamma-3"}),
+    (("show", "--results=other", "g"), {"gamma-3"}),
+    (("show", "alpha-1", "--results", "other", ""), set()),
+    (("--results", "runs", "sh"), set()),
+    (("--results", "runs", "show", ""), {"last"}),
+    (("render", "m"), {"mine.yaml"}),
+    (("render", "mine.yaml", ""), set()),
+    (("leaderboard", ""), set()),
     (("--results", "other", "show", "g"), {"gamma-3"}),
     (("show", "last", "--pro"), {"--prompt"}),
     (("export", "alpha-1", "--format", "t"), {"trl"}),
@@ -83,6 +93,37 @@ def test_bash_completes(here: Path) -> None:
     assert done.stdout.splitlines() == ["alpha-1", "specs/a spec.yaml", "complete -F _nip_run nip-run"]
 
 
+def test_bash_quotes_what_it_completes(here: Path) -> None:
+    """What bash hands to the command, as typed with Tab at a terminal: the names of the files, and none is run."""
+    names = ["x$(touch pwned).yaml", "a b.yaml", "q'u\"o`t`e;&.yaml", "dir with blank/in it.yaml"]
+    for name in names:
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).touch()
+    (here / "line\nbreak.yaml").touch()
+    (here / "bin").mkdir()
+    program = here / "bin" / "nip-run"
+    ask = f'exec {sys.executable} -m runner "$@"'
+    program.write_text(f'#!/bin/sh\nif [ "$1" = completion ]; then {ask}; fi\nprintf "%s\\n" "$2" >> got\n')
+    program.chmod(0o755)
+    typed = ["x\t", "a\t", "q\t", "dir\tin\t", "a\\ \t", '"a \t', "line\t"]
+    (here / "script").write_text(nip_run_here("completion", "bash", cwd=here).stdout)
+    terminal, shells_end = pty.openpty()
+    shell = subprocess.Popen(
+        ["bash", "--noprofile", "--norc", "-i"], stdin=shells_end, stdout=shells_end, stderr=shells_end,
+        env=environment(PATH=f"{program.parent}:/usr/bin:/bin", TERM="dumb"), cwd=here, start_new_session=True,
+    )  # fmt: skip
+    os.close(shells_end)
+    for line in ("source ./script", *(f"nip-run check {word}" for word in typed), "exit"):
+        os.write(terminal, f"{line}\n".encode())
+    with suppress(OSError):  # as a terminal ends whose shell has gone
+        while os.read(terminal, 4096):
+            pass
+    assert shell.wait(30) == 0
+    os.close(terminal)
+    assert (here / "got").read_text().splitlines() == [*names, "a b.yaml", "a b.yaml", "line"]
+    assert not (here / "pwned").exists()
+
+
 def test_completion_loads_nothing_heavy() -> None:
     words = "['completion', '--', 'show', '']"
     assert _loaded(f"from runner.cli.main import main; assert main({words}) == 0") == set()
@@ -99,6 +140,8 @@ def test_the_results_folder_is_the_options_else_the_variables_else_results(here:
         ({"NIP_RUN_RESULTS": ""}, (), "no run 'x' in results;"),
         ({"NIP_RUN_RESULTS": "other"}, (), "no run 'x' in other;"),
         ({"NIP_RUN_RESULTS": "other"}, ("--results", "third"), "no run 'x' in third;"),
+        ({"NIP_RUN_RESULTS": "~/other", "HOME": str(here)}, (), f"no run 'x' in {here}/other;"),
+        ({}, ("--results", ""), "a folder's name is empty;"),
         ({"NIP_RUN_RESULTS": "mine.yaml"}, (), "no folder can be at 'mine.yaml' (from NIP_RUN_RESULTS): not a folder"),
     ):
         assert said in nip_run_here("show", "x", *words, cwd=here, **variables).stderr

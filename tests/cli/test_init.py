@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from runner.builtin import PROTOCOLS
+from runner.cli.init import COMMENTS_AT
 from runner.cli.registry import COMMANDS
 from runner.protocols.load import builtin_names, protocol_editor_schema
 from runner.spec.experiment import editor_schema
@@ -71,6 +72,24 @@ def test_the_lines_for_a_real_model_are_ones_that_a_spec_may_have(tmp_path: Path
         spec.write_text(text.replace(dummy, line.replace("# ", "", 1)))
         assert "provider: dummy" not in yaml.safe_dump(yaml.safe_load(spec.read_text()))
         assert nip_run_here("check", "spec.yaml", cwd=tmp_path, OPENAI_API_KEY="sk-of-nobody").returncode == 0
+
+
+@pytest.mark.parametrize("folder", ["mine", "a folder with quite a long name, deep/below another", "."])
+def test_comments_stand_below_each_other_and_quiet_says_nothing(tmp_path: Path, folder: str) -> None:
+    steps = told(tmp_path, "init", folder).partition("Next:\n")[2].splitlines()[:3]
+    assert len({line.index("  # ") for line in steps}) == 1
+    other = tmp_path / folder / "other"
+    assert told(tmp_path, "init", "--protocol", "merlin_arthur", "-q", str(other)) == ""
+    lines = [line for line in (other / "spec.yaml").read_text().splitlines() if "  # CHANGE: " in line]
+    assert len(lines) >= 4
+    assert {line.index("# CHANGE") for line in lines} == {COMMENTS_AT}
+
+
+def test_an_empty_name_is_no_folder(tmp_path: Path) -> None:
+    done = nip_run_here("init", "", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "a folder's name is empty; `.` is the folder that you are in" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten_and_all_that_is_in_the_way_is_named(tmp_path: Path) -> None:

@@ -294,6 +294,12 @@ USAGE = {
 """Command lines that cannot be understood: the words after the spec, what is said, and the next step."""
 
 
+def test_a_misspelt_option_is_named_where_the_spec_is_missing_too(tmp_path: Path) -> None:
+    said = checked(tmp_path, "--hlep")
+    assert (said.code, said.errors[0]["message"]) == (2, "unrecognized arguments: --hlep")
+    assert said.errors[0]["hint"] == "did you mean '--help'?"
+
+
 @dataclass(frozen=True)
 class Said:
     code: int

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
@@ -17,9 +19,10 @@ import duckdb
 import pytest
 
 from runner.cli.main import main
-from runner.cli.sql import EXAMPLES, TABLE_ROWS
+from runner.cli.sql import CELL, EXAMPLES, TABLE_ROWS, _write
 from runner.results.board_schema import COMMENTS
 from runner.results.leaderboard import FILE
+from runner.results.results import Results
 from runner.results.tables import COLUMNS
 from tests.support.processes import command, environment
 from tests.support.runs import played
@@ -34,10 +37,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
-def asked(results: Path, *words: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def asked(results: Path, *words: str | Path, stdin: str | bytes | None = "") -> subprocess.CompletedProcess[str]:
     """`nip-run sql` in this process."""
     out, err = io.StringIO(), io.StringIO()
-    with patch.object(sys, "stdin", io.StringIO(stdin)), redirect_stdout(out), redirect_stderr(err):
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    with (
+        patch.object(sys, "stdin", data if data is None else io.TextIOWrapper(io.BytesIO(data))),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         code = main(["sql", "--results", str(results), *map(str, words)])
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
@@ -96,6 +104,15 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
     done = asked(results, "SELECT 1", "--file", str(tmp_path / "q.sql"))
     assert (done.returncode, done.stderr) == (2, "a question is an argument or a file (--file), not both\n")
     assert asked(results, "--file", tmp_path / "none.sql").returncode == 2
+    (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
+    cases: tuple[tuple[tuple[str, ...], bytes | None, str], ...] = (
+        (("-",), b"SELECT '\xff'", "standard input is not UTF-8: invalid start byte, at byte 8"),
+        (("--file", str(tmp_path / "q.sql")), b"", f"{tmp_path}/q.sql is not UTF-8: invalid start byte, at byte 8"),
+        (("-",), None, "standard input is closed; give the question as an argument or a file (--file)"),
+    )
+    for how, data, said in cases:
+        done = asked(results, *how, stdin=data)
+        assert (done.returncode, done.stderr) == (2, said + "\n")
 
 
 VALUES = "SELECT 1 AS a, 'x,\"|\n' AS a, NULL AS n, [1, 2] AS l, 0.5::DECIMAL(3, 1) AS d, true AS t"
@@ -114,12 +131,82 @@ def test_an_answer_has_the_form_that_is_asked_for(results: Path, tmp_path: Path)
         assert (tmp_path / name).read_text() == told(
             results, VALUES, "--format", {"md": "markdown"}.get(name[2:], name[2:])
         )
+    told(results, VALUES, "-o", tmp_path / "b.CSV")
+    assert (tmp_path / "b.CSV").read_text() == (tmp_path / "a.csv").read_text()
+    (tmp_path / "b.CSV").unlink()
     told(results, "FROM rollouts ORDER BY rollout_id", "-o", tmp_path / "a.parquet")
     told(results, "PIVOT rollouts ON repeat USING count(*) GROUP BY y; -- all", "-o", tmp_path / "p.parquet")
     kinds = duckdb.execute(f"DESCRIBE FROM '{tmp_path / 'a.parquet'}'").fetchall()
     assert [(name, kind) for name, kind, *_ in kinds] == list(COLUMNS["rollouts"].items())
     assert duckdb.execute(f"FROM '{tmp_path / 'p.parquet'}'").fetchall() == [(0, 2), (1, 2)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.json", "a.md", "a.parquet", "p.parquet"]
+
+
+def test_two_answers_for_one_folder_at_once_keep_apart_and_touch_no_other_file(results: Path, tmp_path: Path) -> None:
+    names = [f"{number}.{ending}" for number in range(2) for ending in ("csv", "parquet")]
+    for name in (".answer.new", ".answer.parquet.new"):
+        (tmp_path / name).write_text("mine")
+    with ThreadPoolExecutor(len(names)) as pool:
+        for _ in range(3):
+            asked_for = {name: f"SELECT {name[0]} AS n FROM range(40_000)" for name in names}
+            board = Results(results).board
+            for done in [
+                pool.submit(board.sources().write_parquet, question, tmp_path / name)
+                if name.endswith("parquet")
+                else pool.submit(_write, tmp_path / name, (line for line in ["n\n", *[f"{name[0]}\n"] * 40_000]))
+                for name, question in asked_for.items()
+            ]:
+                done.result()
+            for name in names:
+                assert duckdb.execute(f"SELECT DISTINCT n FROM '{tmp_path / name}'").fetchall() == [(int(name[0]),)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, ".answer.new", ".answer.parquet.new"])
+    assert {(tmp_path / name).read_text() for name in (".answer.new", ".answer.parquet.new")} == {"mine"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_an_answer_takes_the_place_of_a_file_only(results: Path, tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"folder.{ending}").mkdir()
+    os.mkfifo(tmp_path / f"fifo.{ending}")
+    (tmp_path / f"to_fifo.{ending}").symlink_to(f"fifo.{ending}")
+    for name, what in (("folder", "a folder"), ("fifo", "a FIFO"), ("to_fifo", "a FIFO")):
+        path = tmp_path / f"{name}.{ending}"
+        done = asked(results, "SELECT 1 AS x", "-o", path)
+        said = f"{path} is {what}; give a file, or leave --out out to print the answer\n"
+        assert (done.returncode, done.stderr) == (2, said)
+    assert (tmp_path / f"fifo.{ending}").is_fifo()
+    (tmp_path / f"link.{ending}").symlink_to(f"real.{ending}")
+    for _ in range(2):  # one that leads nowhere, then one to a file
+        told(results, "SELECT 1 AS x", "-o", tmp_path / f"link.{ending}")
+        assert (tmp_path / f"link.{ending}").is_symlink()
+        assert duckdb.execute(f"FROM '{tmp_path / f'real.{ending}'}'").fetchall() == [(1,)]
+
+
+UNLIKE_PYTHON = """SELECT '2026-01-02 03:04:05+00'::TIMESTAMPTZ = x.t AS same, x.* FROM (
+    SELECT '2026-01-02 03:04:05+00'::TIMESTAMPTZ AS t, [t] AS l, {'a b': t, 'n': 1} AS s, MAP {'k': t} AS m,
+    (1, t) AS u,
+    '01:02:03+02'::TIMETZ AS z, INTERVAL '1 month 2 days' AS i, '2026-01-02 03:04:05.123456789'::TIMESTAMP_NS AS ns,
+    encode('\\ä') AS b, 'infinity'::DATE AS d, ';' AS j) x; -- it ends ; here"""
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json", "markdown"])
+def test_values_that_python_has_no_equal_for_are_texts(results: Path, tmp_path: Path, form: str) -> None:
+    said = told(results, UNLIKE_PYTHON, "--format", form)
+    assert all(text in said for text in ("1 month 2 days", "05.123456789", "xC3", "infinity"))
+    if form != "json":
+        return
+    (row,) = json.loads(said)
+    kinds = {name: row[name] for name in ("same", "z", "i", "ns", "b", "d", "j")}
+    assert kinds == {
+        "same": True, "z": "01:02:03+02", "i": "1 month 2 days", "ns": "2026-01-02 03:04:05.123456789",
+        "b": "\\x5C\\xC3\\xA4", "d": "infinity", "j": ";",
+    }  # fmt: skip
+    at = row["t"]
+    assert (row["l"], row["s"], row["m"]) == ([at], {"a b": at, "n": 1}, {"k": at})
+    assert at in row["u"]
+    told(results, UNLIKE_PYTHON, "-o", tmp_path / "x.parquet")
+    assert duckdb.execute(f"SELECT typeof(t), b FROM '{tmp_path}/x.parquet'").fetchall() == [
+        ("TIMESTAMP WITH TIME ZONE", b"\\\xc3\xa4")
+    ]
 
 
 def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results: Path, tmp_path: Path) -> None:
@@ -134,6 +221,8 @@ def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results:
     [
         (("SELECT 1", "--format", "parquet"), "add --out FILE"),
         (("SELECT 1", "--format", "csv", "--json"), "two formats"),
+        (("SELECT 1", "--json", "-o", "{}/x.parquet"), "--json and {}/x.parquet, which ends as parquet does, are two"),
+        (("SELECT 1", "--format", "csv", "-o", "{}/x.JSON"), "--format csv and {}/x.JSON, which ends as json does,"),
         (("SELECT 1", "-o", "x.txt"), "add --format csv"),
         (("SELECT 1", "-o", "{}/no/x.csv"), "no/x.csv: No such file"),
         (("SELECT 1", "-o", "{}/no/x.parquet"), "no/x.parquet: "),
@@ -144,7 +233,53 @@ def test_an_answer_that_can_go_nowhere_is_refused(
 ) -> None:
     done = asked(results, *(word.format(tmp_path) for word in words))
     assert done.returncode != 0
-    assert said in done.stderr
+    assert said.format(tmp_path) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("question", "quoted", "place"),
+    [
+        ("SELECT a,\n  nope FROM (SELECT 1 AS a)", "LINE 2:   nope FROM (SELECT 1 AS a)\n          ^^^^", (2, 3)),
+        ("SELECT nope FROM (SELECT 1 AS a)", "LINE 1: SELECT nope FROM (SELECT 1 AS a)\n               ^^^^", (1, 8)),
+        ("SELEC 1", "LINE 1: SELEC 1\n        ^^^^^", (1, 1)),
+        ("EXPLAIN SELECT nope", "LINE 1:         SELECT nope\n                       ^^^^", (1, 16)),
+        ("\n" * 8 + "\nFROM nope", "LINE 10: FROM nope\n              ^^^^", (10, 6)),
+        ("SELECT now(),\n x::INT FROM (VALUES ('a')) v(x)", "LINE 2:  x::INT FROM", (2, 3)),
+    ],
+)
+def test_a_mistake_is_shown_in_the_users_own_lines(
+    results: Path, question: str, quoted: str, place: tuple[int, int]
+) -> None:
+    done = asked(results, question, "--json")
+    assert quoted in done.stderr
+    assert "FORMAT json" not in done.stderr
+    ((error,), code) = json.loads(done.stdout)["errors"], done.returncode
+    assert (code, error["line"], error["column"]) == (2, *place)
+    assert "LINE" not in error["message"]
+    if "FROM nope" in question:
+        assert error["message"] == "Catalog Error: Table with name nope does not exist!"
+        assert "Did you mean" in error["hint"]
+
+
+def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_what_is(
+    results: Path, tmp_path: Path
+) -> None:
+    def board(folder: Path, *words: str) -> tuple[int, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(["leaderboard", "--results", str(folder), *words])
+        return code, out.getvalue() + err.getvalue()
+
+    (name,) = json.loads(told(results, "SELECT DISTINCT benchmark AS b FROM runs", "--json"))
+    assert board(results, name["b"])[0] == 0
+    assert board(results, name["b"][:-1]) == (
+        2, f"no benchmark {name['b'][:-1]!r} in {results}; did you mean {name['b']!r}?\n"
+    )  # fmt: skip
+    assert board(results, "qqq") == (2, f"no benchmark 'qqq' in {results}; there are: {name['b']}\n")
+    (tmp_path / "runs").symlink_to(results / "runs")
+    again = f"1 run folders are there, and no board: nip-run leaderboard --rebuild --results {tmp_path}\n"
+    assert board(tmp_path) == (0, f"no rows in {tmp_path}; {again}")
+    assert board(tmp_path, name["b"]) == (2, f"no benchmark {name['b']!r} in {tmp_path}; {again}")
 
 
 def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
@@ -152,6 +287,16 @@ def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
     assert len(lines) == TABLE_ROWS + 2
     assert lines[-1].startswith("The first 1,000 rows; there are more.")
     assert len(told(results, f"FROM range({TABLE_ROWS})").splitlines()) == TABLE_ROWS + 1
+
+
+def test_a_table_shows_the_beginning_of_a_cell_that_is_too_long(results: Path) -> None:
+    question = "SELECT repeat('x', 2_000_000) AS x, 'y' AS y"
+    begun = time.monotonic()
+    said = told(results, question)
+    assert time.monotonic() - begun < 5
+    assert f"... ({2_000_000 - CELL:,} characters more)" in " ".join(said.split())
+    assert said.splitlines()[-1] == f"Cells cut to {CELL:,} characters: 1. All of them: --format csv, json or markdown"
+    assert len(told(results, question, "--format", "csv")) == 2_000_000 + len("x,y\n,y\n")
 
 
 # What a question cannot do
@@ -220,7 +365,7 @@ def test_no_question_reads_or_writes_a_file_however_it_comes(results: Path, tmp_
 
 
 def test_a_hostile_question_for_a_file_leaves_nothing(results: Path, tmp_path: Path) -> None:
-    for question in ("FROM read_text('/etc/hostname')", f"FROM read_blob('{tmp_path}/.answer.parquet.new')", "SELEC"):
+    for question in ("FROM read_text('/etc/hostname')", f"FROM glob('{tmp_path}/.nip-run-*')", "SELEC"):
         assert asked(results, question, "-o", tmp_path / "x.parquet").returncode == 2
     assert list(tmp_path.iterdir()) == []
 
