@@ -89,7 +89,7 @@ def test_the_script_of_a_user_runs_and_uses_every_public_name(tmp_path: Path, el
 def test_a_mapping_is_refused_as_a_file_is(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         runner.load_spec({"extends": "quickstart.yaml", "dataset": {"splitt": "x"}, "seed": object()})
-    assert "a mapping of texts, numbers, lists and mappings belongs here" in str(refused.value)
+    assert "seed: a text, number, list or mapping belongs here, not object" in str(refused.value)
     with pytest.raises(SpecError) as refused:
         runner.load_spec({"extends": "quickstart.yaml", "dataset": {"splitt": "x"}}, {"seeed": 1})
     assert [str(problem) for problem in refused.value.problems] == [
@@ -104,6 +104,41 @@ def test_a_mapping_and_the_file_that_says_the_same_are_one_run(tmp_path: Path) -
     assert runner.load_spec(path, {"seed": 3}).experiment == runner.load_spec(path, ["seed=3"]).experiment
     with pytest.raises(SpecError, match=r"\$\{name\}"):
         runner.load_spec(path, {"dataset.path": "${name}"})  # taken as it is: there is no such file
+
+
+def test_values_of_a_notebook_are_what_they_hold(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    plain = runner.load_spec(path, {"seed": 3, "cache": "c", "rollouts.per_datapoint": 2})
+    given = runner.load_spec(
+        {"extends": path, "seed": np.int64(3)}, {"cache": Path("c"), "rollouts.per_datapoint": np.float32(2)}
+    )
+    assert given.experiment == plain.experiment
+    assert runner.load_spec(path, "seed=3").experiment.seed == 3
+
+
+def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    ring: dict[str, object] = {}
+    ring["stop"] = ring
+    odd = {"seed": {1}, "models": {"offline": {"stop": [object()]}}, "agents": {3: 1}, "dataset": ring}
+    said = [
+        "agents: a key must be text, not 3",
+        "dataset.stop: it holds itself; write the value out",
+        "models.offline.stop.0: a text, number, list or mapping belongs here, not object",
+        "seed: a text, number, list or mapping belongs here, not set",
+    ]
+    with pytest.raises(SpecError) as refused:
+        runner.load_spec(path, odd)
+    assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == said
+    with pytest.raises(SpecError) as refused:
+        runner.load_spec({"extends": path, "seed": np.zeros(1), ("a", "b"): 1, "dataset": ring})
+    assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == [
+        "a key must be text, not tuple",
+        "dataset.stop: it holds itself; write the value out",
+        "seed: a text, number, list or mapping belongs here, not numpy.ndarray",
+    ]
+    with pytest.raises(SpecError, match="an override is a text"):
+        runner.load_spec(path, [3])  # type: ignore[list-item]
 
 
 # What a result can be asked
