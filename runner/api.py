@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.documents.plain import KeyPath, plain
+from runner.errors import Place, Problem, SpecError
 from runner.models.keys import parse_allowed
 from runner.protocols import load as protocols
 from runner.protocols.protocol import Protocol
@@ -211,7 +213,15 @@ def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, fol
     Raises:
         SpecError: with everything that is wrong with the file or with the parameters for it.
     """
-    return protocols.load_protocol(name, parameters, folder=Path(folder))
+    refused: list[tuple[KeyPath, str]] = []
+    values = plain({"protocol": dict(parameters or {})}, refused)["protocol"]
+    if refused:
+        raise SpecError([Problem(Place("protocol"), ".".join(map(str, at)), message) for at, message in refused])
+    protocol = protocols.load_protocol(name, values, folder=Path(folder))
+    problems = list(protocols.unplayable(protocol, lambda _: Place("protocol")))
+    if problems:
+        raise SpecError(problems)
+    return protocol
 
 
 def _loaded(spec: Spec | SpecSource) -> Spec:

@@ -141,6 +141,28 @@ def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
         runner.load_spec(path, [3])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("x", "a whole number belongs here, not 'x'"),
+        (-1, "-1 is too small; at least 1"),
+        (1.5, "a whole number belongs here, not 1.5"),
+        ({1}, "a text, number, list or mapping belongs here, not set"),
+    ],
+)
+def test_parameters_of_a_protocol_are_checked_as_those_of_a_spec(value: object, why: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        runner.load_protocol("debate", {"max_message_rounds": value})
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.message.startswith(why)) == ("protocol.max_message_rounds", True)
+
+
+def test_a_protocol_is_loaded_with_parameters_that_can_be_played() -> None:
+    assert runner.load_protocol("debate", {"max_message_rounds": np.int64(5)}).max_message_rounds == 5
+    with pytest.raises(SpecError, match="9 is more than max_message_rounds"):
+        runner.load_protocol("debate", {"min_message_rounds": 9})
+
+
 # What a result can be asked
 
 
