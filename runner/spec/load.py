@@ -116,7 +116,7 @@ def _shown(source: SpecSource) -> str:
 def _overrides(given: Overrides) -> list[Override]:
     if isinstance(given, Mapping):
         return [Override(f"{key}=...", Place(f"override {key!r}"), (value,)) for key, value in given.items()]
-    lines = [given] if isinstance(given, str) else list(given)
+    lines: list[Any] = [given] if isinstance(given, str) else list(given)
     odd = [line for line in lines if not isinstance(line, str)]
     if odd:
         message = "an override is a text, KEY=VALUE, +KEY=VALUE or ~KEY; or give a mapping of keys to values"
