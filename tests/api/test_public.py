@@ -209,8 +209,9 @@ def test_a_hook_that_raises_ends_the_run_and_the_same_call_goes_on(tmp_path: Pat
     def refuse(_: object) -> None:
         raise LookupError("enough")
 
-    with pytest.raises(LookupError, match="enough"):
+    with pytest.raises(LookupError, match="enough") as raised:
         runner.run(spec, tmp_path / "results", on_rollout=refuse)
+    assert raised.value.__context__ is None  # nothing of ours stands above it in a traceback
     unfinished = runner.open_run(runner.check(spec).run_id, tmp_path / "results")
     assert (unfinished.status, unfinished.accuracy, unfinished.metrics) == ("failed", None, {})
     with pytest.raises(runner.RunError, match="run its spec again"):
