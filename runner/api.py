@@ -131,9 +131,10 @@ def run(
     names the models that the user has trained, by group. `allow_keys` are the pairs `VAR=HOST` that a spec which came
     from elsewhere may send.
 
-    `on_progress` is called whenever the progress has moved, `on_rollout` with each finished rollout in the order of
-    the plan, those too that an earlier process played. Both are called while calls are in flight, which wait for them;
-    what they raise ends the run, and the same call of `run` goes on with it.
+    `on_progress` is called whenever the progress has moved, each time with a `Progress` of its own; `on_rollout` with
+    each finished rollout in the order of the plan, those too that an earlier process played. Both are called while
+    calls are in flight, which wait for them; what they raise ends the run, and the same call of `run` goes on with it.
+    A run that is finished already calls neither: ask its result for `rollouts()` and `transcript(...)`.
 
         >>> from runner import load_spec, run
         >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "heard"})
@@ -161,7 +162,7 @@ def run(
         )
     options = RunOptions(
         replay=source,
-        watch=on_progress,
+        watch=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
         on_rollout=on_rollout,
         manual_models=set_model or {},
         allowed_keys=parse_allowed(allow_keys),

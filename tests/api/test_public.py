@@ -219,6 +219,17 @@ def test_a_hook_that_raises_ends_the_run_and_the_same_call_goes_on(tmp_path: Pat
     heard: list[str] = []
     runner.run(spec, tmp_path / "results", on_rollout=lambda rollout: heard.append(rollout.rollout_id))
     assert heard == [job.rollout_id for job in runner.Plan(spec).jobs()]
+    runner.run(spec, tmp_path / "results", on_rollout=refuse, on_progress=refuse)  # it is finished: nothing is told
+
+
+def test_the_history_of_a_run_can_be_collected(tmp_path: Path) -> None:
+    history: list[runner.Progress] = []
+    result = runner.run(runner.load_spec(spec_file(tmp_path, size=2)), tmp_path / "results", on_progress=history.append)
+    assert {progress.jobs for progress in history} == {0, 1, 2}
+    calls = [progress.calls for progress in history]
+    assert calls == sorted(calls)
+    assert (calls[0], calls[-1]) == (1, result.manifest.completions)
+    assert (history[0].outcomes, history[-1].outcomes) == ({}, {"decided": 2})
 
 
 def test_what_0_1_0_wrote_can_be_asked(tmp_path: Path) -> None:
