@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.documents.plain import KeyPath, plain
-from runner.errors import Place, Problem, SpecError
+from runner.errors import Place, Problem, SpecError, UsageError
 from runner.models.keys import parse_allowed
 from runner.protocols import load as protocols
 from runner.protocols.protocol import Protocol
@@ -120,7 +120,7 @@ def run(
     replay: RunResult | str | Path | None = None,
     until_round: int | None = None,
     set_model: Mapping[str, str] | None = None,
-    allow_keys: Sequence[str] = (),
+    allow_keys: str | Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
     on_rollout: Callable[[Transcript], None] | None = None,
 ) -> RunResult:
@@ -128,8 +128,8 @@ def run(
 
     A finished run is shown and not played again; `again` plays it anew, as a run of its own. `replay` plays the spec
     with the answers of another run (its result, id or folder), all of them or those before `until_round`. `set_model`
-    names the models that the user has trained, by group. `allow_keys` are the pairs `VAR=HOST` that a spec which came
-    from elsewhere may send.
+    names the models that the user has trained, by group. `allow_keys` are the pairs `VAR=HOST`, or one, that a
+    spec which came from elsewhere may send.
 
     `on_progress` is called whenever the progress has moved, each time with a `Progress` of its own; `on_rollout` with
     each finished rollout in the order of the plan, those too that an earlier process played. Both are called while
@@ -147,7 +147,8 @@ def run(
 
     Raises:
         SpecError: with everything that is wrong, as `problems`; nothing was called.
-        UsageError: what was asked is for the other kind of run; or a spec from elsewhere wants a key.
+        UsageError: what was asked is for the other kind of run, or `until_round` without `replay`; or a spec from
+            elsewhere wants a key.
         BudgetExhausted: what is left does not fit the budget.
         ProviderRefusal: key, billing, unknown model, refused parameter.
         Interrupted: SIGINT or SIGTERM; run again to go on.
@@ -156,6 +157,8 @@ def run(
     """
     folder = Results(Path(results))
     source = None
+    if replay is None and until_round is not None:
+        raise UsageError("until_round needs replay: the run whose answers are taken before that round")
     if replay is not None:
         source = ReplayOf(
             (replay.folder if isinstance(replay, RunResult) else folder.find(str(replay))).path, until_round
@@ -165,7 +168,7 @@ def run(
         watch=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
         on_rollout=on_rollout,
         manual_models=set_model or {},
-        allowed_keys=parse_allowed(allow_keys),
+        allowed_keys=parse_allowed([allow_keys] if isinstance(allow_keys, str) else allow_keys),
     )
     return run_spec(_loaded(spec), folder, options, WhichRun(run_id, again, source))
 

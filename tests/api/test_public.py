@@ -232,6 +232,17 @@ def test_the_history_of_a_run_can_be_collected(tmp_path: Path) -> None:
     assert (history[0].outcomes, history[-1].outcomes) == ({}, {"decided": 2})
 
 
+def test_what_makes_no_sense_together_is_refused(tmp_path: Path) -> None:
+    spec, results = runner.load_spec(spec_file(tmp_path, size=2)), tmp_path / "results"
+    with pytest.raises(UsageError, match="until_round needs replay"):
+        runner.run(spec, results, until_round=2)
+    with pytest.raises(UsageError, match=r"'X:Y': VAR=HOST belongs here.*in Python: allow_keys=\['OPENAI_API_KEY=api"):
+        runner.run(spec, results, allow_keys="X:Y")
+    with pytest.raises(UsageError, match=r"in Python: set_model"):
+        runner.run(spec, results, set_model={"m": "mine"}, allow_keys="X=Y")
+    assert not results.exists()
+
+
 def test_what_0_1_0_wrote_can_be_asked(tmp_path: Path) -> None:
     results = opened(tmp_path) / "results"
     finished = runner.open_run("finished", results)
