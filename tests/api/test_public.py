@@ -232,6 +232,20 @@ def test_the_history_of_a_run_can_be_collected(tmp_path: Path) -> None:
     assert (history[0].outcomes, history[-1].outcomes) == ({}, {"decided": 2})
 
 
+def test_the_results_folder_is_by_default_that_of_the_command_line(
+    result: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIP_RUN_RESULTS", str(result.path.parents[1]))
+    assert runner.open_run(result.run_id).path == result.path
+    assert runner.query("SELECT run_id FROM leaderboard").fetchall() == [(result.run_id,)]
+    assert runner.run(runner.load_spec("specs/quickstart.yaml", {"dataset.limit": 2})).path == result.path
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("NIP_RUN_RESULTS", str(file))
+    with pytest.raises(UsageError, match=r"\(from NIP_RUN_RESULTS\): not a folder"):
+        runner.open_run("x")
+
+
 def test_what_makes_no_sense_together_is_refused(tmp_path: Path) -> None:
     spec, results = runner.load_spec(spec_file(tmp_path, size=2)), tmp_path / "results"
     with pytest.raises(UsageError, match="until_round needs replay"):
