@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import inspect
+import shutil
 from collections.abc import Iterator, MutableMapping
 from contextlib import chdir
 from pathlib import Path
@@ -244,6 +245,14 @@ def test_the_results_folder_is_by_default_that_of_the_command_line(
     monkeypatch.setenv("NIP_RUN_RESULTS", str(file))
     with pytest.raises(UsageError, match=r"\(from NIP_RUN_RESULTS\): not a folder"):
         runner.open_run("x")
+
+
+def test_a_replay_of_a_copied_folder_is_a_replay_of_the_run(result: RunResult, tmp_path: Path) -> None:
+    copy = shutil.copytree(result.path, tmp_path / "results" / "runs" / "copied")
+    spec = runner.load_spec("specs/quickstart.yaml", {"dataset.limit": 2})
+    again = runner.run(spec, tmp_path / "results", replay=copy)
+    assert again.manifest.replay_of == (result.run_id, None)
+    assert runner.run(runner.load_spec(again.path), tmp_path / "results").was_finished
 
 
 def test_what_makes_no_sense_together_is_refused(tmp_path: Path) -> None:
