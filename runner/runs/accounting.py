@@ -98,7 +98,7 @@ class Accounting:
     def answered(self, request: Request, completion: Completion) -> None:
         """Count an answer for those who watch, as it comes in."""
         price = self._costs.prices[request.group]
-        self.progress.priced = self.progress.priced and price is not None
+        self.progress.priced = self.progress.priced and (price is not None or completion.from_cache)
         self.progress.answers.count(completion.usage, None if completion.from_cache else price)
         self.progress.repeats += request.sample.attempt > 0
         self._watch(self.progress)
