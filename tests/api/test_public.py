@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, MutableMapping
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,8 +132,9 @@ def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         runner.load_spec(path, odd)
     assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == said
+    odd_keys: Any = {"extends": path, "seed": np.zeros(1), ("a", "b"): 1, "dataset": ring}
     with pytest.raises(SpecError) as refused:
-        runner.load_spec({"extends": path, "seed": np.zeros(1), ("a", "b"): 1, "dataset": ring})
+        runner.load_spec(odd_keys)
     assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == [
         "a key must be text, not tuple",
         "dataset.stop: it holds itself; write the value out",
