@@ -23,9 +23,7 @@ class ToEnd(Protocol):
 @contextmanager
 def one_after_another() -> Iterator[ToEnd]:
     """Run coroutines on one loop; in a thread of its own where a loop is running already, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_in_loop():
         with asyncio.Runner() as runner:
             yield runner.run
         return
@@ -35,6 +33,14 @@ def one_after_another() -> Iterator[ToEnd]:
             yield inside.run
         finally:
             inside.close()
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @contextmanager

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.documents.plain import KeyPath, plain
+from runner.errors import Place, Problem, SpecError, UsageError
 from runner.models.keys import parse_allowed
 from runner.protocols import load as protocols
 from runner.protocols.protocol import Protocol
+from runner.results.default import default_results, no_folder
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.transcript import Transcript
@@ -111,27 +114,28 @@ def estimate(spec: Spec | SpecSource) -> list[CostEstimate]:
 
 def run(
     spec: Spec | SpecSource,
-    results: str | Path = "results",
+    results: str | Path | None = None,
     *,
     run_id: str | None = None,
     again: bool = False,
     replay: RunResult | str | Path | None = None,
     until_round: int | None = None,
     set_model: Mapping[str, str] | None = None,
-    allow_keys: Sequence[str] = (),
+    allow_keys: str | Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
     on_rollout: Callable[[Transcript], None] | None = None,
 ) -> RunResult:
     """Run a spec, going on where an earlier process stopped.
 
-    A finished run is shown and not played again; `again` plays it again, as a run of its own. `replay` plays the spec
-    with the answers of another run (its result, id or folder), all of them or those before `until_round`. `set_model`
-    names the models that the user has trained, by group. `allow_keys` are the pairs `VAR=HOST` that a spec which came
-    from elsewhere may send.
+    `results` is by default what `NIP_RUN_RESULTS` names, else `results`. A finished run is shown and not played again;
+    `again` plays it again, as a run of its own. `replay` plays the spec with the answers of another run (its result, id
+    or folder), all of them or those before `until_round`. `set_model` names the models that the user has trained, by
+    group. `allow_keys` are the pairs `VAR=HOST`, or one, that a spec which came from elsewhere may send.
 
-    `on_progress` is called whenever the progress has moved, `on_rollout` with each finished rollout in the order of
-    the plan, those too that an earlier process played. Both are called while calls are in flight, which wait for them;
-    what they raise ends the run, and the same call of `run` goes on with it.
+    `on_progress` is called whenever the progress has moved, each time with a `Progress` of its own; `on_rollout` with
+    each finished rollout in the order of the plan, those too that an earlier process played. Both are called while
+    calls are in flight, which wait for them; what they raise ends the run, and the same call of `run` goes on with it.
+    A run that is finished already calls neither: ask its result for `rollouts()` and `transcript(...)`.
 
         >>> from runner import load_spec, run
         >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "heard"})
@@ -144,31 +148,36 @@ def run(
 
     Raises:
         SpecError: with everything that is wrong, as `problems`; nothing was called.
-        UsageError: what was asked is for the other kind of run; or a spec from elsewhere wants a key.
+        UsageError: what was asked is for the other kind of run, or `until_round` without `replay`; or a spec from
+            elsewhere wants a key.
         BudgetExhausted: what is left does not fit the budget.
         ProviderRefusal: key, billing, unknown model, refused parameter.
         Interrupted: SIGINT or SIGTERM; run again to go on.
         Waiting: a training run goes on when the models of `groups` were trained by hand.
         RunError: disk, journal, server or leaderboard; the message says what to do.
     """
-    folder = Results(Path(results))
+    folder = _results(results)
     source = None
+    if replay is None and until_round is not None:
+        raise UsageError("until_round needs replay: the run whose answers are taken before that round")
     if replay is not None:
         source = ReplayOf(
             (replay.folder if isinstance(replay, RunResult) else folder.find(str(replay))).path, until_round
         )
     options = RunOptions(
         replay=source,
-        watch=on_progress,
+        watch=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
         on_rollout=on_rollout,
         manual_models=set_model or {},
-        allowed_keys=parse_allowed(allow_keys),
+        allowed_keys=parse_allowed([allow_keys] if isinstance(allow_keys, str) else allow_keys),
     )
     return run_spec(_loaded(spec), folder, options, WhichRun(run_id, again, source))
 
 
-def open_run(run: str | Path, results: str | Path = "results") -> RunResult:
+def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
     """A run that was played, finished or not: by its id, by the start of it, or by its folder.
+
+    `results` is as in `run`.
 
         >>> from runner import load_spec, open_run, run
         >>> played = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "opened"}))
@@ -179,15 +188,16 @@ def open_run(run: str | Path, results: str | Path = "results") -> RunResult:
         UsageError: there is none, or the start is that of several.
         RunError: it is damaged, or a newer nip-run wrote it.
     """
-    return RunResult.opened(Results(Path(results)).find(str(run)))
+    return RunResult.opened(_results(results).find(str(run)))
 
 
-def query(sql: str, results: str | Path = "results") -> duckdb.DuckDBPyRelation:
-    """A question in SQL to all runs of a results folder, as a lazy relation (`.df()`, `.pl()`, `.fetchall()`).
+def query(sql: str, results: str | Path | None = None) -> duckdb.DuckDBPyRelation:
+    """A question in SQL to all runs of a results folder, as a lazy relation (`.fetchall()`, `.df()`, `.pl()`).
 
     The tables are `runs`, `agents`, `metrics`, `rollouts`, `messages` and `completions`, and there is the view
-    `leaderboard`. A question only reads, and reaches no other file. To fetch a TIMESTAMPTZ, such as `now()`, DuckDB
-    needs the package pytz; without it, cast it: `now()::VARCHAR`.
+    `leaderboard`. A question only reads, and reaches no other file. `.df()` needs pandas, `.arrow()` pyarrow and
+    `.pl()` polars: nip-run installs none of them. To fetch a TIMESTAMPTZ, such as `now()`, DuckDB needs pytz; without
+    it, cast it: `now()::VARCHAR`. `results` is as in `run`.
 
         >>> from runner import load_spec, query, run
         >>> _ = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "asked"}))
@@ -198,7 +208,7 @@ def query(sql: str, results: str | Path = "results") -> duckdb.DuckDBPyRelation:
         UsageError: the question is wrong, or is more than a question.
         LeaderboardError: the board is damaged.
     """
-    return Results(Path(results)).board.relation(sql)
+    return _results(results).board.relation(sql)
 
 
 def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, folder: str | Path = ".") -> Protocol:
@@ -212,8 +222,29 @@ def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, fol
     Raises:
         SpecError: with everything that is wrong with the file or with the parameters for it.
     """
-    return protocols.load_protocol(name, parameters, folder=Path(folder))
+    refused: list[tuple[KeyPath, str]] = []
+    values = plain({"protocol": dict(parameters or {})}, refused)["protocol"]
+    if refused:
+        raise SpecError([Problem(Place("protocol"), ".".join(map(str, at)), message) for at, message in refused])
+    protocol = protocols.load_protocol(name, values, folder=Path(folder))
+    problems = list(protocols.unplayable(protocol, lambda _: Place("protocol")))
+    if problems:
+        raise SpecError(problems)
+    return protocol
 
 
 def _loaded(spec: Spec | SpecSource) -> Spec:
     return spec if isinstance(spec, Spec) else load_spec(spec)
+
+
+def _results(given: str | Path | None) -> Results:
+    """The results folder that is meant; where nothing is said, that of the command line.
+
+    Raises:
+        UsageError: no folder can be there.
+    """
+    path = default_results() if given is None else str(given)
+    wrong = no_folder(path)
+    if wrong is not None:
+        raise UsageError(wrong)
+    return Results(Path(path))

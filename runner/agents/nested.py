@@ -42,14 +42,18 @@ class NestedArrayDict(MutableMapping[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             return self._data[key]
-        if isinstance(key, tuple) and key and all(isinstance(part, str) for part in key):
+        if _is_name(key):
             inner: Any = self
             for part in key:
+                if not isinstance(inner, NestedArrayDict):
+                    raise KeyError(key)  # nothing is below a leaf
                 inner = inner[part]
             return inner
         return self._map(lambda array: array[key])
 
     def __setitem__(self, key: Key, value: Any) -> None:
+        if not _is_name(key):
+            raise TypeError(f"a key is a text, or a tuple of texts, and not {key!r}")
         if isinstance(key, tuple):
             head, *rest = key
             if not rest:
@@ -86,9 +90,11 @@ class NestedArrayDict(MutableMapping[Any, Any]):
     __hash__ = None  # type: ignore[assignment] # it can be changed
 
     def __contains__(self, key: object) -> bool:
+        if not _is_name(key):
+            return False
         try:
             self[key]
-        except (KeyError, TypeError, IndexError):
+        except KeyError:
             return False
         return True
 
@@ -102,10 +108,9 @@ class NestedArrayDict(MutableMapping[Any, Any]):
         return f"NestedArrayDict({{{', '.join(self._data)}}}, batch_size={self.batch_size})"
 
     def get(self, key: Key, default: Any = None) -> Any:
-        try:
-            return self[key]
-        except KeyError:
+        if key not in self:
             return default
+        return self[key]
 
     def setdefault(self, key: Key, default: Any = None) -> Any:
         """What stands there, as an array, set first where nothing does."""
@@ -132,6 +137,12 @@ class NestedArrayDict(MutableMapping[Any, Any]):
         }
         probe = function(np.empty(self.batch_size, dtype=bool))
         return NestedArrayDict(mapped, np.shape(probe))
+
+
+def _is_name(key: object) -> bool:
+    """Whether a key is one name, or the names on the way to a leaf; others choose parts of a batch."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return bool(parts) and all(isinstance(part, str) for part in parts)
 
 
 def stacked(items: Sequence[NestedArrayDict]) -> NestedArrayDict:

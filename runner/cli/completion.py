@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from runner.cli.output import say
-from runner.cli.registry import COMMANDS, default_results
+from runner.cli.registry import COMMANDS
 from runner.exit_codes import ExitCode
+from runner.results.default import default_results
 
 _BASH = """\
 _nip_run() {

@@ -15,9 +15,10 @@ from typing import NoReturn
 
 from runner.cli.frugal import collect_seldom
 from runner.cli.output import note, prepare, print_json, say
-from runner.cli.registry import COMMANDS, GROUPS, RENAMED_COMMANDS, RESULTS, default_results, folder
+from runner.cli.registry import COMMANDS, GROUPS, RENAMED_COMMANDS, folder
 from runner.cli.streams import without_secrets
 from runner.exit_codes import ExitCode
+from runner.results.default import RESULTS, default_results
 from runner.text import did_you_mean, escape_controls
 from runner.version import __version__
 

@@ -7,33 +7,19 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.builtin import is_folder, is_there, unusable
-
-RESULTS = "NIP_RUN_RESULTS"
-"""The environment variable that names the results folder."""
+from runner.results.default import no_folder
 
 
 def folder(text: str) -> Path:
     """A folder of the command line, which need not be there."""
-    if not text:
-        raise argparse.ArgumentTypeError("a folder's name is empty; `.` is the folder that you are in")
-    path = Path(text)
-    source = f" (from {RESULTS})" if os.environ.get(RESULTS) and text == default_results() else ""
-    wrong = unusable(path) or ("not a folder" if is_there(path) and not is_folder(path) else None)
+    wrong = no_folder(text)
     if wrong is not None:
-        raise argparse.ArgumentTypeError(f"no folder can be at {text!r}{source}: {wrong}")
-    return path
-
-
-def default_results() -> str:
-    """The results folder where `--results` is not said."""
-    # No shell expands the `~` of a variable that a service or a file of settings gives; that of an option it does.
-    return os.path.expanduser(os.environ.get(RESULTS) or "results")  # noqa: PTH111
+        raise argparse.ArgumentTypeError(wrong)
+    return Path(text)
 
 
 class Command:

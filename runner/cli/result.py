@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.cli.learning_curve import show_training
 from runner.cli.output import calls_and_cost, heading, note, print_table, say, shown_point, warn, with_interval, wrapped
-from runner.results.manifest import Status
+from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
 from runner.runs.result import RunResult
 from runner.runs.troubles import Trouble, troubles_of
@@ -88,16 +88,25 @@ def _show_summary(result: RunResult) -> None:
     accuracy, outcomes = metrics[None, "accuracy"], result.metrics["outcomes"]
     value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
     others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
-    cost = "unknown (no price)" if manifest.cost_usd is None else f"${manifest.cost_usd:.4f}"
     heading(_title(result))
     for name, shown in (
         ("accuracy", value + (" (95% interval)" if "[" in value else "")),
         ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
         ("n", f"{accuracy['n']} rollouts in {accuracy['clusters']} clusters"),
-        ("cost", f"{cost}, {manifest.completions} calls"),
+        ("cost", _cost(manifest)),
         ("where", str(result.folder.path)),
     ):
         say(f"{name:<9} {shown}")
+
+
+def _cost(manifest: Manifest) -> str:
+    """`$0.0034, 12 calls`; what a replay was answered with are no calls of its own."""
+    if manifest.is_whole_replay:
+        return f"$0.0000 (replayed), {manifest.completions} answers"
+    cost = "unknown (no price)" if manifest.cost_usd is None else f"${manifest.cost_usd:.4f}"
+    if manifest.replay_of is not None:
+        return f"{cost}, {manifest.completions} answers (in part replayed)"
+    return f"{cost}, {manifest.completions} calls"
 
 
 def _title(result: RunResult) -> str:
@@ -116,5 +125,8 @@ def _show_all(result: RunResult) -> None:
     print_table(("of", "metric", "value [95% interval]", "n", "clusters"), rows, title=_title(result))
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
     say(f"\noutcomes: {outcomes}")
-    say(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))
+    if result.manifest.replay_of is None:
+        say(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))
+    else:
+        say(f"cost: {_cost(result.manifest)}")
     say(f"folder: {result.folder.path}")

@@ -50,5 +50,6 @@ def _folded(manifests: Sequence[Manifest]) -> list[Manifest]:
 def _row(m: Manifest, parts: int) -> tuple[object, ...]:
     rollouts = f"{parts} parts" if parts else m.rollouts
     return (
-        m.run_id, m.status, rollouts, m.transport_failed, short_time(m.started_at), m.cost_usd, m.benchmark, m.protocol,
+        m.run_id, m.status, rollouts, m.transport_failed, short_time(m.started_at), m.own_cost_usd, m.benchmark,
+        m.protocol,
     )  # fmt: skip

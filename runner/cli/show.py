@@ -57,7 +57,7 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
         return ExitCode.DONE
     filtered = wanted != Wanted()
     if not filtered:
-        _print_facts(manifest.to_json())
+        _print_facts({**manifest.to_json(), "cost_usd": manifest.own_cost_usd})
         if not is_bound_to_run(folder.journal):
             say(f"{'journal':<15} {NOT_BOUND}")
         if metrics is None:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.documents.layered import Layered
-from runner.documents.reader import KeyPath
+from runner.documents.plain import KeyPath
 from runner.errors import Problem
 from runner.text import did_you_mean
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.documents.own_tree import OwnTree
-from runner.documents.reader import KeyPath, place_in
+from runner.documents.plain import KeyPath
+from runner.documents.reader import place_in
 from runner.errors import Place, Problem
 
 

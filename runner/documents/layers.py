@@ -12,7 +12,8 @@ from runner.documents.interpolation import resolve
 from runner.documents.layered import Layered
 from runner.documents.overrides import Override, apply_override
 from runner.documents.own_tree import OwnTree
-from runner.documents.reader import Document, KeyPath, from_mapping, read
+from runner.documents.plain import KeyPath
+from runner.documents.reader import Document, from_mapping, read
 from runner.documents.renames import rename_document
 from runner.errors import Problem
 from runner.text import did_you_mean, did_you_mean_file

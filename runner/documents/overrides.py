@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from runner.documents.dump import escaped
 from runner.documents.layered import Layered
-from runner.documents.reader import MAX_DEPTH, Document, parse
+from runner.documents.plain import MAX_DEPTH, KeyPath, plain
+from runner.documents.reader import Document, parse
 from runner.documents.renames import rename_document
 from runner.documents.yaml_words import SECOND_COLON
 from runner.errors import Place, Problem
@@ -101,7 +102,29 @@ def _read(override: Override) -> tuple[str, tuple[str, ...], Any]:
         raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY")
     if sign == "~":
         return sign, at, None
-    return sign, at, _value_of(name, written) if override.value is None else escaped(override.value[0])
+    return sign, at, _value_of(name, written) if override.value is None else _value_as_it_is(name, override.value[0])
+
+
+def _value_as_it_is(name: str, value: Any) -> Any:
+    """The value of an override that is data already.
+
+    Raises:
+        _Refused: no file of a spec could hold it.
+    """
+    refused: list[tuple[KeyPath, str]] = []
+    taken = plain({name: value}, refused).get(name)
+    refused.extend((at, f"a key must be text, not {key!r}") for at, key in _odd_keys(taken, (name,)))
+    for at, message in refused:
+        raise _Refused(".".join(map(str, at)), message)
+    return escaped(taken)
+
+
+def _odd_keys(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """The keys that are no texts, each with where it stands."""
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        if isinstance(value, dict) and not isinstance(name, str):
+            yield at, name
+        yield from _odd_keys(item, (*at, name))
 
 
 def _parent(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[str, Any]:

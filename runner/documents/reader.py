@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar_parser import parse as parse_interpolation
 
+from runner.documents.plain import MAX_DEPTH, KeyPath, plain
 from runner.documents.yaml_words import explained, lines_of
 from runner.errors import Place, Problem
 from runner.storage.files import read_bounded
@@ -27,11 +27,7 @@ from runner.text import not_text
 
 MAX_BYTES = 256 << 10
 NOT_READ = "not a document that can be read"
-MAX_DEPTH = 24
 MAX_NODES = 50_000
-
-KeyPath = tuple[str | int, ...]
-"""A key's way from the root: names in mappings, numbers in lists."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -133,25 +129,14 @@ def parse(text: str, document: Document) -> Document:
 
 def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
     """A mapping into `document`, with the same refusals as for the YAML text that says it; keys have no lines."""
-    try:
-        text = yaml.safe_dump(_plain(data), sort_keys=False, allow_unicode=True)
-    except (yaml.YAMLError, RecursionError) as error:
-        return _failed(document, f"a mapping of texts, numbers, lists and mappings belongs here: {error}")
-    parse(text, document)
+    refused: list[tuple[KeyPath, str]] = []
+    parse(yaml.safe_dump(plain(data, refused), sort_keys=False, allow_unicode=True), document)
     # The text has lines that nobody has seen.
     nowhere = Place(document.file, is_own=document.is_own)
     document.places = dict.fromkeys(document.places, nowhere)
     document.problems = [replace(problem, place=nowhere) for problem in document.problems]
+    document.problems.extend(Problem(nowhere, ".".join(map(str, at)), message) for at, message in refused)
     return document
-
-
-def _plain(value: Any) -> Any:
-    """Python's own types as YAML has them."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:

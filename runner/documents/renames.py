@@ -9,7 +9,8 @@ from typing import Any
 
 from runner.documents.interpolation import REFERENCE, target
 from runner.documents.layered import RenamedKey
-from runner.documents.reader import Document, KeyPath
+from runner.documents.plain import KeyPath
+from runner.documents.reader import Document
 from runner.errors import Problem
 
 SWEEP = "sweep"

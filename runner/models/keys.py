@@ -67,7 +67,7 @@ def key_uses(models: Iterable[ModelSettings], commands: Iterable[Sequence[str]] 
 
 
 def parse_allowed(words: Sequence[str]) -> frozenset[KeyUse]:
-    """`--allow-key VAR=HOST` as pairs.
+    """The words `VAR=HOST` of `--allow-key` and `allow_keys` as pairs.
 
     Raises:
         UsageError: one is none.
@@ -76,7 +76,10 @@ def parse_allowed(words: Sequence[str]) -> frozenset[KeyUse]:
     for word in words:
         pair = _PAIR.fullmatch(word)
         if pair is None:
-            raise UsageError(f"{OPTION} {word!r}: VAR=HOST belongs here, as in {OPTION} OPENAI_API_KEY={OPENAI}")
+            raise UsageError(
+                f"{OPTION} {word!r}: VAR=HOST belongs here, as in {OPTION} OPENAI_API_KEY={OPENAI} "
+                f"(in Python: allow_keys=['OPENAI_API_KEY={OPENAI}'])"
+            )
         allowed.add(KeyUse(pair[1], pair[2].lower() if pair[1] != ALL else pair[2]))
     return frozenset(allowed)
 
@@ -91,7 +94,8 @@ def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], fetched
     if missing:
         pairs = "\n".join(f"  {use}" for use in missing)
         options = " ".join(use.option for use in missing)
+        pairs_there = [f"{use.variable}={use.host}" for use in missing]
         raise UsageError(
             f"this spec came from elsewhere (it is in {fetched_to}) and would send:\n{pairs}\nNothing was sent. If "
-            f"you trust whoever gets that, allow it: {options}"
+            f"you trust whoever gets that, allow it: {options} (in Python: allow_keys={pairs_there})"
         )

@@ -94,6 +94,7 @@ def load_protocol(
         file = replace(file, parameters=replace(file.parameters, verifier_first=_starts_with_verifier(file)))
     problems = list(_static_problems(file, layered))
     given = dict(parameters or {})
+    problems.extend(_value_problems(given, where))
     problems.extend(_parameter_problems(file, given, where, turns=declared))
     if problems:
         raise SpecError(problems)
@@ -171,6 +172,15 @@ def _agent_problems(file: ProtocolFile, layered: Layered, name: str) -> Iterator
             yield order(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
     if len(set(named)) < len(named):
         yield order("a channel is named twice")
+
+
+def _value_problems(given: Mapping[str, Any], where: PlaceOf) -> Iterator[Problem]:
+    """What no protocol takes as a value; a spec's own were checked with the rest of it."""
+    names = {field.name for field in fields(Parameters)}
+    data = {"protocol": {name: value for name, value in given.items() if name in names}}
+    parameters = {"type": "object", "properties": schema(Parameters, "parameters")["properties"]}
+    for problem in check(Layered(data), {"type": "object", "properties": {"protocol": parameters}}):
+        yield replace(problem, place=where(problem.key))
 
 
 def _parameter_problems(

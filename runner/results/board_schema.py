@@ -157,7 +157,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "dataset_content_sha256": "of the played datapoints in any order: columns that templates use, labels, groups",
         "dataset_source_sha256": "of the dataset's file, byte by byte",
         "prompts_sha256": "of all templates",
-        "protocol_sha256": "of the rules and the parameters in force",
+        "protocol_sha256": "of the rules and parameters, as its version hashed them; join runs on game_sha256",
         "game_sha256": "of all that its games share: rules, prompts, models, retries",
         "spec_sha256": "of the resolved spec",
     },

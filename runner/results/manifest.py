@@ -158,6 +158,16 @@ class Manifest:
         """Whether the run is a training run as a whole, whose games are in runs of their own."""
         return self.kind == "training" and self.parent_run_id is None
 
+    @property
+    def is_whole_replay(self) -> bool:
+        """Whether all its answers are another run's: it called nobody, and cost nothing."""
+        return self.replay_of is not None and self.replay_of.until_round is None
+
+    @property
+    def own_cost_usd(self) -> float | None:
+        """What its own calls cost; None where a price is unknown."""
+        return 0.0 if self.is_whole_replay else self.cost_usd
+
     def recording(self, *names: str) -> Self:
         """With these facts written too, even if null."""
         return replace(self, recorded=(*self.recorded, *names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.errors import CallError
 from runner.models.base import Completion, Request
@@ -20,7 +20,7 @@ log = logging.getLogger("nip_run.accounting")
 
 @dataclass
 class Progress:
-    """What a run has done so far, as `watch` is shown it."""
+    """What a run has done so far, as `on_progress` of `runner.run` is given it."""
 
     rollouts: int = 0
     jobs: int = 0
@@ -47,6 +47,18 @@ class Progress:
     """How many calls wait for their answers."""
     stage: str = ""
     """What of a training run this is; alone, with no jobs, where it plays no games."""
+
+    def snapshot(self) -> Progress:
+        """A copy that stays as it is."""
+        waiting = self.in_flight()
+        return replace(
+            self,
+            outcomes=dict(self.outcomes),
+            answers=replace(self.answers),
+            warnings=dict(self.warnings),
+            notes=list(self.notes),
+            in_flight=lambda: waiting,
+        )
 
     @property
     def calls(self) -> int:
@@ -86,7 +98,7 @@ class Accounting:
     def answered(self, request: Request, completion: Completion) -> None:
         """Count an answer for those who watch, as it comes in."""
         price = self._costs.prices[request.group]
-        self.progress.priced = self.progress.priced and price is not None
+        self.progress.priced = self.progress.priced and (price is not None or completion.from_cache)
         self.progress.answers.count(completion.usage, None if completion.from_cache else price)
         self.progress.repeats += request.sample.attempt > 0
         self._watch(self.progress)

@@ -47,7 +47,8 @@ class Measured:
 class RunResult:
     """What a run left. `runner.run` gives one, and `runner.open_run` one of an earlier run.
 
-    Tables are lazy DuckDB relations: `.df()` (pandas), `.pl()` (polars), `.arrow()`, `.fetchall()`.
+    Tables are lazy DuckDB relations: `.fetchall()`, and `.df()`, `.arrow()` and `.pl()`, which need pandas, pyarrow and
+    polars: nip-run installs none of them.
 
         >>> from runner import load_spec, run
         >>> result = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
@@ -92,7 +93,7 @@ class RunResult:
 
     @property
     def status(self) -> str:
-        """`done`, `failed`, `interrupted` or `running`."""
+        """`done`, `incomplete` (more rollouts lost than the spec allows), `failed`, `interrupted` or `running`."""
         return self.manifest.status.value
 
     @property

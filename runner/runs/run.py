@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from runner.errors import FolderGoneError, NipRunError, RunDirectoryError
 from runner.models.keys import KeyUse
@@ -66,7 +67,7 @@ def run_games(
         folder, manifest = results.open(plan, run_id)
         replay = options.replay
         if replay is None and plan.spec.begun_as == run_id and manifest.replay_of is not None:
-            replay = ReplayOf(results.run(manifest.replay_of.run_id).path, manifest.replay_of.until_round)
+            replay = ReplayOf(_played_as(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
         source = _source_of(replay, folder, manifest)
         if _is_finished(plan, folder, manifest, replay):
             results.board.append_missing(folder)
@@ -109,13 +110,25 @@ def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: Repl
     return finished and is_unchanged(folder, manifest, plan)
 
 
+def _played_as(run_id: str, results: Results) -> Path:
+    """The folder of a run that was replayed: its own, or else a copy's."""
+    own = results.run(run_id)
+    copies = () if own.manifest_path.is_file() else results.runs()
+    return next((copy.path for copy in copies if copy.manifest().run_id == run_id), own.path)
+
+
 def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:
     """What a run replays.
 
     Raises:
         RunDirectoryError: the folder holds what was played otherwise.
+        RunError: the manifest of what is replayed is damaged.
     """
-    source = None if replay is None else ReplaySource(replay.run.name, replay.until_round)
+    source = None
+    if replay is not None:
+        source = ReplaySource(RunFolder(replay.run).manifest().run_id, replay.until_round)
+        if manifest.replay_of == ReplaySource(replay.run.name, replay.until_round):
+            return manifest.replay_of  # begun when a copy was recorded by its folder's name
     if "replay_of" in manifest.recorded and manifest.replay_of != source:
         raise RunDirectoryError(
             f"{folder.path} holds {_origin(manifest.replay_of)}, and not {_origin(source)}; "

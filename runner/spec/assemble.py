@@ -15,7 +15,7 @@ from runner.datasets.settings import DatasetSettings, limits_of_saved
 from runner.documents.check import check
 from runner.documents.fields import from_plain, to_plain
 from runner.documents.layered import Layered, RenamedKey
-from runner.documents.reader import KeyPath
+from runner.documents.plain import KeyPath
 from runner.errors import PlaceOf, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
 from runner.prompts.templates import PromptSet, load_prompts

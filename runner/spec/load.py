@@ -33,15 +33,16 @@ _PROTOCOL_ALSO = {"name", "description", "agents"}
 
 SpecSource = str | Path | Mapping[str, Any]
 """A spec's file, given here or built in; a run's folder; or what such a file says, as a mapping."""
-Overrides = Sequence[str] | Mapping[str, Any]
-"""Lines as on the command line, `KEY=VALUE`, `+KEY=VALUE` and `~KEY`; or values by dotted key, taken as they are."""
+Overrides = str | Sequence[str] | Mapping[str, Any]
+"""Lines as on the command line, `KEY=VALUE`, `+KEY=VALUE` and `~KEY`, or one; or values by dotted key, as they are."""
 
 
 def load_spec(source: SpecSource, overrides: Overrides = ()) -> Spec:
     """Load a spec without a sweep: a file, given here or built in, or a mapping that says what such a file says.
 
     Paths in a mapping are relative to the current folder. `overrides` are lines as on the command line (`KEY=VALUE`,
-    `+KEY=VALUE`, `~KEY`), or values by dotted key, which are taken as they are.
+    `+KEY=VALUE`, `~KEY`), one of them as a text, or values by dotted key, which are taken as they are. Values may be
+    NumPy's scalars, paths and tuples.
 
         >>> from runner import load_spec
         >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "agents.prover.max_response_words": 50})
@@ -115,7 +116,12 @@ def _shown(source: SpecSource) -> str:
 def _overrides(given: Overrides) -> list[Override]:
     if isinstance(given, Mapping):
         return [Override(f"{key}=...", Place(f"override {key!r}"), (value,)) for key, value in given.items()]
-    return [Override(text) for text in given]
+    lines: list[Any] = [given] if isinstance(given, str) else list(given)
+    odd = [line for line in lines if not isinstance(line, str)]
+    if odd:
+        message = "an override is a text, KEY=VALUE, +KEY=VALUE or ~KEY; or give a mapping of keys to values"
+        raise SpecError([Problem(Place(f"override {line!r}"), "", message) for line in odd])
+    return [Override(line) for line in lines]
 
 
 def _load(found: Path, source: SpecSource, overrides: Overrides, *, saved: bool) -> list[Spec]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.documents.layered import Layered
-from runner.documents.reader import KeyPath
+from runner.documents.plain import KeyPath
 from runner.errors import Problem
 from runner.protocols.protocol import Protocol
 from runner.spec.experiment import DEFAULT_AGENT

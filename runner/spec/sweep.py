@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.documents.layered import Layered
 from runner.documents.overrides import Override
-from runner.documents.reader import KeyPath
+from runner.documents.plain import KeyPath
 from runner.documents.renames import SWEEP, ZIP
 from runner.errors import Problem, SpecError
 from runner.spec.experiment import MAX_SWEEP_POINTS

@@ -37,10 +37,12 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
         check_allowed(keys_sent(plan, options.replay), options.allowed_keys, plan.spec.fetched)
     if not isinstance(plan, TrainingPlan):
         if options.manual_models:
-            raise UsageError("--set-model is for training runs; this spec is a benchmark")
+            raise UsageError("--set-model is for training runs (in Python: set_model); this spec is a benchmark")
         return run_games(plan, results, run_id, options)
     if options.replay is not None:
-        raise UsageError("--replay is for benchmarks; replay the games of one iteration: its run is <run id>-i0")
+        raise UsageError(
+            "--replay is for benchmarks (in Python: replay); replay the games of one iteration: its run is <run id>-i0"
+        )
     from runner.training.run import train
 
     return train(plan, results, run_id, options)

@@ -276,14 +276,15 @@ def _as_trained(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
 
 def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -> None:
     for group in manual_models:
+        given = f"--set-model {group}=... (in Python: set_model)"
         if group not in plan.trained:
             raise UsageError(
-                f"--set-model {group}=...: no such model group is trained{did_you_mean(group, plan.trained)}; "
-                f"there are {comma_join(plan.trained)}"
+                f"{given}: no such model group is trained{did_you_mean(group, plan.trained)}; there are "
+                f"{comma_join(plan.trained)}"
             )
         trainer = plan.training.trainers[group]
         if not trainer.traits.by_hand:
-            raise UsageError(f"--set-model {group}=...: its backend is {trainer.backend}, which gives the name itself")
+            raise UsageError(f"{given}: its backend is {trainer.backend}, which gives the name itself")
 
 
 def spent_on_games(results: Results, run_id: str) -> Tally:

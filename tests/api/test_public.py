@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import doctest
 import inspect
+import shutil
 from collections.abc import Iterator, MutableMapping
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +91,7 @@ def test_the_script_of_a_user_runs_and_uses_every_public_name(tmp_path: Path, el
 def test_a_mapping_is_refused_as_a_file_is(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         runner.load_spec({"extends": "quickstart.yaml", "dataset": {"splitt": "x"}, "seed": object()})
-    assert "a mapping of texts, numbers, lists and mappings belongs here" in str(refused.value)
+    assert "seed: a text, number, list or mapping belongs here, not object" in str(refused.value)
     with pytest.raises(SpecError) as refused:
         runner.load_spec({"extends": "quickstart.yaml", "dataset": {"splitt": "x"}}, {"seeed": 1})
     assert [str(problem) for problem in refused.value.problems] == [
@@ -104,6 +106,64 @@ def test_a_mapping_and_the_file_that_says_the_same_are_one_run(tmp_path: Path) -
     assert runner.load_spec(path, {"seed": 3}).experiment == runner.load_spec(path, ["seed=3"]).experiment
     with pytest.raises(SpecError, match=r"\$\{name\}"):
         runner.load_spec(path, {"dataset.path": "${name}"})  # taken as it is: there is no such file
+
+
+def test_values_of_a_notebook_are_what_they_hold(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    plain = runner.load_spec(path, {"seed": 3, "cache": "c", "rollouts.per_datapoint": 2})
+    given = runner.load_spec(
+        {"extends": path, "seed": np.int64(3)}, {"cache": Path("c"), "rollouts.per_datapoint": np.float32(2)}
+    )
+    assert given.experiment == plain.experiment
+    assert runner.load_spec(path, "seed=3").experiment.seed == 3
+
+
+def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    ring: dict[str, object] = {}
+    ring["stop"] = ring
+    odd = {"seed": {1}, "models": {"offline": {"stop": [object()]}}, "agents": {3: 1}, "dataset": ring}
+    said = [
+        "agents: a key must be text, not 3",
+        "dataset.stop: it holds itself; write the value out",
+        "models.offline.stop.0: a text, number, list or mapping belongs here, not object",
+        "seed: a text, number, list or mapping belongs here, not set",
+    ]
+    with pytest.raises(SpecError) as refused:
+        runner.load_spec(path, odd)
+    assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == said
+    odd_keys: Any = {"extends": path, "seed": np.zeros(1), ("a", "b"): 1, "dataset": ring}
+    with pytest.raises(SpecError) as refused:
+        runner.load_spec(odd_keys)
+    assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == [
+        "a key must be text, not tuple",
+        "dataset.stop: it holds itself; write the value out",
+        "seed: a text, number, list or mapping belongs here, not numpy.ndarray",
+    ]
+    with pytest.raises(SpecError, match="an override is a text"):
+        runner.load_spec(path, [3])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("x", "a whole number belongs here, not 'x'"),
+        (-1, "-1 is too small; at least 1"),
+        (1.5, "a whole number belongs here, not 1.5"),
+        ({1}, "a text, number, list or mapping belongs here, not set"),
+    ],
+)
+def test_parameters_of_a_protocol_are_checked_as_those_of_a_spec(value: object, why: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        runner.load_protocol("debate", {"max_message_rounds": value})
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.message.startswith(why)) == ("protocol.max_message_rounds", True)
+
+
+def test_a_protocol_is_loaded_with_parameters_that_can_be_played() -> None:
+    assert runner.load_protocol("debate", {"max_message_rounds": np.int64(5)}).max_message_rounds == 5
+    with pytest.raises(SpecError, match="9 is more than max_message_rounds"):
+        runner.load_protocol("debate", {"min_message_rounds": 9})
 
 
 # What a result can be asked
@@ -152,8 +212,9 @@ def test_a_hook_that_raises_ends_the_run_and_the_same_call_goes_on(tmp_path: Pat
     def refuse(_: object) -> None:
         raise LookupError("enough")
 
-    with pytest.raises(LookupError, match="enough"):
+    with pytest.raises(LookupError, match="enough") as raised:
         runner.run(spec, tmp_path / "results", on_rollout=refuse)
+    assert raised.value.__context__ is None  # nothing of ours stands above it in a traceback
     unfinished = runner.open_run(runner.check(spec).run_id, tmp_path / "results")
     assert (unfinished.status, unfinished.accuracy, unfinished.metrics) == ("failed", None, {})
     with pytest.raises(runner.RunError, match="run its spec again"):
@@ -161,6 +222,50 @@ def test_a_hook_that_raises_ends_the_run_and_the_same_call_goes_on(tmp_path: Pat
     heard: list[str] = []
     runner.run(spec, tmp_path / "results", on_rollout=lambda rollout: heard.append(rollout.rollout_id))
     assert heard == [job.rollout_id for job in runner.Plan(spec).jobs()]
+    runner.run(spec, tmp_path / "results", on_rollout=refuse, on_progress=refuse)  # it is finished: nothing is told
+
+
+def test_the_history_of_a_run_can_be_collected(tmp_path: Path) -> None:
+    history: list[runner.Progress] = []
+    result = runner.run(runner.load_spec(spec_file(tmp_path, size=2)), tmp_path / "results", on_progress=history.append)
+    assert {progress.jobs for progress in history} == {0, 1, 2}
+    calls = [progress.calls for progress in history]
+    assert calls == sorted(calls)
+    assert (calls[0], calls[-1]) == (1, result.manifest.completions)
+    assert (history[0].outcomes, history[-1].outcomes) == ({}, {"decided": 2})
+
+
+def test_the_results_folder_is_by_default_that_of_the_command_line(
+    result: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIP_RUN_RESULTS", str(result.path.parents[1]))
+    assert runner.open_run(result.run_id).path == result.path
+    assert runner.query("SELECT run_id FROM leaderboard").fetchall() == [(result.run_id,)]
+    assert runner.run(runner.load_spec("specs/quickstart.yaml", {"dataset.limit": 2})).path == result.path
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("NIP_RUN_RESULTS", str(file))
+    with pytest.raises(UsageError, match=r"\(from NIP_RUN_RESULTS\): not a folder"):
+        runner.open_run("x")
+
+
+def test_a_replay_of_a_copied_folder_is_a_replay_of_the_run(result: RunResult, tmp_path: Path) -> None:
+    copy = shutil.copytree(result.path, tmp_path / "results" / "runs" / "copied")
+    spec = runner.load_spec("specs/quickstart.yaml", {"dataset.limit": 2})
+    again = runner.run(spec, tmp_path / "results", replay=copy)
+    assert again.manifest.replay_of == (result.run_id, None)
+    assert runner.run(runner.load_spec(again.path), tmp_path / "results").was_finished
+
+
+def test_what_makes_no_sense_together_is_refused(tmp_path: Path) -> None:
+    spec, results = runner.load_spec(spec_file(tmp_path, size=2)), tmp_path / "results"
+    with pytest.raises(UsageError, match="until_round needs replay"):
+        runner.run(spec, results, until_round=2)
+    with pytest.raises(UsageError, match=r"'X:Y': VAR=HOST belongs here.*in Python: allow_keys=\['OPENAI_API_KEY=api"):
+        runner.run(spec, results, allow_keys="X:Y")
+    with pytest.raises(UsageError, match=r"in Python: set_model"):
+        runner.run(spec, results, set_model={"m": "mine"}, allow_keys="X=Y")
+    assert not results.exists()
 
 
 def test_what_0_1_0_wrote_can_be_asked(tmp_path: Path) -> None:
@@ -194,5 +299,12 @@ def test_a_nested_array_dict_is_a_mutable_mapping() -> None:
     assert data.setdefault("e", [1, 2]).tolist() == [1, 2]
     del data["a"]
     assert list(data) == ["b", "e"]
+    assert all(key not in data for key in (None, 0, slice(1), ..., (), ("b", 0), np.ones(2, bool), ("e", "x")))
+    assert data.get(("e", "x"), 5) == data.pop(("e", "x"), 5) == 5
+    for key in (3, None, (), ("b", 0)):
+        with pytest.raises(TypeError, match="a key is a text"):
+            data[key] = [1, 2]  # type: ignore[index]
+    assert data[0:1].batch_size == (1,)
+    assert data[np.array([1, 0])]["e"].tolist() == [2, 1]
     with pytest.raises(KeyError):
         del data["b", "nothing"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,16 @@ def test_a_replay_by_0_1_0_can_be_replayed(folder: Path) -> None:
     for table in ("rollouts.parquet", "messages.parquet"):
         new, old = folder / result["folder"] / table, run_folder(folder, "served") / table
         assert rows(new, "run_id") == rows(old, "run_id")
+
+
+def test_a_replay_says_that_it_called_nobody_and_cost_nothing_whatever_a_call_costs(folder: Path) -> None:
+    words = ("--replay", f"results/runs/{RUNS['served']}", "--results", "again", "~models.m.price")
+    said = called("run", "specs/served.yaml", *words, "models.m.base_url=http://127.0.0.1:9/v1", cwd=folder)
+    (result,) = called("runs", "--json", "--results", "again", cwd=folder).json
+    assert result["cost_usd"] is None  # no price is known
+    assert f"cost      $0.0000 (replayed), {result['completions']} answers\n" in said.out
+    shown = called("show", "last", "--results", "again", cwd=folder)
+    assert re.search(r"^cost_usd +0.0$", shown.out, re.MULTILINE)
 
 
 def test_the_old_cache_answers_every_request_again(folder: Path) -> None:
