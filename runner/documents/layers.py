@@ -34,6 +34,7 @@ def load_layers(
     *,
     keys: Collection[str] | None = None,
     removable: Collection[KeyPath] = (),
+    resettable: Collection[KeyPath] = (),
     tree: OwnTree | None = None,
     written: Mapping[str, Any] | None = None,
 ) -> Layered:
@@ -42,9 +43,10 @@ def load_layers(
     `names` are old dotted keys that still work, each with the new one. `tree` holds the files of which messages may
     show something, by default that of the file itself; another one must have no other keys than `keys`, or nothing of
     it is taken. `removable` are the keys, with `*` for any one name, that null takes away: what a file inherits, or an
-    override changes. `written` is what the file at `path` would say, where there is none.
+    override changes; `resettable` those that it takes away where they are. `written` is what the file at `path` would
+    say, where there is none.
     """
-    layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable))
+    layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable))
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
     if written is None:
         files.add(path, shown, ())
@@ -159,10 +161,11 @@ def _merge(document: Document, layered: Layered) -> None:
 def _removed(value: Any, at: KeyPath, layered: Layered) -> Iterator[KeyPath]:
     """The keys that null takes away."""
     for name, item in value.items() if isinstance(value, dict) else ():
-        if item is None and layered.is_removable((*at, name)):
-            yield (*at, name)
+        key = (*at, name)
+        if item is None and (layered.is_removable(key) or layered.is_resettable(key, _value_at(layered.data, at))):
+            yield key
         else:
-            yield from _removed(item, (*at, name), layered)
+            yield from _removed(item, key, layered)
 
 
 def _remove(at: KeyPath, document: Document, layered: Layered) -> None:

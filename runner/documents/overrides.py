@@ -43,8 +43,8 @@ class _Refused(Exception):
 def apply_override(override: Override, layered: Layered, names: Mapping[str, str]) -> None:
     """`KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted.
 
-    Null as the value of an entry such as an agent deletes it, too. `names` are old dotted keys that still work, each
-    with the new one.
+    Null deletes, too: an entry such as an agent, and a key that is set and may not be null. `names` are old dotted keys
+    that still work, each with the new one.
     """
     place = override.place or Place(f"override {_shortened(override.text)!r}")
     try:
@@ -61,6 +61,8 @@ def _apply(override: Override, place: Place, layered: Layered, names: Mapping[st
     if sign == "" and value is None and layered.is_removable(at):
         sign = "~"
     parent = _parent(layered.data, at, make=sign != "~")
+    if sign == "" and value is None and layered.is_resettable(at, parent):
+        sign = "~"
     if sign == "~":
         if at[-1] not in parent:
             raise _Refused(name, f"there is no such key to delete{did_you_mean(at[-1], parent)}")

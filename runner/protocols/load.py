@@ -10,7 +10,7 @@ from typing import Any
 from runner import builtin
 from runner.documents.check import check
 from runner.documents.editors import for_editors
-from runner.documents.fields import from_plain, removable_keys, schema
+from runner.documents.fields import from_plain, removable_keys, resettable_keys, schema
 from runner.documents.layered import Layered
 from runner.documents.layers import load_layers
 from runner.documents.own_tree import OwnTree
@@ -84,8 +84,16 @@ def load_protocol(
         )
     checked = protocol_schema()
     shown = str(path) if path.parent != builtin.PROTOCOLS else f"{path.stem}.yaml"
-    removable = removable_keys(ProtocolFile)
-    layered = load_layers(path, shown, (), _find_base, keys=checked["properties"], removable=removable, tree=tree)
+    layered = load_layers(
+        path,
+        shown,
+        (),
+        _find_base,
+        keys=checked["properties"],
+        removable=removable_keys(ProtocolFile),
+        resettable=resettable_keys(ProtocolFile),
+        tree=tree,
+    )
     problems = layered.problems or check(layered, checked)
     if problems:
         raise SpecError(problems)

@@ -17,7 +17,13 @@ from runner.documents.renames import SWEEP
 from runner.errors import Place, Problem, SpecError
 from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.spec.assemble import Readers, Spec, assemble
-from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC, experiment_schema, removable_spec_keys
+from runner.spec.experiment import (
+    RENAMED_KEYS,
+    SAVED_SPEC,
+    experiment_schema,
+    removable_spec_keys,
+    resettable_spec_keys,
+)
 from runner.spec.sweep import Sweep
 from runner.text import comma_join, did_you_mean_file
 
@@ -198,6 +204,7 @@ def _layers(found: Path, source: SpecSource, overrides: Sequence[Override]) -> L
         RENAMED_KEYS,
         keys=keys,
         removable=removable_spec_keys(),
+        resettable=resettable_spec_keys(),
         written=written,
     )
     if _PROTOCOL_KEYS & layered.data.keys() and not layered.data.keys() & keys.keys() - _PROTOCOL_ALSO:
