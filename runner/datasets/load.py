@@ -16,7 +16,7 @@ from runner.datasets.apart import TaskEnded, TaskFailed, run_apart
 from runner.datasets.choose import chosen
 from runner.datasets.datapoint import Datapoint
 from runner.datasets.explode import ROW_NUMBER, exploded, exploded_columns, own_types
-from runner.datasets.labels import label_of, label_problems
+from runner.datasets.labels import contrary_words, label_of, label_problems
 from runner.datasets.limits import Meter, TooLarge
 from runner.datasets.read import Table, Unreadable, canonical_problem, check_not_ragged, hub_file, read_table, renamed
 from runner.datasets.settings import DatasetSettings
@@ -163,6 +163,12 @@ def _check_names(table: Table, settings: DatasetSettings, where: PlaceOf) -> Non
     if settings.ids == "rows" and "id" in settings.columns:
         message = "the ids are made of the rows' numbers (dataset.ids: rows); leave one of the two out"
         raise _refused(where, message, "dataset.columns.id")
+    contrary = contrary_words(settings.labels)
+    if contrary:
+        said = "; ".join(
+            f"{comma_join(map(repr, words))} are one word in any case, with both labels" for words in contrary
+        )
+        raise _refused(where, f"{said}; leave one out", "dataset.labels")
     of_labels = ["dataset.columns.label"] * ("label" in settings.columns) + ["dataset.labels"] * bool(settings.labels)
     if settings.explode is not None and of_labels:
         raise _refused(where, "dataset.explode.columns says the labels; leave this out", of_labels[0])

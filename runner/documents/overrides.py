@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from runner.documents.dump import escaped
 from runner.documents.layered import Layered
-from runner.documents.reader import MAX_DEPTH, Document, parse
+from runner.documents.reader import MAX_DEPTH, WORDS, Document, parse
 from runner.documents.renames import rename_document
 from runner.documents.yaml_words import SECOND_COLON
 from runner.errors import Place, Problem
@@ -127,7 +127,10 @@ def _value_of(name: str, written: str) -> Any:
     Raises:
         _Refused: it is not one value.
     """
-    document = parse(f"value: {written}" if written.strip() else "value: null", Document(name, Path()))
+    at = tuple(name.split("."))
+    below = ("value", *WORDS[len(at) :]) if at == WORDS[: len(at)] else WORDS
+    text = f"value: {written}" if written.strip() else "value: null"
+    document = parse(text, Document(name, Path(), words=below))
     if document.problems:
         # YAML's columns count from our own prefix; the place of an override is the override.
         problem = document.problems[0]

@@ -35,7 +35,7 @@ KeyPath = tuple[str | int, ...]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
-_WORDS: KeyPath = ("dataset", "labels")
+WORDS: KeyPath = ("dataset", "labels")
 """Where keys are words of a dataset: `yes` and `no` stand there without quotes, which are true and false to YAML."""
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp")
@@ -56,6 +56,8 @@ class Document:
     """Whether it may be told what stands in it; see `own_tree`."""
     lines: list[str] = field(default_factory=list)
     """Its text by lines, as YAML counts them."""
+    words: KeyPath = WORDS
+    """Where `WORDS` are in it."""
 
     def place(self, at: KeyPath) -> Place:
         """Where a key stands, or the nearest key above it."""
@@ -157,7 +159,7 @@ def _plain(value: Any) -> Any:
 def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:
     """Read the root of a file, without the values that are broken."""
     broken: list[Problem] = []
-    has_words = _take_words(node, _WORDS)
+    has_words = _take_words(node, document.words)
     _walk(node, (), document, broken)
     is_sound = not document.problems
     document.problems.extend(broken)
