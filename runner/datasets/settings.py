@@ -56,7 +56,9 @@ class Explode:
     )
     into: str = option("The column that an element becomes.", default="solution")
     element: str | None = option(
-        "Where the elements are mappings: the key that has the text.", default=None, example="solution"
+        "Where elements are mappings: the key that has the text. Texts are taken as they are.",
+        default=None,
+        example="solution",
     )
     number: str = option("The column for the number of an element in its list, from 1.", default="number")
     row: str = option("The column for the row's id.", default="row")

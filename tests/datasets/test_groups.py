@@ -41,6 +41,15 @@ def clusters(result: RunResult, metric: str) -> int:
     return next(int(row["clusters"]) for row in result.metrics["metrics"] if row["metric"] == metric)
 
 
+def test_groups_of_several_types_that_read_the_same_are_refused(tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "label": 1, "p": value} for n, value in enumerate([0, "a", "0", 0.0])]
+    said = (
+        "one group in several spellings of 'p': 0 (int) in row 1, '0' (str) in row 3, 0.0 (float) in row 4; write each"
+    )
+    assert refusal(tmp_path, jsonl(*rows), group_by="p").startswith(f"dataset.group_by: {said}")
+    assert len({point.group for point in load(tmp_path, jsonl(*rows[:2]), group_by="p").datapoints}) == 2
+
+
 def points_of(sizes: list[tuple[int, int]]) -> list[Datapoint]:
     """Groups with so many wrong and right datapoints."""
     return [
@@ -63,6 +72,7 @@ def test_a_datapoint_is_its_own_group_unless_a_column_says_another(tmp_path: Pat
     [
         (None, "rows whose 'p' is empty: 3; give each a group, its id where it stands alone"),
         ("", "rows whose 'p' is empty: 3; give each a group, its id where it stands alone"),
+        (" ", "rows whose 'p' is empty: 3; give each a group, its id where it stands alone"),
         (["x"], "column 'p' does not name groups, by a text or a number: rows 3"),
     ],
 )

@@ -49,7 +49,9 @@ def test_a_word_means_what_the_spec_says(tmp_path: Path) -> None:
 
 def test_words_that_nobody_explains_are_told_with_what_explains_them(tmp_path: Path) -> None:
     said = refusal(tmp_path, "id,label\na,good\nb,bad\nc,bad\nd,1\n", "d.csv", labels={"god": 1})
-    assert said.startswith("dataset.path: a label is 0 or 1: a has 'good'; b and 1 more has 'bad'; dataset.labels says")
+    assert said.startswith(
+        "dataset.path: a label is 0 or 1: a (row 1) has 'good'; b (row 2) and 1 more has 'bad'; dataset.labels says"
+    )
 
 
 def test_yes_and_no_stand_in_a_spec_without_quotes(tmp_path: Path) -> None:
