@@ -32,6 +32,8 @@ class Layered:
     places: dict[KeyPath, Place] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    wrong_nulls: list[Problem] = field(default_factory=list)
+    """Problems of nulls that take nothing away. The rest of the data is what it would be without them."""
     files: list[str] = field(default_factory=list)
     renamed: list[RenamedKey] = field(default_factory=list)
     tree: OwnTree | None = None

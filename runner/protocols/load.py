@@ -94,7 +94,7 @@ def load_protocol(
         resettable=resettable_keys(ProtocolFile),
         tree=tree,
     )
-    problems = layered.problems or check(layered, checked)
+    problems = [*layered.wrong_nulls, *(layered.problems or check(layered, checked))]
     if problems:
         raise SpecError(problems)
     file, declared = from_plain(ProtocolFile, layered.data), "verifier_first" in layered.data.get("parameters", {})

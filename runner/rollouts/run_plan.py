@@ -53,10 +53,16 @@ def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
             continue
         free = [key for key, value in spec.point.items() if key not in other.point or other.point[key] != value]
         for key in free:
+            values = " and ".join(repr(point[key]) for point in (other.point, spec.point) if key in point)
             yield Problem(
-                Place(path), f"sweep.{key}",
-                "this key is no part of what a run is, so that its values are all one run; sweep over others, and "
-                "play each value by itself with a --run-id of its own",
+                spec.point_places.get(key, Place(path)), f"sweep.{key}",
+                f"this key is no part of what a run is, so that its values ({values}) are all one run; sweep over others, "
+                "and play each value by itself with a --run-id of its own",
             )  # fmt: skip
         if not free:
-            yield Problem(Place(path), "sweep", "a value is given twice, which would be one run; leave one out")
+            moved = [key for key in spec.point if spec.point_places.get(key) != other.point_places.get(key)]
+            key = next(iter(moved or spec.point), None)
+            place = Place(path) if key is None else spec.point_places.get(key, Place(path))
+            value = "a value" if key is None else f"the value {spec.point[key]!r}"
+            at = "sweep" if key is None else f"sweep.{key}"
+            yield Problem(place, at, f"{value} is given twice, which would be one run; leave one out")

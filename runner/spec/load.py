@@ -132,16 +132,18 @@ def _load(found: Path, source: SpecSource, overrides: Overrides, *, saved: bool)
     sweep = Sweep(layered)
     sweep.check_size()
     overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in given)
-    problems = []
+    problems = list(layered.wrong_nulls)
     if layered.data.get(SWEEP):
-        problems = [problem for problem in check(layered, experiment_schema()) if problem.key.startswith(SWEEP)]
+        problems.extend(problem for problem in check(layered, experiment_schema()) if problem.key.startswith(SWEEP))
         problems.extend(sweep.problems())
     specs = []
     for point in sweep.points() if sweep.size else [None]:
         try:
             swept = layered if point is None else _layers(found, source, [*given, Override(f"{SWEEP}={{}}"), *point])
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
-            specs.append(replace(assemble(swept, readers), point=values, path=path, overridden=overridden))
+            places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
+            spec = replace(assemble(swept, readers), point=values, point_places=places)
+            specs.append(replace(spec, path=path, overridden=overridden))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:
@@ -212,5 +214,5 @@ def _layers(found: Path, source: SpecSource, overrides: Sequence[Override]) -> L
         message = f"a protocol file, not a spec; name it in a spec: protocol: {{use: {shown}}}"
         raise SpecError([Problem(Place(shown), "", message, "a protocol file, not a spec")])
     if layered.problems:
-        raise SpecError(layered.problems)
+        raise SpecError([*layered.problems, *layered.wrong_nulls])
     return layered

@@ -49,7 +49,7 @@ def test_a_file_in_the_middle_takes_away_and_the_last_one_adds_again(tmp_path: P
     ],
 )  # fmt: skip
 def test_taking_away_what_is_not_there_is_an_error(tmp_path: Path, text: str, said: str) -> None:
-    assert [str(problem) for problem in layers(tmp_path, text).problems] == [said]
+    assert [str(problem) for problem in layers(tmp_path, text).wrong_nulls] == [said]
 
 
 def test_null_in_an_override_takes_away_as_a_tilde_does(tmp_path: Path) -> None:
@@ -118,3 +118,14 @@ def test_null_of_a_key_that_is_not_inherited_is_still_an_error(tmp_path: Path) -
 def test_a_point_of_a_sweep_sets_a_key_back_too(tmp_path: Path) -> None:
     path = spec_file(tmp_path)
     assert [spec.experiment.seed for spec in load_specs(path, ["sweep={seed: [null, 1]}"])] == [0, 1]
+
+
+def test_a_wrong_null_hides_no_other_problem(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, agents={"extra": 1}, sed=1)
+    path.write_text(path.read_text("utf-8").replace('"extra": 1', '"extra": null'), "utf-8")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert [(problem.key, problem.what) for problem in caught.value.problems] == [
+        ("agents.extra", "null takes away what the file inherits, and this file has no `extends`"),
+        ("sed", "unknown key"),
+    ]
