@@ -56,8 +56,8 @@ def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
             values = " and ".join(repr(point[key]) for point in (other.point, spec.point) if key in point)
             yield Problem(
                 spec.point_places.get(key, Place(path)), f"sweep.{key}",
-                f"this key is no part of what a run is, so that its values ({values}) are all one run; sweep over others, "
-                "and play each value by itself with a --run-id of its own",
+                f"this key is no part of what a run is, so that its values ({values}) are all one run; sweep over "
+                "others, and play each value by itself with a --run-id of its own",
             )  # fmt: skip
         if not free:
             moved = [key for key in spec.point if spec.point_places.get(key) != other.point_places.get(key)]

@@ -181,6 +181,8 @@ def _other_kind(path: Path, found: Path | None) -> str | None:
         return f"a dataset, not a spec; name it in a spec: dataset: {{path: {path}}}"
     if suffix == TEMPLATE:
         return f"a prompt template, not a spec; name its folder in a spec: prompts: {path.parent}"
+    if found is not None and not builtin.is_folder(found) and not builtin.is_file(found):
+        return "not a regular file; give a .yaml file, or the folder of a run"
     if found is None or not builtin.is_folder(found):
         return None
     if any(found.glob(f"*{TEMPLATE}")):
