@@ -43,6 +43,13 @@ def builtin_names() -> list[str]:
     return sorted(path.stem for path in builtin.PROTOCOLS.glob("*.yaml"))
 
 
+_SPEC_KEYS = {"dataset", "models", "prompts", "protocol"}
+"""Keys that a spec has, and no protocol file."""
+
+_PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
+"""Keys that a protocol file has, and no spec."""
+
+
 def find_protocol(name: str, folder: Path) -> Path | None:
     """The file of a protocol: a path beside the spec, or a built-in name."""
     if name.endswith((".yaml", ".yml")):
@@ -94,6 +101,10 @@ def load_protocol(
         resettable=resettable_keys(ProtocolFile),
         tree=tree,
     )
+    if _SPEC_KEYS & layered.data.keys() and not _PROTOCOL_KEYS & layered.data.keys():
+        known = comma_join(builtin_names())
+        message = f"a spec, not a protocol file; name a protocol ({known}), or a file with a `cycle`"
+        raise SpecError([Problem(where("protocol.use"), "protocol.use", message, "a spec, not a protocol file")])
     problems = [*layered.wrong_nulls, *(layered.problems or check(layered, checked))]
     if problems:
         raise SpecError(problems)

@@ -261,6 +261,15 @@ def test_one_mistake_is_told_once(tmp_path: Path, words: list[str], key: str, sa
     assert said in problem.message
 
 
+def test_a_spec_in_the_place_of_a_protocol_file_is_told_in_one_line(tmp_path: Path) -> None:
+    path = spec_file(tmp_path)
+    (tmp_path / "mine.yaml").write_text("extends: spec.yaml\nprotocol: {use: spec.yaml}\n")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path.with_name("mine.yaml"))
+    (problem,) = caught.value.problems
+    assert (problem.place.line, problem.key, problem.what) == (2, "protocol.use", "a spec, not a protocol file")
+
+
 def test_an_unknown_group_of_the_default_is_told_though_every_seat_has_its_own(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"agents\._default\.model: no model group 'kk'; there are m$"):
         load_spec(spec_file(tmp_path, agents={"_default": {"model": "kk"}}))
