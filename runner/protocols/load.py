@@ -102,8 +102,9 @@ def load_protocol(
         tree=tree,
     )
     if _SPEC_KEYS & layered.data.keys() and not _PROTOCOL_KEYS & layered.data.keys():
-        known = comma_join(builtin_names())
-        message = f"a spec, not a protocol file; name a protocol ({known}), or a file with a `cycle`"
+        message = (
+            f"a spec, not a protocol file; name a protocol ({comma_join(builtin_names())}), or a file with a `cycle`"
+        )
         raise SpecError([Problem(where("protocol.use"), "protocol.use", message, "a spec, not a protocol file")])
     problems = [*layered.wrong_nulls, *(layered.problems or check(layered, checked))]
     if problems:

@@ -61,8 +61,13 @@ def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
             )  # fmt: skip
         if not free:
             moved = [key for key in spec.point if spec.point_places.get(key) != other.point_places.get(key)]
-            key = next(iter(moved or spec.point), None)
-            place = Place(path) if key is None else spec.point_places.get(key, Place(path))
-            value = "a value" if key is None else f"the value {spec.point[key]!r}"
-            at = "sweep" if key is None else f"sweep.{key}"
-            yield Problem(place, at, f"{value} is given twice, which would be one run; leave one out")
+            yield _given_twice(path, spec, (moved or [*spec.point])[:1])
+
+
+def _given_twice(path: str, spec: Spec, keys: Sequence[str]) -> Problem:
+    """Of a point that stands in the sweep already; `keys` is the one whose value is repeated, if it is known."""
+    message = "is given twice, which would be one run; leave one out"
+    for key in keys:
+        place = spec.point_places.get(key, Place(path))
+        return Problem(place, f"sweep.{key}", f"the value {spec.point[key]!r} {message}")
+    return Problem(Place(path), "sweep", f"a value {message}")
