@@ -57,7 +57,7 @@ def did_you_mean_file(name: str, known: Iterable[str]) -> str:
     import difflib
 
     stems = {PurePath(file).stem: file for file in known}
-    found = difflib.get_close_matches(PurePath(name).stem, stems, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(PurePath(name).stem, stems, n=1, cutoff=0.65)
     return f"; did you mean {stems[found[0]]!r}?" if found else ""
 
 

@@ -43,6 +43,8 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     for word in words:
         is_override = ("=" in word or word[:1] in "+~") and not any(map(is_file, (Path(word), Path(word) / SAVED_SPEC)))
         (overrides if is_override else specs).append(word)
+    if not all(words):
+        raise UsageError("an empty name; which spec?")
     if not specs:
         raise UsageError(f"which spec? {' '.join(words)!r} holds overrides only")
     return specs, overrides

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -51,20 +52,43 @@ def exploded_columns(columns: Sequence[str], settings: Explode, where: PlaceOf) 
     return (*kept, "label", *ours.values())
 
 
-def exploded(rows: Sequence[Row], columns: Sequence[str], settings: Explode, meter: Meter, where: PlaceOf) -> list[Row]:
+@dataclass
+class Skipped:
+    """The elements that make no datapoint, and the rows that have some."""
+
+    empty: int = 0
+    repeated: int = 0
+    rows: set[int] = field(default_factory=set)
+
+    def notes(self) -> list[str]:
+        """One line, or none."""
+        if not self.rows:
+            return []
+        what = [f"{self.empty:,} empty" if self.empty else "", f"{self.repeated:,} repeated" if self.repeated else ""]
+        elements = "element" if self.empty + self.repeated == 1 else "elements"
+        rows = f"{_rows(sorted(self.rows))} of the dataset's file"
+        return [f"{_KEY} skips {' and '.join(filter(None, what))} {elements} of the lists in {rows}"]
+
+
+def exploded(
+    rows: Sequence[Row], columns: Sequence[str], settings: Explode, meter: Meter, where: PlaceOf
+) -> tuple[list[Row], Skipped]:
     """A row for each element of each list, the lists in the order of the spec; `columns` are those after exploding.
+
+    Elements without text, and those that stand in the list already, are skipped; the others keep their numbers.
 
     Raises:
         SpecError: a list is none, or its elements hold no text, with the numbers of the rows.
         TooLarge: there are more rows than there may be.
     """
     found: list[Row] = []
+    skipped = Skipped()
     wrong: dict[str, dict[str, list[int]]] = {name: {} for name in settings.columns}
     for row in rows:
         kept = {name: row[name] for name in (*columns, ROW_NUMBER) if name in row and name not in settings.columns}
         for name, label in settings.columns.items():
             try:
-                elements = _elements(row[name], settings)
+                elements = _elements(row[name], settings, skipped, row[ROW_NUMBER])
             except _Wrong as problem:
                 wrong[name].setdefault(str(problem), []).append(row[ROW_NUMBER])
                 continue
@@ -77,13 +101,13 @@ def exploded(rows: Sequence[Row], columns: Sequence[str], settings: Explode, met
     ]
     if problems:
         raise SpecError(problems)
-    return found
+    return found, skipped
 
 
 def _rows_of(
-    kept: Mapping[str, Any], elements: Sequence[str], name: str, label: int, settings: Explode
+    kept: Mapping[str, Any], elements: Mapping[str, int], name: str, label: int, settings: Explode
 ) -> Iterator[Row]:
-    for number, text in enumerate(elements, 1):
+    for text, number in elements.items():
         yield {
             **kept,
             "id": f"{kept['id']}-{name}-{number}",
@@ -98,10 +122,10 @@ class _Wrong(Exception):
     """What is wrong with a list, so that rows with the same can be told together."""
 
 
-def _elements(value: Any, settings: Explode) -> list[str]:
-    """The texts of a list, or of the JSON of one; none of what is empty."""
+def _elements(value: Any, settings: Explode, skipped: Skipped, row: int) -> dict[str, int]:
+    """The texts of a list, or of the JSON of one, each once, with their numbers in it; none of what is empty."""
     if value is None or value == "":
-        return []
+        return {}
     if isinstance(value, str):
         try:
             value = orjson.loads(value)
@@ -109,7 +133,18 @@ def _elements(value: Any, settings: Explode) -> list[str]:
             raise _Wrong("holds neither a list nor the JSON of one") from None
     if not isinstance(value, list):
         raise _Wrong("holds neither a list nor the JSON of one")
-    return [_text(element, settings.element) for element in value[: settings.limit]]
+    found: dict[str, int] = {}
+    for number, element in enumerate(value, 1):
+        if len(found) == settings.limit:
+            break
+        text = _text(element, settings.element)
+        if text.strip() and text not in found:
+            found[text] = number
+            continue
+        skipped.rows.add(row)
+        skipped.repeated += text in found
+        skipped.empty += text not in found
+    return found
 
 
 def _text(element: Any, key: str | None) -> str:
@@ -122,8 +157,6 @@ def _text(element: Any, key: str | None) -> str:
         if key not in element:
             raise _Wrong(f"has an element without {key!r} (dataset.explode.element){did_you_mean(key, element)}")
         element = element[key]
-    elif key is not None:
-        raise _Wrong(f"has an element that is not a mapping with {key!r} (dataset.explode.element)")
     if not isinstance(element, str):
         raise _Wrong(f"has an element that is not a text but {type(element).__name__}")
     return element

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 WORDS = {"true": 1, "yes": 1, "false": 0, "no": 0}
-DIGITS = {"1": 1, "0": 0}
+DIGITS = {"1": 1, "0": 0, "1.0": 1, "0.0": 0}
 _SHOWN = 5
 
 
@@ -16,6 +16,8 @@ def label_of(value: Any, meanings: Mapping[str, int], *, is_text: bool) -> int |
     `meanings` are the spec's own words, in lower case, which come first; `is_text`: the file knows no numbers, as CSV
     does not.
     """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # JSON and Parquet may write whole numbers so
     word = str(value).strip().casefold() if isinstance(value, bool | int | str) else None
     if word is None:
         return None
@@ -24,6 +26,14 @@ def label_of(value: Any, meanings: Mapping[str, int], *, is_text: bool) -> int |
     if isinstance(value, int):
         return int(value) if value in (0, 1) else None
     return (WORDS | DIGITS if is_text else WORDS).get(word)
+
+
+def contrary_words(labels: Mapping[str, int]) -> list[list[str]]:
+    """The words of a spec that are one word in any case, and are given both labels."""
+    alike: dict[str, list[str]] = {}
+    for word in labels:
+        alike.setdefault(word.strip().casefold(), []).append(word)
+    return [words for words in alike.values() if len({labels[word] for word in words}) > 1]
 
 
 def label_problems(rows: Iterable[tuple[str, Any]]) -> list[str]:

@@ -16,7 +16,7 @@ from runner.datasets.apart import TaskEnded, TaskFailed, run_apart
 from runner.datasets.choose import chosen
 from runner.datasets.datapoint import Datapoint
 from runner.datasets.explode import ROW_NUMBER, exploded, exploded_columns, own_types
-from runner.datasets.labels import label_of, label_problems
+from runner.datasets.labels import contrary_words, label_of, label_problems
 from runner.datasets.limits import Meter, TooLarge
 from runner.datasets.read import Table, Unreadable, canonical_problem, check_not_ragged, hub_file, read_table, renamed
 from runner.datasets.settings import DatasetSettings
@@ -44,6 +44,8 @@ class Dataset:
     source_sha256: str
     group_by: str | None = None
     """The column that names the groups; None where nothing is said."""
+    notes: tuple[str, ...] = ()
+    """What of the file is not played, and was not asked to be left out."""
 
     @cached_property
     def sha256(self) -> str:
@@ -62,7 +64,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     connection = connect(memory=f"{settings.limits.memory >> 20}MiB")
     try:
         with _file(connection, settings, path, where) as (file, sha256):
-            table = _read(connection, file, settings, where)
+            table, notes = _read(connection, file, settings, where)
             rows = _selected(file, table, settings, where)
     except duckdb.Error as error:
         raise _refused(where, str(error).splitlines()[0], "dataset.path") from error
@@ -81,7 +83,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     played = tuple(chosen(points, settings, seed))
     if not played:
         raise _refused(where, f"no datapoint is left after balancing {len(points)} rows", "dataset.balance")
-    return Dataset(played, columns, sha256 or table.sha256, group_by)
+    return Dataset(played, columns, sha256 or table.sha256, group_by, tuple(notes))
 
 
 def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | None) -> Datapoint:
@@ -108,8 +110,10 @@ def _refused(where: PlaceOf, message: str, key: str) -> SpecError:
     return SpecError([Problem(where(key), key, message)])
 
 
-def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSettings, where: PlaceOf) -> Table:
-    """The file's rows under our names, with an id and a label."""
+def _read(
+    connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSettings, where: PlaceOf
+) -> tuple[Table, list[str]]:
+    """The file's rows under our names, with an id and a label; and what to note of them."""
     try:
         table = read_table(connection, path, settings.limits)
     except TaskFailed as error:
@@ -134,14 +138,14 @@ def _read(connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSe
     ]
     if missing:
         raise SpecError(missing)
-    table = _of_datapoints(table, settings, where)
+    table, notes = _of_datapoints(table, settings, where)
     if settings.group_by is not None and settings.group_by not in table.columns:
         renamed_to = [ours for ours, theirs in settings.columns.items() if theirs == settings.group_by]
         also = [settings.explode.row] if settings.explode and renamed_to == ["id"] else renamed_to
         hint = f"; dataset.columns calls it {also[0]!r}" if also else did_you_mean(settings.group_by, table.columns)
         hint = hint or "; there are " + comma_join(table.columns)
         raise _refused(where, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
-    return table
+    return table, notes
 
 
 def _needed(settings: DatasetSettings) -> set[str]:
@@ -163,13 +167,20 @@ def _check_names(table: Table, settings: DatasetSettings, where: PlaceOf) -> Non
     if settings.ids == "rows" and "id" in settings.columns:
         message = "the ids are made of the rows' numbers (dataset.ids: rows); leave one of the two out"
         raise _refused(where, message, "dataset.columns.id")
+    contrary = contrary_words(settings.labels)
+    if contrary:
+        said = "; ".join(
+            f"{comma_join(map(repr, words))} are one word in any case, with both labels" for words in contrary
+        )
+        raise _refused(where, f"{said}; leave one out", "dataset.labels")
     of_labels = ["dataset.columns.label"] * ("label" in settings.columns) + ["dataset.labels"] * bool(settings.labels)
     if settings.explode is not None and of_labels:
         raise _refused(where, "dataset.explode.columns says the labels; leave this out", of_labels[0])
 
 
-def _of_datapoints(table: Table, settings: DatasetSettings, where: PlaceOf) -> Table:
-    """A row for each datapoint, with its id and the number of its row in the file."""
+def _of_datapoints(table: Table, settings: DatasetSettings, where: PlaceOf) -> tuple[Table, list[str]]:
+    """A row for each datapoint, with its id and the number of its row in the file; and what to note of them."""
+    notes: list[str] = []
     rows = [{**row, ROW_NUMBER: number} for number, row in enumerate(table.rows, 1)]
     columns = table.columns
     if settings.ids == "rows":
@@ -182,10 +193,11 @@ def _of_datapoints(table: Table, settings: DatasetSettings, where: PlaceOf) -> T
         if missing:
             raise _refused(where, f"rows without an id: {_some(missing)}", "dataset.path")
         columns = exploded_columns(columns, settings.explode, where)
-        rows = exploded(rows, columns, settings.explode, Meter(settings.limits), where)
+        rows, skipped = exploded(rows, columns, settings.explode, Meter(settings.limits), where)
+        notes = skipped.notes()
         if not rows:
             raise _refused(where, "all lists are empty", "dataset.explode.columns")
-    return replace(table, rows=rows, columns=columns)
+    return replace(table, rows=rows, columns=columns), notes
 
 
 def _selected(path: Path, table: Table, settings: DatasetSettings, where: PlaceOf) -> list[dict[str, Any]]:
@@ -238,9 +250,14 @@ def _labelled(rows: list[dict[str, Any]], table: Table, settings: DatasetSetting
     for row in rows:
         label = label_of(row["label"], meanings, is_text=table.labels_are_text)
         if label is None:
-            wrong.append((str(row["id"]), row["label"]))
+            wrong.append((_named(row, settings), row["label"]))
         row["label"] = label
     return label_problems(wrong)
+
+
+def _named(row: Mapping[str, Any], settings: DatasetSettings) -> str:
+    """A row by its id and its number in the file, unless the id is that number."""
+    return str(row["id"]) if settings.ids == "rows" else f"{row['id']} (row {row[ROW_NUMBER]})"
 
 
 def _some(what: Sequence[Any]) -> str:
@@ -251,13 +268,24 @@ def _group_problems(rows: list[dict[str, Any]], group_by: str | None, place: Pla
     """A group is a text or a number; what has none would be taken for a group of its own."""
     if group_by is None:
         return
-    empty = [row[ROW_NUMBER] for row in rows if row[group_by] is None or row[group_by] == ""]
+    empty = [row[ROW_NUMBER] for row in rows if row[group_by] is None or str(row[group_by]).strip() == ""]
     if empty:
         message = f"rows whose {group_by!r} is empty: {_some(empty)}; give each a group, its id where it stands alone"
         yield Problem(place, "dataset.group_by", message)
     nested = [row[ROW_NUMBER] for row in rows if isinstance(row[group_by], (list, dict))]
     if nested:
         message = f"column {group_by!r} does not name groups, by a text or a number: rows {_some(nested)}"
+        yield Problem(place, "dataset.group_by", message)
+    kinds: dict[str, dict[str, int]] = {}
+    for row in rows:
+        value = row[group_by]
+        is_whole = isinstance(value, float) and value.is_integer()
+        name = str(int(value)) if is_whole else str(value)
+        kinds.setdefault(name, {}).setdefault(f"{value!r} ({type(value).__name__})", row[ROW_NUMBER])
+    mixed = [written for written in kinds.values() if len(written) > 1]
+    if mixed:
+        said = comma_join(f"{value} in row {row}" for value, row in list(mixed[0].items())[:_SHOWN])
+        message = f"one group in several spellings of {group_by!r}: {said}; write each group in one way"
         yield Problem(place, "dataset.group_by", message)
 
 
@@ -267,8 +295,11 @@ def _row_problems(
     missing = [row[ROW_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
     if missing:
         yield Problem(place, "dataset", f"rows without an id: {_some(missing)}")
-    ids = Counter(str(row["id"]) for row in rows if row["id"] is not None and row["id"] != "")
-    doubled = [name for name, count in ids.items() if count > 1]
+    ids: dict[str, list[int]] = {}
+    for row in rows:
+        if row["id"] is not None and row["id"] != "":
+            ids.setdefault(str(row["id"]), []).append(row[ROW_NUMBER])
+    doubled = [f"{name} (rows {_some(numbers)})" for name, numbers in ids.items() if len(numbers) > 1]
     if doubled:
         yield Problem(place, "dataset", f"duplicate ids: {_some(doubled)}; give each row an id of its own")
     for message in labels:

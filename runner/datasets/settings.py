@@ -56,7 +56,9 @@ class Explode:
     )
     into: str = option("The new column that holds an element.", default="solution")
     element: str | None = option(
-        "If the elements are mappings: the key whose value is the text.", default=None, example="solution"
+        "If elements are mappings: the key whose value is the text. Texts are taken as they are.",
+        default=None,
+        example="solution",
     )
     number: str = option("The new column for an element's number in its list, from 1.", default="number")
     row: str = option("The new column for the row's id.", default="row")

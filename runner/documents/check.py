@@ -36,6 +36,9 @@ MAX_INTEGER = 2**63 - 1
 
 LONGEST_EXAMPLE = 60
 
+_TYPOGRAPHIC = frozenset("\u201c\u201d\u201e\u00ab\u00bb\u2018\u2019\u201a")
+"""Quotes that are none to YAML, as a word processor or a chat writes them."""
+
 _TOO_MANY_BITS = "a whole number has at most 63 bits here"
 
 
@@ -68,7 +71,10 @@ def check(layered: Layered, schema: dict[str, Any]) -> list[Problem]:
     validator = _Validator(schema)
     unwritable = list(_unwritable(layered.data, (), layered))
     keys = {problem.key for problem in unwritable}
-    found = [p for error in validator.iter_errors(layered.data) for p in _problems(error, layered, validator)]
+    errors = list(validator.iter_errors(layered.data))
+    enums = {tuple(error.absolute_path) for error in errors if error.validator == "enum"}  # which tell the type, too
+    told = (error for error in errors if error.validator != "type" or tuple(error.absolute_path) not in enums)
+    found = [p for error in told for p in _problems(error, layered, validator)]
     return [*(problem for problem in found if problem.key not in keys), *unwritable]
 
 
@@ -138,6 +144,11 @@ def _of_likeliest_arm(error: ValidationError, layered: Layered, validator: Any) 
     yield Problem(layered.place_of_value(at), ".".join(map(str, at)), message + _next_step(error, message))
 
 
+def _with_plain_quotes(value: str) -> str:
+    """What stands within the quotes."""
+    return "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
+
+
 def _kinds(error: ValidationError) -> list[str]:
     value: Any = error.validator_value
     return [value] if isinstance(value, str) else list(value)
@@ -205,6 +216,8 @@ def _message(error: ValidationError) -> str:
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
         case "pattern":
+            if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
+                return f'{_shown(value)} has typographic quotes; use plain ones: "{_with_plain_quotes(value)}"'
             return f"{_shown(value)} does not have the form {rule}"
         case _:
             return error.message

@@ -48,8 +48,21 @@ def one_of(names: Sequence[str], otherwise: str) -> dict[str, Any]:
 def _object(node: Mapping[str, Any]) -> dict[str, Any]:
     """An object of which nothing is required, since a base may give it."""
     result = {name: value for name, value in node.items() if name not in ("required", "$defs")}
-    result["properties"] = {name: _value(value) for name, value in node["properties"].items()}
+    result["properties"] = {name: _or_default(value) for name, value in node["properties"].items()}
     return result
+
+
+def _or_default(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What may stand at a key; null, too, where that sets an inherited value back to a default of its own type."""
+    value = _value(node)
+    if node.get("default") is None or "$ref" in node:
+        return value
+    if "anyOf" in value:
+        return {
+            **value,
+            "anyOf": [*value["anyOf"], *([] if {"type": "null"} in value["anyOf"] else [{"type": "null"}])],
+        }
+    return or_null(value)
 
 
 def _value(node: Mapping[str, Any]) -> dict[str, Any]:

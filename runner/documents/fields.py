@@ -226,3 +226,24 @@ def _removable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             if (*key, "*") in below and not _without_none(kind)[1] and field.default_factory is not MISSING:
                 yield key
             yield from below
+
+
+def resettable_keys(cls: type) -> frozenset[tuple[str, ...]]:
+    """The other keys that have a default which is not null: null takes away what is inherited, and is no value."""
+    return frozenset(_resettable(cls, ())) - removable_keys(cls)
+
+
+def _resettable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    hint, _ = _without_none(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        for arm in get_args(hint):
+            yield from _resettable(arm, at)
+    elif get_origin(hint) in (dict, collections.abc.Mapping):
+        yield from _resettable(get_args(hint)[1], (*at, "*"))
+    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        for field in dataclasses.fields(hint):
+            kind = _types(hint)[field.name]
+            has_default = field.default is not MISSING or field.default_factory is not MISSING
+            if has_default and kind is not Any and not _without_none(kind)[1]:
+                yield (*at, field.name)
+            yield from _resettable(kind, (*at, field.name))

@@ -33,6 +33,8 @@ class Layered:
     places: dict[KeyPath, Place] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    wrong_nulls: list[Problem] = field(default_factory=list)
+    """Problems of nulls that take nothing away. The rest of the data is what it would be without them."""
     files: list[str] = field(default_factory=list)
     renamed: list[RenamedKey] = field(default_factory=list)
     tree: OwnTree | None = None
@@ -45,6 +47,8 @@ class Layered:
     """With `has_others`: keys whose value is not the spec's own, or not wholly."""
     removable: frozenset[KeyPath] = frozenset()
     """The keys that null takes away; `*` is any one name."""
+    resettable: frozenset[KeyPath] = frozenset()
+    """The keys that null takes away where they are inherited; elsewhere it is a value, and a wrong one."""
 
     def place(self, at: KeyPath) -> Place:
         """Where a key was set; for one that was not, where the nearest mapping above it was.
@@ -86,10 +90,11 @@ class Layered:
 
     def is_removable(self, at: KeyPath) -> bool:
         """Whether null takes this key away, and is no value of it."""
-        return any(
-            len(key) == len(at) and all(part in ("*", name) for part, name in zip(key, at, strict=True))
-            for key in self.removable
-        )
+        return _is_one_of(at, self.removable)
+
+    def is_resettable(self, at: KeyPath, inherited: Any) -> bool:
+        """Whether null takes this key away from the mapping that has it, which then has its default."""
+        return isinstance(inherited, dict) and at[-1] in inherited and _is_one_of(at, self.resettable)
 
     def copy_places(self, source: KeyPath, target: KeyPath) -> None:
         """Have a key stand where another one does, whose value it was given."""
@@ -103,6 +108,12 @@ class Layered:
     def forget_below(self, at: KeyPath) -> None:
         """Drop the places of keys that are no more."""
         self.places = {old: place for old, place in self.places.items() if old[: len(at)] != at}
+
+
+def _is_one_of(at: KeyPath, keys: frozenset[KeyPath]) -> bool:
+    return any(
+        len(key) == len(at) and all(part in ("*", name) for part, name in zip(key, at, strict=True)) for key in keys
+    )
 
 
 def _interpolated(value: Any, at: KeyPath) -> Iterator[KeyPath]:

@@ -35,6 +35,7 @@ def load_layers(
     *,
     keys: Collection[str] | None = None,
     removable: Collection[KeyPath] = (),
+    resettable: Collection[KeyPath] = (),
     tree: OwnTree | None = None,
     written: Mapping[str, Any] | None = None,
 ) -> Layered:
@@ -43,9 +44,10 @@ def load_layers(
     `names` are old dotted keys that still work, each with the new one. `tree` holds the files of which messages may
     show something, by default that of the file itself; another one must have no other keys than `keys`, or nothing of
     it is taken. `removable` are the keys, with `*` for any one name, that null takes away: what a file inherits, or an
-    override changes. `written` is what the file at `path` would say, where there is none.
+    override changes; `resettable` those that it takes away where they are. `written` is what the file at `path` would
+    say, where there is none.
     """
-    layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable))
+    layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable))
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
     if written is None:
         files.add(path, shown, ())
@@ -88,15 +90,18 @@ class _Files:
                 self._refuse(
                     document, at, f"{base!r} extends itself, by way of this file; take one of the two `extends` out"
                 )
-            elif len(chain) >= MAX_EXTENDS or len(self.layered.files) >= MAX_FILES:
-                self._refuse(
-                    document, at, f"more than {MAX_EXTENDS} files extend each other, or {MAX_FILES} are read in all"
-                )
+            elif len(chain) >= MAX_EXTENDS:
+                message = f"more than {MAX_EXTENDS} files extend each other; write some of them as one"
+                self._refuse(document, at, message)
+                return
+            elif len(self.layered.files) >= MAX_FILES:
+                message = f"more than {MAX_FILES} files are read in all; extend fewer, or write some of them as one"
+                self._refuse(document, at, message)
                 return
             else:
                 self.add(found, _shown(found), (*chain, path.resolve()))
-        document.data.pop(EXTENDS, None)
-        _merge(document, self.layered)
+        extends = document.data.pop(EXTENDS, None) is not None
+        _merge(document, self.layered, extends=extends)
 
     def _take_whole_or_not(self, document: Document) -> None:
         """Take nothing of somebody else's file that is no document of ours: other messages would tell of it."""
@@ -146,10 +151,10 @@ def _bases(document: Document, layered: Layered) -> list[tuple[KeyPath, str]]:
     return []
 
 
-def _merge(document: Document, layered: Layered) -> None:
+def _merge(document: Document, layered: Layered, *, extends: bool) -> None:
     layered.has_others |= bool(document.data) and not document.is_own
     for at in list(_removed(document.data, (), layered)):
-        _remove(at, document, layered)
+        _remove(at, document, layered, extends=extends)
     replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
     for at in replaced:
         layered.forget_below(at)
@@ -160,13 +165,14 @@ def _merge(document: Document, layered: Layered) -> None:
 def _removed(value: Any, at: KeyPath, layered: Layered) -> Iterator[KeyPath]:
     """The keys that null takes away."""
     for name, item in value.items() if isinstance(value, dict) else ():
-        if item is None and layered.is_removable((*at, name)):
-            yield (*at, name)
+        key = (*at, name)
+        if item is None and (layered.is_removable(key) or layered.is_resettable(key, _value_at(layered.data, at))):
+            yield key
         else:
-            yield from _removed(item, (*at, name), layered)
+            yield from _removed(item, key, layered)
 
 
-def _remove(at: KeyPath, document: Document, layered: Layered) -> None:
+def _remove(at: KeyPath, document: Document, layered: Layered, *, extends: bool) -> None:
     """Take away a key that the file inherits, which its own data no longer names either."""
     del _value_at(document.data, at[:-1])[at[-1]]
     inherited = _value_at(layered.data, at[:-1])
@@ -177,8 +183,9 @@ def _remove(at: KeyPath, document: Document, layered: Layered) -> None:
     place = document.place(at)
     place = replace(place, is_own=place.is_own and not layered.has_others)  # a hint may name what another file has
     hint = did_you_mean(str(at[-1]), inherited if isinstance(inherited, dict) else ()) or "; leave the line out"
-    message = f"null takes away what the file inherits, and it inherits no such key{hint}"
-    layered.problems.append(Problem(place, ".".join(map(str, at)), message))
+    why = f"it inherits no such key{hint}" if extends else "this file has no `extends`; leave the line out"
+    message = f"null takes away what the file inherits, and {why}"
+    layered.wrong_nulls.append(Problem(place, ".".join(map(str, at)), message))
 
 
 def _value_at(data: Any, at: KeyPath) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from runner.documents.dump import escaped
 from runner.documents.layered import Layered
 from runner.documents.plain import MAX_DEPTH, KeyPath, plain
-from runner.documents.reader import Document, parse
+from runner.documents.reader import WORDS, Document, parse
 from runner.documents.renames import rename_document
 from runner.documents.yaml_words import SECOND_COLON
 from runner.errors import Place, Problem
@@ -44,8 +44,8 @@ class _Refused(Exception):
 def apply_override(override: Override, layered: Layered, names: Mapping[str, str]) -> None:
     """`KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted.
 
-    Null as the value of an entry such as an agent deletes it, too. `names` are old dotted keys that still work, each
-    with the new one.
+    Null deletes, too: an entry such as an agent, and a key that is set and may not be null. `names` are old dotted keys
+    that still work, each with the new one.
     """
     place = override.place or Place(f"override {_shortened(override.text)!r}")
     try:
@@ -62,6 +62,8 @@ def _apply(override: Override, place: Place, layered: Layered, names: Mapping[st
     if sign == "" and value is None and layered.is_removable(at):
         sign = "~"
     parent = _parent(layered.data, at, make=sign != "~")
+    if sign == "" and value is None and layered.is_resettable(at, parent):
+        sign = "~"
     if sign == "~":
         if at[-1] not in parent:
             raise _Refused(name, f"no such key to delete{did_you_mean(at[-1], parent)}")
@@ -148,7 +150,10 @@ def _value_of(name: str, written: str) -> Any:
     Raises:
         _Refused: it is not one value.
     """
-    document = parse(f"value: {written}" if written.strip() else "value: null", Document(name, Path()))
+    at = tuple(name.split("."))
+    below = ("value", *WORDS[len(at) :]) if at == WORDS[: len(at)] else WORDS
+    text = f"value: {written}" if written.strip() else "value: null"
+    document = parse(text, Document(name, Path(), words=below))
     if document.problems:
         # YAML's columns count from our own prefix; the place of an override is the override.
         problem = document.problems[0]

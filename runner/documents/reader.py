@@ -31,7 +31,7 @@ MAX_NODES = 50_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
-_WORDS: KeyPath = ("dataset", "labels")
+WORDS: KeyPath = ("dataset", "labels")
 """Where keys are words of a dataset: `yes` and `no` stand there without quotes, which are true and false to YAML."""
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp")
@@ -52,6 +52,8 @@ class Document:
     """Whether it may be told what stands in it; see `own_tree`."""
     lines: list[str] = field(default_factory=list)
     """Its text by lines, as YAML counts them."""
+    words: KeyPath = WORDS
+    """Where `WORDS` are in it."""
 
     def place(self, at: KeyPath) -> Place:
         """Where a key stands, or the nearest key above it."""
@@ -142,7 +144,7 @@ def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
 def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:
     """Read the root of a file, without the values that are broken."""
     broken: list[Problem] = []
-    has_words = _take_words(node, _WORDS)
+    has_words = _take_words(node, document.words)
     _walk(node, (), document, broken)
     is_sound = not document.problems
     document.problems.extend(broken)

@@ -10,7 +10,7 @@ from typing import Any
 from runner import builtin
 from runner.documents.check import check
 from runner.documents.editors import for_editors
-from runner.documents.fields import from_plain, removable_keys, schema
+from runner.documents.fields import from_plain, removable_keys, resettable_keys, schema
 from runner.documents.layered import Layered
 from runner.documents.layers import load_layers
 from runner.documents.own_tree import OwnTree
@@ -41,6 +41,13 @@ def protocol_editor_schema() -> dict[str, Any]:
 
 def builtin_names() -> list[str]:
     return sorted(path.stem for path in builtin.PROTOCOLS.glob("*.yaml"))
+
+
+_SPEC_KEYS = {"dataset", "models", "prompts", "protocol"}
+"""Keys that a spec has, and no protocol file."""
+
+_PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
+"""Keys that a protocol file has, and no spec."""
 
 
 def find_protocol(name: str, folder: Path) -> Path | None:
@@ -84,9 +91,22 @@ def load_protocol(
         )
     checked = protocol_schema()
     shown = str(path) if path.parent != builtin.PROTOCOLS else f"{path.stem}.yaml"
-    removable = removable_keys(ProtocolFile)
-    layered = load_layers(path, shown, (), _find_base, keys=checked["properties"], removable=removable, tree=tree)
-    problems = layered.problems or check(layered, checked)
+    layered = load_layers(
+        path,
+        shown,
+        (),
+        _find_base,
+        keys=checked["properties"],
+        removable=removable_keys(ProtocolFile),
+        resettable=resettable_keys(ProtocolFile),
+        tree=tree,
+    )
+    if _SPEC_KEYS & layered.data.keys() and not _PROTOCOL_KEYS & layered.data.keys():
+        message = (
+            f"a spec, not a protocol file; name a protocol ({comma_join(builtin_names())}), or a file with a `cycle`"
+        )
+        raise SpecError([Problem(where("protocol.use"), "protocol.use", message, "a spec, not a protocol file")])
+    problems = [*layered.wrong_nulls, *(layered.problems or check(layered, checked))]
     if problems:
         raise SpecError(problems)
     file, declared = from_plain(ProtocolFile, layered.data), "verifier_first" in layered.data.get("parameters", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner.errors import SpecError
@@ -29,6 +30,38 @@ def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
     _by_content(ours, plan.spec.replayed)
     _by_content(theirs, manifest.replayed_sha256 or {})
     return ours == theirs
+
+
+@dataclass(frozen=True)
+class Resized:
+    """How much a finished run has, and how much the same run has by another plan."""
+
+    datapoints: int
+    per_datapoint: int
+    is_smaller: bool
+    """Whether the plan leaves out something that the run has played."""
+    is_regrouped: bool
+    """Whether other datapoints belong together than when its intervals were counted."""
+
+
+def resized(folder: RunFolder, plan: Plan) -> Resized | None:
+    """What a plan makes of a run that was finished with other datapoints, repeats or groups; None where none is saved.
+
+    Those are no part of a run's identity, so that a run may grow.
+    """
+    try:
+        saved = load_saved(folder.spec)
+    except SpecError:
+        return None
+    had, have = saved.dataset.datapoints, plan.spec.dataset.datapoints
+    repeats = saved.experiment.rollouts.per_datapoint
+    return Resized(
+        len(had),
+        repeats,
+        is_smaller=plan.spec.experiment.rollouts.per_datapoint < repeats
+        or not {point.id for point in had} <= {point.id for point in have},
+        is_regrouped=saved.dataset.group_by != plan.spec.dataset.group_by,
+    )
 
 
 def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequence[str] = ()) -> list[str]:

@@ -53,10 +53,21 @@ def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
             continue
         free = [key for key, value in spec.point.items() if key not in other.point or other.point[key] != value]
         for key in free:
+            values = " and ".join(repr(point[key]) for point in (other.point, spec.point) if key in point)
             yield Problem(
-                Place(path), f"sweep.{key}",
-                "this key does not make another run, so that its values are all one run; sweep over others, and "
-                "play each value by itself with a --run-id of its own",
+                spec.point_places.get(key, Place(path)), f"sweep.{key}",
+                f"this key does not make another run, so that its values ({values}) are all one run; sweep over "
+                "others, and play each value by itself with a --run-id of its own",
             )  # fmt: skip
         if not free:
-            yield Problem(Place(path), "sweep", "a value is given twice, which would be one run; leave one out")
+            moved = [key for key in spec.point if spec.point_places.get(key) != other.point_places.get(key)]
+            yield _given_twice(path, spec, (moved or [*spec.point])[:1])
+
+
+def _given_twice(path: str, spec: Spec, keys: Sequence[str]) -> Problem:
+    """Of a point that stands in the sweep already; `keys` is the one whose value is repeated, if it is known."""
+    message = "is given twice, which would be one run; leave one out"
+    for key in keys:
+        place = spec.point_places.get(key, Place(path))
+        return Problem(place, f"sweep.{key}", f"the value {spec.point[key]!r} {message}")
+    return Problem(Place(path), "sweep", f"a value {message}")

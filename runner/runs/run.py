@@ -8,13 +8,13 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from runner.errors import FolderGoneError, NipRunError, RunDirectoryError
+from runner.errors import FolderGoneError, NipRunError, RunDirectoryError, UsageError
 from runner.models.keys import KeyUse
 from runner.models.layers.budget import Budget
-from runner.results.changes import is_unchanged
+from runner.results.changes import is_unchanged, resized
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
-from runner.results.manifest import Manifest, ReplaySource, Status, TrainingPart, is_allowed_loss
+from runner.results.manifest import PLAYED, Manifest, ReplaySource, Status, TrainingPart, is_allowed_loss
 from runner.results.provenance import updated_manifest
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
@@ -58,6 +58,7 @@ def run_games(
     A finished run is shown and not played again. `part` says of which training run these games are a part.
 
     Raises:
+        UsageError: the run is finished, and would lose games that it has.
         BudgetExhausted: what is left does not fit the budget.
         ProviderRefusal: key, billing, unknown model, refused parameter.
         Interrupted: SIGINT or SIGTERM; run again to go on.
@@ -78,6 +79,7 @@ def run_games(
                 f"{folder.path} is a part of the training run {manifest.parent_run_id}, which resumes as a whole: "
                 f"nip-run {results.run(manifest.parent_run_id).path}; or play the part as a new run with --again"
             )
+        changes = _checked_size(plan, folder, manifest) if part is None else []
         results.board.check()
         write_inputs(plan, folder)
         budget, settings = options.budget, plan.spec.experiment.budget
@@ -93,6 +95,7 @@ def run_games(
         session = Session(
             plan, folder, manifest, budget=budget, replay=replay, watch=options.watch, on_rollout=options.on_rollout
         )
+        session.notes.extend(changes)
         _run_session(session, results)
     with interruptible(run_id):
         results.board.append(folder)
@@ -115,6 +118,32 @@ def _played_as(run_id: str, results: Results) -> Path:
     own = results.run(run_id)
     copies = () if own.manifest_path.is_file() else results.runs()
     return next((copy.path for copy in copies if copy.manifest().run_id == run_id), own.path)
+
+
+def _checked_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[str]:
+    """What to note of a finished run that a plan goes on with.
+
+    Raises:
+        UsageError: it has games that the plan leaves out, and its tables would lose them.
+    """
+    found = resized(folder, plan) if manifest.status in PLAYED else None
+    if found is None:
+        return []
+    if found.is_smaller:
+        asked, repeats = len(plan.spec.dataset.datapoints), plan.spec.experiment.rollouts.per_datapoint
+        raise UsageError(
+            f"run {folder.run_id} is finished with {_games(found.datapoints, found.per_datapoint)}, and this asks for "
+            f"{_games(asked, repeats)}, which leaves out some of them; add --run-id NAME, or --again, to play it as a "
+            "run of its own"
+        )
+    group_by = plan.spec.dataset.group_by
+    by = f"group_by={group_by}" if group_by else "datapoint: no group_by is given"
+    return [f"run {folder.run_id}: intervals are counted anew, by {by}"] if found.is_regrouped else []
+
+
+def _games(datapoints: int, repeats: int) -> str:
+    points = "1 datapoint" if datapoints == 1 else f"{datapoints:,} datapoints"
+    return points if repeats == 1 else f"{datapoints * repeats:,} rollouts of {points}"
 
 
 def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:

@@ -16,7 +16,7 @@ from runner.documents.check import check
 from runner.documents.fields import from_plain, to_plain
 from runner.documents.layered import Layered, RenamedKey
 from runner.documents.plain import KeyPath
-from runner.errors import PlaceOf, Problem, SpecError
+from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.hashing import file_hash, tagged_hash
 from runner.prompts.templates import PromptSet, load_prompts
 from runner.protocols.load import load_protocol, unplayable
@@ -63,6 +63,8 @@ class Spec:
     """Those whose instructions' role follows from their chat format."""
     fetched: Path | None = None
     """The folder that it was fetched into, where it came from elsewhere."""
+    point_places: Mapping[str, Place] = field(default_factory=dict)
+    """Where the values of the point stand."""
     path: Path | None = None
     """The file that it was loaded from."""
     overridden: frozenset[str] = frozenset()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
 from runner.documents.editors import for_editors, one_of, or_null
-from runner.documents.fields import option, removable_keys, schema
+from runner.documents.fields import option, removable_keys, resettable_keys, schema
 from runner.models.layers.budget import BudgetSettings
 from runner.models.policy import Retry
 from runner.models.settings import ModelSettings
@@ -207,6 +207,11 @@ def removable_spec_keys() -> frozenset[tuple[str, ...]]:
     """The keys that null takes away: named entries, and parameters, whose defaults are the protocol's own."""
     parameters = {("protocol", field_.name) for field_ in fields(Parameters) if field_.default is not None}
     return removable_keys(Experiment) | parameters
+
+
+def resettable_spec_keys() -> frozenset[tuple[str, ...]]:
+    """The keys that null sets back to their defaults, where a file or an override changes what is set."""
+    return resettable_keys(Experiment) - removable_spec_keys()
 
 
 def editor_schema() -> dict[str, Any]:

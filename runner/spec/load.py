@@ -17,7 +17,13 @@ from runner.documents.renames import SWEEP
 from runner.errors import Place, Problem, SpecError
 from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.spec.assemble import Readers, Spec, assemble
-from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC, experiment_schema, removable_spec_keys
+from runner.spec.experiment import (
+    RENAMED_KEYS,
+    SAVED_SPEC,
+    experiment_schema,
+    removable_spec_keys,
+    resettable_spec_keys,
+)
 from runner.spec.sweep import Sweep
 from runner.text import comma_join, did_you_mean_file
 
@@ -132,16 +138,18 @@ def _load(found: Path, source: SpecSource, overrides: Overrides, *, saved: bool)
     sweep = Sweep(layered)
     sweep.check_size()
     overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in given)
-    problems = []
+    problems = list(layered.wrong_nulls)
     if layered.data.get(SWEEP):
-        problems = [problem for problem in check(layered, experiment_schema()) if problem.key.startswith(SWEEP)]
+        problems.extend(problem for problem in check(layered, experiment_schema()) if problem.key.startswith(SWEEP))
         problems.extend(sweep.problems())
     specs = []
     for point in sweep.points() if sweep.size else [None]:
         try:
             swept = layered if point is None else _layers(found, source, [*given, Override(f"{SWEEP}={{}}"), *point])
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
-            specs.append(replace(assemble(swept, readers), point=values, path=path, overridden=overridden))
+            places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
+            spec = replace(assemble(swept, readers), point=values, point_places=places)
+            specs.append(replace(spec, path=path, overridden=overridden))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:
@@ -179,6 +187,8 @@ def _other_kind(path: Path, found: Path | None) -> str | None:
         return f"a dataset, not a spec; name it in a spec: dataset: {{path: {path}}}"
     if suffix == TEMPLATE:
         return f"a prompt template, not a spec; name its folder in a spec: prompts: {path.parent}"
+    if found is not None and not builtin.is_folder(found) and not builtin.is_file(found):
+        return "not a regular file; give a .yaml file, or the folder of a run"
     if found is None or not builtin.is_folder(found):
         return None
     if any(found.glob(f"*{TEMPLATE}")):
@@ -204,6 +214,7 @@ def _layers(found: Path, source: SpecSource, overrides: Sequence[Override]) -> L
         RENAMED_KEYS,
         keys=keys,
         removable=removable_spec_keys(),
+        resettable=resettable_spec_keys(),
         written=written,
     )
     if _PROTOCOL_KEYS & layered.data.keys() and not layered.data.keys() & keys.keys() - _PROTOCOL_ALSO:
@@ -211,5 +222,5 @@ def _layers(found: Path, source: SpecSource, overrides: Sequence[Override]) -> L
         message = f"a protocol file, not a spec; name it in a spec: protocol: {{use: {shown}}}"
         raise SpecError([Problem(Place(shown), "", message, "a protocol file, not a spec")])
     if layered.problems:
-        raise SpecError(layered.problems)
+        raise SpecError([*layered.problems, *layered.wrong_nulls])
     return layered

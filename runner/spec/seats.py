@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from runner.documents.layered import Layered
 from runner.documents.plain import KeyPath
 from runner.errors import Problem
 from runner.protocols.protocol import Protocol
 from runner.spec.experiment import DEFAULT_AGENT
+from runner.text import comma_join, did_you_mean
 
 _AGENTS = "agents"
 _DEFAULT = (_AGENTS, DEFAULT_AGENT)
@@ -62,6 +64,18 @@ def fill_seats(layered: Layered, protocol: Protocol | None) -> Filled | None:
         for at in ((*_DEFAULT, key) for key in default)
         if at not in sources.values() and not layered.is_said_by_a_file(at)
     ]
+    if not unused:
+        unused.extend(_unknown_group(default, sources, layered))
     for at, source in sources.items():
         layered.copy_places(source, at)
     return Filled(sources, unused)
+
+
+def _unknown_group(
+    default: Mapping[str, Any], sources: Mapping[KeyPath, KeyPath], layered: Layered
+) -> Iterator[Problem]:
+    """A model group of the default that is not there, where no agent takes it, so that no other check says so."""
+    models, group, at = layered.data.get("models"), default.get("model"), (*_DEFAULT, "model")
+    if isinstance(models, dict) and isinstance(group, str) and group not in models and at not in sources.values():
+        hint = did_you_mean(group, models) or f"; there are {comma_join(models)}"
+        yield Problem(layered.place(at), ".".join(at), f"no model group {group!r}{hint}")

@@ -71,4 +71,10 @@ def _unheard_rounds(spec: Spec) -> Iterator[str]:
     yield f"{wasted} paid for and wasted: no decision follows what {said} there{hint}"
 
 
-WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (_unheard_rounds, _silent_templates, _fixed_seeds, group_notes)
+def _skipped_elements(spec: Spec) -> Iterable[str]:
+    return spec.dataset.notes
+
+
+WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
+    _unheard_rounds, _silent_templates, _fixed_seeds, _skipped_elements, group_notes,
+)  # fmt: skip

@@ -180,7 +180,7 @@ MISTAKES: dict[str, Mistake] = {
         "'my-key' does not have the form", "for example api_key_env: "),
     "null that takes away nothing": Mistake(
         ("prover: {model: strong}", "prover: {model: strong}\n  provers: null"), "spec.yaml:12:3",
-        "it inherits no such key",
+        "this file has no `extends`",
         "leave the line out"),
     # Names that must be there
     "an unknown protocol": Mistake(("use: nip", "use: debat"), "spec.yaml:4:3", "no protocol 'debat'", "'debate'"),

@@ -18,12 +18,12 @@ from tests.support.dataset_files import A, B, jsonl, load, parquet, refusal
 @pytest.mark.parametrize("label", [2, -1, "sure", "1", 0.5, [1], 10**30])
 def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
     message = refusal(tmp_path, jsonl({**A, "label": label}, B))
-    assert message.startswith("dataset.path: a label is 0 or 1: a has ")
+    assert message.startswith("dataset.path: a label is 0 or 1: a (row 1) has ")
     assert message.endswith("dataset.labels says what a word means, as in dataset.labels: {right: 1, wrong: 0}")
 
 
 def test_rows_without_a_label_are_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path, jsonl({**A, "label": None}, B)) == "dataset.path: rows without a label: a"
+    assert refusal(tmp_path, jsonl({**A, "label": None}, B)) == "dataset.path: rows without a label: a (row 1)"
 
 
 def test_true_and_false_are_labels(tmp_path: Path) -> None:
@@ -39,10 +39,9 @@ def test_a_row_without_an_id_is_named_by_its_number(tmp_path: Path, row_id: str 
 
 def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:
     rows = [{**A, "id": f"d{i}"} for i in range(8)] * 2
-    assert (
-        refusal(tmp_path, jsonl(*rows))
-        == "dataset.path: duplicate ids: d0, d1, d2, d3, d4 and 3 more; give each row an id of its own"
-    )
+    named = ", ".join(f"d{i} (rows {i + 1}, {i + 9})" for i in range(5))
+    said = f"dataset.path: duplicate ids: {named} and 3 more; give each row an id of its own"
+    assert refusal(tmp_path, jsonl(*rows)) == said
 
 
 def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path: Path) -> None:

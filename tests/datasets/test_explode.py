@@ -136,6 +136,23 @@ def test_an_element_that_is_no_text_is_refused_with_its_row(tmp_path: Path) -> N
 
 
 def test_a_file_cannot_explode_into_more_than_there_may_be(tmp_path: Path) -> None:
-    row = jsonl({"id": 1, "s": ["x"] * 50})
+    row = jsonl({"id": 1, "s": [str(n) for n in range(50)]})
     said = refusal(tmp_path, row, explode=Explode(columns={"s": 1}), limits=DatasetLimits(rows=40))
     assert said.startswith("dataset.limits.rows: the file has 50 rows or more, more than dataset.limits.rows (40)")
+
+
+def test_empty_and_repeated_elements_are_skipped_and_counted(tmp_path: Path) -> None:
+    rows = [{"id": 1, "s": ["x", "", "x", " \n", "y"]}, {"id": 2, "s": ["x"]}]
+    found = load(tmp_path, jsonl(*rows), explode=Explode(columns={"s": 1}))
+    assert ids(found) == ["1-s-1", "1-s-5", "2-s-1"]
+    assert found.notes == (
+        "dataset.explode skips 2 empty and 1 repeated elements of the lists in row 1 of the dataset's file",
+    )
+    one = load(tmp_path, explode=Explode(columns={"s": 1}, limit=1))
+    assert (ids(one), one.notes) == (["1-s-1", "2-s-1"], ())
+
+
+def test_texts_among_mappings_are_taken_as_they_are(tmp_path: Path) -> None:
+    row = jsonl({"id": 1, "s": ["x", {"solution": "y"}]})
+    found = load(tmp_path, row, explode=Explode(columns={"s": 1}, element="solution"))
+    assert [point.columns["solution"] for point in found.datapoints] == ["x", "y"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from tests.support.dataset_files import jsonl, load, refusal
 from tests.support.files import json_lines
+from tests.support.paths import ROOT
 from tests.support.runs import played
 from tests.support.specs import spec_file
 from tests.support.training import training_spec
@@ -37,6 +39,15 @@ def rows_of(spec: Path) -> list[dict[str, Any]]:
 
 def clusters(result: RunResult, metric: str) -> int:
     return next(int(row["clusters"]) for row in result.metrics["metrics"] if row["metric"] == metric)
+
+
+def test_groups_of_several_types_that_read_the_same_are_refused(tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "label": 1, "p": value} for n, value in enumerate([0, "a", "0", 0.0])]
+    said = (
+        "one group in several spellings of 'p': 0 (int) in row 1, '0' (str) in row 3, 0.0 (float) in row 4; write each"
+    )
+    assert refusal(tmp_path, jsonl(*rows), group_by="p").startswith(f"dataset.group_by: {said}")
+    assert len({point.group for point in load(tmp_path, jsonl(*rows[:2]), group_by="p").datapoints}) == 2
 
 
 def points_of(sizes: list[tuple[int, int]]) -> list[Datapoint]:
@@ -61,6 +72,7 @@ def test_a_datapoint_is_its_own_group_unless_a_column_says_another(tmp_path: Pat
     [
         (None, "rows whose 'p' is empty: 3; give each a group, its id where it stands alone"),
         ("", "rows whose 'p' is empty: 3; give each a group, its id where it stands alone"),
+        (" ", "rows whose 'p' is empty: 3; give each a group, its id where it stands alone"),
         (["x"], "column 'p' does not name groups, by a text or a number: rows 3"),
     ],
 )
@@ -153,6 +165,36 @@ def test_nothing_is_noted_where_groups_are_said_or_questions_differ(tmp_path: Pa
     assert noted(tmp_path, SHARED, "dataset.group_by=problem") == []
     assert noted(tmp_path, SHARED, "dataset.group_by=id") == []
     assert noted(tmp_path, [{**row, "question": row["id"], "solution": "same"} for row in SHARED]) == []
+
+
+def rows_with(texts: list[str], labels: list[int], **more: Any) -> list[dict[str, Any]]:
+    return [
+        {"id": f"r{n}", "label": label, "question": f"Is r{n} so?", "solution": text, "claim": text, **more}
+        for n, (text, label) in enumerate(zip(texts, labels, strict=True))
+    ]
+
+
+def test_a_question_that_is_shared_is_noted_whatever_else_differs(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts"
+    shutil.copytree(ROOT / "prompts" / "code_validation" / "nip", prompts)
+    with (prompts / "prover.jinja").open("a", encoding="utf-8") as file:
+        file.write("{{ claim }}{{ hint }}{{ topic }}")
+    rows = rows_with(["Fish fly.", "Fish fly.", "Cows moo."], [0, 1, 1], topic="x")
+    claims = [{**row, "solution": row["id"], "hint": row["id"]} for row in rows]
+    (note,) = noted(tmp_path, claims, f"prompts={prompts}")
+    assert note.startswith("2 of 3 datapoints share their 'claim' with another, as r0 and r1 do: ")
+    assert "say dataset.group_by: claim (or" in note
+    assert noted(tmp_path, [{**row, "claim": row["id"]} for row in claims], f"prompts={prompts}") == []
+
+
+def test_rows_that_are_the_same_in_all_that_is_shown_are_noted_with_their_labels(tmp_path: Path) -> None:
+    rows = [{**row, "question": row["solution"]} for row in rows_with(["1", "1", "2"], [0, 1, 1])]
+    (note,) = noted(tmp_path, rows)
+    assert note.startswith(
+        "2 of 3 datapoints are the same as another in all that templates show, question, solution (2 of them with "
+        "both labels), as r0 and r1 are: "
+    )
+    assert "say dataset.group_by: solution (or" in note
 
 
 # Training

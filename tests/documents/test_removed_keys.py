@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from runner.datasets.settings import DatasetLimits
 from runner.documents.layered import Layered
 from runner.documents.layers import load_layers
 from runner.documents.overrides import Override
-from runner.spec.experiment import removable_spec_keys
-from runner.spec.load import load_spec
+from runner.errors import SpecError
+from runner.models.policy import Retry
+from runner.spec.experiment import AgentSettings, Rollouts, removable_spec_keys
+from runner.spec.load import load_spec, load_specs
 from tests.support.document_layers import beside, write
 from tests.support.specs import spec_file
 
@@ -46,7 +49,7 @@ def test_a_file_in_the_middle_takes_away_and_the_last_one_adds_again(tmp_path: P
     ],
 )  # fmt: skip
 def test_taking_away_what_is_not_there_is_an_error(tmp_path: Path, text: str, said: str) -> None:
-    assert [str(problem) for problem in layers(tmp_path, text).problems] == [said]
+    assert [str(problem) for problem in layers(tmp_path, text).wrong_nulls] == [said]
 
 
 def test_null_in_an_override_takes_away_as_a_tilde_does(tmp_path: Path) -> None:
@@ -85,3 +88,44 @@ def test_an_agent_of_the_base_is_taken_away_for_another_protocol(tmp_path: Path)
     )
     experiment = load_spec(tmp_path / "mine.yaml").experiment
     assert (list(experiment.agents), experiment.fine_tune) == (["verifier"], None)
+
+
+RESET = (
+    "seed: null\nretry: {transient: null}\nrollouts: null\ndataset: {shuffle: null, limits: null}\n"
+    "agents: {prover: {max_response_words: null}}\n"
+)
+
+
+def test_null_sets_an_inherited_key_back_to_its_default_where_null_is_no_value(tmp_path: Path) -> None:
+    spec_file(tmp_path, dataset={"shuffle": True, "limits": {"rows": 50}}, agents={"prover": {"max_response_words": 9}})
+    (tmp_path / "mine.yaml").write_text("extends: spec.yaml\n" + RESET)
+    words = ["seed=null", "retry.transient=null", "dataset.shuffle=null", "dataset.limits=null", "rollouts=null"]
+    for experiment in (
+        load_spec(tmp_path / "mine.yaml").experiment,
+        load_spec(tmp_path / "spec.yaml", [*words, "agents.prover.max_response_words=null"]).experiment,
+    ):
+        assert (experiment.seed, experiment.retry, experiment.rollouts) == (0, Retry(), Rollouts())
+        assert (experiment.dataset.shuffle, experiment.dataset.limits) == (False, DatasetLimits())
+        assert experiment.agents["prover"].max_response_words == AgentSettings(model="m").max_response_words
+
+
+def test_null_of_a_key_that_is_not_inherited_is_still_an_error(tmp_path: Path) -> None:
+    path = spec_file(tmp_path)
+    with pytest.raises(SpecError, match=r"dataset\.shuffle: true or false belongs here, not nothing"):
+        load_spec(path, ["dataset.shuffle=null"])
+
+
+def test_a_point_of_a_sweep_sets_a_key_back_too(tmp_path: Path) -> None:
+    path = spec_file(tmp_path)
+    assert [spec.experiment.seed for spec in load_specs(path, ["sweep={seed: [null, 1]}"])] == [0, 1]
+
+
+def test_a_wrong_null_hides_no_other_problem(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, agents={"extra": 1}, sed=1)
+    path.write_text(path.read_text("utf-8").replace('"extra": 1', '"extra": null'), "utf-8")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert [(problem.key, problem.what) for problem in caught.value.problems] == [
+        ("agents.extra", "null takes away what the file inherits, and this file has no `extends`"),
+        ("sed", "unknown key"),
+    ]

@@ -53,7 +53,7 @@ def test_a_finished_training_run_that_knew_fewer_defaults_is_too(tmp_path: Path)
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("override", ["rollouts.per_datapoint=2", "dataset.limit=1", "fine_tune.min_examples=3"])
+@pytest.mark.parametrize("override", ["rollouts.per_datapoint=2", "fine_tune.min_examples=3"])
 def test_a_changed_key_is_seen_whatever_the_defaults(tmp_path: Path, override: str) -> None:
     path = spec_file(tmp_path, size=2)
     folder = played(path, tmp_path / "results").folder

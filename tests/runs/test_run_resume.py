@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import JournalError, RunDirectoryError
+from runner.errors import JournalError, RunDirectoryError, UsageError
 from runner.rollouts.plan import Plan
 from runner.runs.spending import spending
 from runner.spec.load import load_spec
@@ -71,17 +71,25 @@ def test_a_longer_run_pays_for_the_difference_alone(tmp_path: Path, small: str, 
     assert derived_files(grown.folder.path) == derived_files(fresh.folder.path)
 
 
-def test_a_shorter_run_after_a_longer_one_pays_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("less", ["dataset.limit=5", "rollouts.per_datapoint=1"])
+def test_a_finished_run_is_not_made_smaller(tmp_path: Path, less: str) -> None:
     with serving() as server:
         path = spec_file(tmp_path, server.base_url)
-        first = played(path, tmp_path / "results")
+        had = "rollouts.per_datapoint=2"
+        first = played(path, tmp_path / "results", had)
         files, asked = derived_files(first.folder.path), server.requests
-        shorter = played(path, tmp_path / "results", "dataset.limit=5")
+        with pytest.raises(UsageError, match=rf"run {first.run_id} is finished with .* add --run-id NAME, or --again"):
+            played(path, tmp_path / "results", had, less)
         assert server.requests == asked
-        longer = played(path, tmp_path / "results")
-        assert server.requests == asked
-    assert shorter.manifest.rollouts == 5
-    assert derived_files(longer.folder.path) == files
+    assert derived_files(first.folder.path) == files
+
+
+def test_a_regrouped_run_is_counted_anew_and_says_so(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    first = played(path, tmp_path / "results")
+    again = played(path, tmp_path / "results", "dataset.group_by=question")
+    assert again.folder == first.folder
+    assert f"run {first.run_id}: intervals are counted anew, by group_by=question" in again.notes
 
 
 @pytest.mark.slow

@@ -243,3 +243,40 @@ def test_a_sweep_is_over_keys(tmp_path: Path, key: str) -> None:
 
 def test_a_game_has_a_bound(tmp_path: Path) -> None:
     assert "protocol.max_message_rounds: 10001 is too large" in refusal(tmp_path, "protocol.max_message_rounds=10001")
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "said"),
+    [
+        (["dataset.labels.right=yes"], "dataset.labels.right", "true is none of 0, 1"),
+        (["budget.usd=1", "models.m={provider: null}"], "models.m.provider", "nothing is none of openai, dummy"),
+        (["name=\u201cclaims\u201d"], "name", 'has typographic quotes; use plain ones: "claims"'),
+    ],
+)
+def test_one_mistake_is_told_once(tmp_path: Path, words: list[str], key: str, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(spec_file(tmp_path), words)
+    (problem,) = caught.value.problems
+    assert problem.key == key
+    assert said in problem.message
+
+
+def test_a_spec_in_the_place_of_a_protocol_file_is_told_in_one_line(tmp_path: Path) -> None:
+    path = spec_file(tmp_path)
+    (tmp_path / "mine.yaml").write_text("extends: spec.yaml\nprotocol: {use: spec.yaml}\n")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path.with_name("mine.yaml"))
+    (problem,) = caught.value.problems
+    assert (problem.place.line, problem.key, problem.what) == (2, "protocol.use", "a spec, not a protocol file")
+
+
+def test_an_unknown_group_of_the_default_is_told_though_every_seat_has_its_own(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"agents\._default\.model: no model group 'kk'; there are m$"):
+        load_spec(spec_file(tmp_path, agents={"_default": {"model": "kk"}}))
+
+
+@pytest.mark.parametrize(("name", "said"), [("/dev/null", "not a regular file"), ("nope.yaml", "built-in ones")])
+def test_a_name_that_is_no_spec_gets_no_far_fetched_hint(name: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said) as caught:
+        load_spec(name)
+    assert "did you mean" not in str(caught.value)

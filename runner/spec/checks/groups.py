@@ -3,68 +3,115 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.datasets.datapoint import Datapoint
+from runner.datasets.load import Dataset
 from runner.hashing import tagged_hash
 from runner.spec.load import Spec
+from runner.text import comma_join
 
 _LONG = 40
 """Texts of at least this many characters are questions; shorter ones may be a topic or a difficulty that many share."""
 
-Keyed = Sequence[tuple[Datapoint, str]]
-"""Datapoints, each with a hash of what it shares with others."""
+_QUESTIONS = (
+    "question", "problem", "claim", "prompt", "statement", "query", "text", "sentence", "passage", "premise", "theorem",
+    "puzzle", "instruction", "instructions", "problem_statement", "question_text",
+)  # fmt: skip
+"""Names of columns that hold what is asked, however short it is; the likeliest first."""
+
+Keys = Sequence[str]
+"""For each datapoint, a hash of what it may share with others."""
 
 
 def group_notes(spec: Spec) -> list[str]:
-    """A warning where datapoints are the same but for one of the columns that templates use.
+    """What to say where datapoints are shown the same question, whatever else differs, and where all is the same.
 
-    What they have in common must be a question: a long text, or a column of that name.
+    A question is a column that templates use: one of that name, or a long text.
     """
     dataset = spec.dataset
-    if dataset.group_by is not None:
+    used = sorted({name for names in spec.prompts.variables.values() for name in names} & set(dataset.columns))
+    if dataset.group_by is not None or not used:
         return []
-    used = {name for names in spec.prompts.variables.values() for name in names} & set(dataset.columns)
-    for other in sorted(used):
-        rest = sorted(used - {other})
-        sharing = _sharing(dataset.datapoints, rest)
-        if sharing:
-            first, key = sharing[0]
-            question = next(name for name in rest if _is_question(name, first.columns[name]))
-            second = next(point for point, its in sharing[1:] if its == key)
-            column = _column_of(sharing, [name for name in dataset.columns if name not in rest]) or question
-            named = "" if spec.fetched else f", as {first.id} and {second.id} do"
-            note = (
-                f"{len(sharing)} of {len(dataset.datapoints)} datapoints share their {question!r} with another{named}: "
-                "their errors are not independent, so intervals are too narrow or too wide; "
-                f"set dataset.group_by: {column} (or, if they are independent, dataset.group_by: id)"
-            )
-            return [note]
-    return []
+    points = dataset.datapoints
+    same = [tagged_hash("question", [point.columns[name] for name in used]) for point in points]
+    notes = list(_same_notes(spec, used, same))
+    for name in sorted(used, key=_likelihood):
+        keys = [_key(point, name) for point in points]
+        sharing = _sharing(points, keys)
+        if len(sharing) > len(_sharing(points, same)):
+            return [*notes, _note(spec, f"share their {name!r} with another", keys, _column_of(dataset, keys, name))]
+    return notes
 
 
-def _sharing(points: Sequence[Datapoint], names: Sequence[str]) -> Keyed:
-    """The datapoints that have the same question as another, in these columns."""
-    keyed = [(point, _key(point.columns, names)) for point in points]
-    times = Counter(key for _, key in keyed)
-    return [(point, key) for point, key in keyed if key is not None and times[key] > 1]
+def _same_notes(spec: Spec, used: Sequence[str], same: Keys) -> Iterator[str]:
+    """Of datapoints that no agent can tell apart."""
+    points = spec.dataset.datapoints
+    sharing = _sharing(points, same)
+    if not sharing:
+        return
+    labels: dict[str, set[int]] = {}
+    for point, key in sharing:
+        labels.setdefault(key, set()).add(point.label)
+    contrary = sum(len(labels[key]) > 1 for _, key in sharing)
+    with_other = f" ({contrary} of them with both labels)" if contrary else ""
+    what = f"are the same as another in all that templates show, {comma_join(used)}{with_other}"
+    yield _note(spec, what, same, _column_of(spec.dataset, same, used[0]))
 
 
-def _key(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    asks = any(_is_question(name, columns[name]) for name in names)
-    return tagged_hash("question", [columns[name] for name in names]) if asks else None
+def _note(spec: Spec, what: str, keys: Keys, column: str | None) -> str:
+    points = spec.dataset.datapoints
+    sharing = _sharing(points, keys)
+    first, key = sharing[0]
+    second = next(point for point, its in sharing[1:] if its == key)
+    named = "" if spec.fetched else f", as {first.id} and {second.id} do"
+    named = named.replace(" do", " are") if what.startswith("are") else named
+    column = column or "COLUMN, one that is the same for these alone"
+    return (
+        f"{len(sharing)} of {len(points)} datapoints {what}{named}: "
+        "their errors are not independent, so intervals are too narrow or too wide; "
+        f"say dataset.group_by: {column} (or, if they are independent, dataset.group_by: id)"
+    )
+
+
+def _sharing(points: Sequence[Datapoint], keys: Keys) -> list[tuple[Datapoint, str]]:
+    """The datapoints that have the same key as another, each with it."""
+    times = Counter(keys)
+    return [(point, key) for point, key in zip(points, keys, strict=True) if times[key] > 1]
+
+
+def _key(point: Datapoint, name: str) -> str:
+    """A hash of a column's value where it is a question; else of the datapoint, which shares nothing."""
+    value = point.columns[name]
+    return tagged_hash("question", value) if _is_question(name, value) else tagged_hash("alone", point.id)
 
 
 def _is_question(name: str, value: Any) -> bool:
-    return isinstance(value, str) and value != "" and (name == "question" or len(value) >= _LONG)
+    is_text = isinstance(value, str) and value.strip() != ""
+    return is_text and (name.casefold() in _QUESTIONS or len(value) >= _LONG)
 
 
-def _column_of(sharing: Keyed, names: Sequence[str]) -> str | None:
-    """Another column that is the same where the question is the same, and only there: a shorter name of a group."""
-    questions = len({key for _, key in sharing})
-    for name in names:
-        pairs = {(str(point.columns[name]), key) for point, key in sharing if point.columns[name] not in (None, "")}
-        if len(pairs) == len({value for value, _ in pairs}) == questions:
-            return name
-    return None
+def _likelihood(name: str) -> tuple[int, str]:
+    folded = name.casefold()
+    return (_QUESTIONS.index(folded) if folded in _QUESTIONS else len(_QUESTIONS)), name
+
+
+def _column_of(dataset: Dataset, keys: Keys, question: str) -> str | None:
+    """A column that is the same where the keys are the same, and only there; another than the question if there is one.
+
+    A shorter name of a group is easier to read in tables.
+    """
+    shorter = [name for name in dataset.columns if name != question]
+    return next((name for name in (*shorter, question) if _tells(dataset.datapoints, keys, name)), None)
+
+
+def _tells(points: Sequence[Datapoint], keys: Keys, name: str) -> bool:
+    values = [_text(point.columns, name) for point in points]
+    return None not in values and len(set(zip(values, keys, strict=True))) == len(set(values)) == len(set(keys))
+
+
+def _text(columns: Mapping[str, Any], name: str) -> str | None:
+    """How a group is named by a column's value; None: it names none."""
+    value = columns[name]
+    return None if value is None or isinstance(value, (list, dict)) or not str(value).strip() else str(value)

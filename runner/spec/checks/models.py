@@ -94,7 +94,7 @@ def budget_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
     budget = from_plain(BudgetSettings, sound.section("budget"))
     for name, data in sound.mappings("models"):
         settings, problem = from_plain(ModelSettings, data), _of_group(layered, name)
-        if not settings.traits.metered:
+        if not settings.traits.metered or settings.model is None or f"models.{name}.provider" in sound.broken:
             continue
         key = f"models.{name}"
         if budget.usd is not None and price_of(settings) is None:
