@@ -7,11 +7,12 @@ from collections.abc import Collection
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.output import calls_and_cost, heading, note, print_table, say, shown_point, warn, with_interval, wrapped
+from runner.cli.output import calls_and_cost, heading, note, print_table, say, shown_point, with_interval
+from runner.cli.troubles import warn_of
 from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.runs.result import RunResult
-from runner.runs.troubles import Trouble, troubles_of
+from runner.runs.troubles import troubles_of
 
 _SHOWN = ("outcomes", "metrics", "iterations", "tests")
 """What of a run's metrics a machine is told at once."""
@@ -57,7 +58,7 @@ def show_result(
     if result.manifest.status != Status.DONE:  # what is said at the end of the command need not be said here
         troubles = [trouble for trouble in troubles if trouble.kind != "transport_failed"]
     for trouble in troubles:
-        _show_trouble(trouble, f"{show} {trouble.show}{where}")
+        warn_of(trouble, f"{show} {trouble.show}{where}")
     if result.was_finished:
         note(f"{path} was played already; --again plays it anew")
     said = {*told, *map(str, troubles_of(result.folder))}
@@ -71,15 +72,6 @@ def show_result(
             note("all metrics: the same command with -v")
         note(f"transcripts: {show}{where}")
     note(f"leaderboard: nip-run leaderboard{where}   (file: {results.board.path})")
-
-
-def _show_trouble(trouble: Trouble, show: str) -> None:
-    """What went wrong, an example, what to do and what to look at, each in a line of its own."""
-    warn(wrapped(f"warning: {trouble.message}"))
-    for what, text in (("example", trouble.example), ("advice", trouble.advice)):
-        if text:
-            note(wrapped(f"  {what}: {text}", "    "))
-    note(f"  look: {show}")
 
 
 def _show_summary(result: RunResult) -> None:

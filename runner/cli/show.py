@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner.cli.learning_curve import show_training
@@ -13,6 +13,7 @@ from runner.cli.output import columns_of_output, note, print_json, print_table, 
 from runner.cli.rollout_table import print_rollouts
 from runner.cli.sent_prompts import SentPrompt, print_prompts, sent_prompts
 from runner.cli.transcript import Told, print_transcript
+from runner.cli.troubles import say_trouble
 from runner.cli.wrap import wrapped
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
@@ -23,6 +24,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.runs.rollout_rows import RolloutList, Wanted
+from runner.runs.troubles import troubles_of
 from runner.storage.atomic import read_json
 from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.text import comma_join, in_one_line
@@ -53,17 +55,23 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
     found = RolloutList(folder, wanted, None if args.all else LIMIT if args.limit is None else args.limit)
     if args.json:
         rows = [row.to_json() for row in found.rows()]
-        print_json({"manifest": manifest.to_json(), "metrics": metrics, "rollouts": rows, "more": found.more})
+        troubles = [trouble.to_json() for trouble in troubles_of(folder)]
+        shown = {"manifest": manifest.to_json(), "metrics": metrics, "troubles": troubles, "rollouts": rows}
+        print_json({**shown, "more": found.more})
         return ExitCode.DONE
     filtered = wanted != Wanted()
     if not filtered:
         _print_facts(manifest.to_json())
         if not is_bound_to_run(folder.journal):
             say(f"{'journal':<15} {NOT_BOUND}")
-        if metrics is None:
-            note("no results yet; run the same command again to go on")
-        else:
+        if metrics is not None:
             _print_metrics(metrics)
+        for trouble in troubles_of(folder):
+            say_trouble(
+                trouble, shlex.join(["nip-run", "show", folder.run_id, *shlex.split(trouble.show), *_where(args)])
+            )
+        if manifest.status != Status.DONE:
+            _say(f"{'' if metrics else 'no results yet; '}{_next(folder, manifest, args)}")
         say()
     first = print_rollouts(found)
     if first is None and filtered:
@@ -83,7 +91,26 @@ def _metrics(folder: RunFolder) -> dict[str, Any] | None:
     return read_json(folder.metrics) if folder.metrics.is_file() else None
 
 
+def _next(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> str:
+    """How a run that is not done goes on."""
+    if manifest.status == Status.RUNNING or manifest.replay_of is not None:
+        return "run the same command again to go on"
+    whole = folder if manifest.parent_run_id is None else folder.beside(manifest.parent_run_id)
+    command = shlex.join(["nip-run", str(whole.path), *_larger_budget(folder, manifest), *_where(args)])
+    return f"go on with: {command}"
+
+
+def _larger_budget(folder: RunFolder, manifest: Manifest) -> list[str]:
+    """The overrides without which a run that its budget stopped would be stopped again: `N` is the user's to choose."""
+    if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
+        return []
+    budget = saved_plan(folder).spec.experiment.budget
+    return [f"budget.{name}=N" for name, most in asdict(budget).items() if most is not None]
+
+
 def _print_facts(shown: dict[str, Any]) -> None:
+    if shown.get("why_stopped"):
+        shown = {**shown, "status": f"{shown['status']}: {shown['why_stopped']}"}
     for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
                  "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
         say(f"{name:<15} {in_one_line(str(shown.get(name, '-')))}")

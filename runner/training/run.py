@@ -208,9 +208,9 @@ class _Work:
     def _finishing(self) -> Iterator[None]:
         """Have the manifest and the board say how the run stands, whatever happens."""
 
-        def end(status: Status) -> None:
+        def end(status: Status, error: Exception | None = None) -> None:
             with suppress(NipRunError):
-                self._write_manifest(self.manifest.ended(status))
+                self._write_manifest(self.manifest.stopped_by(error).ended(status))
                 self.results.board.append_unfinished(self.folder)
 
         self._write_manifest(replace(self.manifest, status=Status.RUNNING))
@@ -221,11 +221,11 @@ class _Work:
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
         except FolderGoneError:
             raise  # what stands at the folder's place now is not ours to write to
-        except (Waiting, Interrupted, BudgetExhausted):
-            end(Status.INTERRUPTED)
+        except (Waiting, Interrupted, BudgetExhausted) as error:
+            end(Status.INTERRUPTED, error)
             raise
-        except Exception:
-            end(Status.FAILED)
+        except Exception as error:
+            end(Status.FAILED, error)
             raise
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.cli.result import as_json
+from tests.cli.test_cli import called
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving
@@ -104,6 +105,11 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
         assert "warning: 4 of 8 calls were repeats of unparsable answers\n" in said
     assert [row["kind"] for row in told["troubles"]] == ["no_decision", "repeats", "empty_messages"]
     assert sum(note.startswith("4 of 8 calls were repeats") for note in told["notes"]) == 1
+    shown = called("show", "last", "--results", "my results", cwd=tmp_path).stdout
+    assert "\ntrouble: 4 of 8 calls were repeats of unparsable answers\n  example: verifier in round 0" in shown
+    assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in shown
+    in_json = called("show", "last", "--results", "my results", "--json", cwd=tmp_path).stdout
+    assert json.loads(in_json)["troubles"] == told["troubles"]
 
 
 def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_path: Path) -> None:
@@ -130,3 +136,6 @@ def test_lost_rollouts_are_told_once_with_the_error(tmp_path: Path) -> None:
     assert "answered 500: The server had an error" in done.stderr
     assert f"transport_failed {lost})" in done.stdout
     assert "\r" not in done.stderr
+    shown = called("show", "last", cwd=tmp_path).stdout
+    assert f"trouble: {lost} of 12 rollouts failed in transport, the first with" in shown
+    assert f"go on with: nip-run results/runs/{only_run(tmp_path / 'results').name}\n" in shown
