@@ -47,7 +47,7 @@ def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of
         "holds 'decision:' and neither 'Decision: accept' nor 'Decision: reject'"
     )
     undecided = found["no_decision"]
-    assert undecided["message"] == "8 of 8 rollouts ended undecided, which counts as a wrong verdict"
+    assert undecided["message"] == "8 of 8 rollouts ended undecided, which accuracy counts as not right"
     assert (undecided["count"], undecided["of"], undecided["show"]) == (8, 8, "--undecided")
     assert "said last 'I have checked it." in undecided["example"]
     assert found["empty_messages"]["message"] == (
@@ -67,7 +67,7 @@ def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of
             marks=pytest.mark.full,
         ),
         pytest.param("content_filter", "empty_message", "refused", "ended in a refusal", marks=pytest.mark.full),
-        pytest.param("null_content", "empty_message", "repeats", "answers without content", marks=pytest.mark.full),
+        pytest.param("null_content", "empty_message", "no_content", "answers without content", marks=pytest.mark.full),
         pytest.param("length", "empty_message", "cut", "8 of 8 answers were cut", marks=pytest.mark.full),
     ],
 )
@@ -75,8 +75,25 @@ def test_each_end_of_a_game_that_is_no_verdict_is_told(
     tmp_path: Path, kind: str, then: str, expected: str, message: str
 ) -> None:
     row = troubles(tmp_path, server={"kind": kind}, **SOLO, retry=retrying(2, then))[expected]
+    if expected == "cut":
+        assert "  (cut at the token limit)\n" in called("show", "last", row["show"], cwd=tmp_path).stdout
     assert message in row["message"]
     assert "(p0)" in row["example"]
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_answers_without_content_are_one_trouble_that_blames_no_template(tmp_path: Path, text: str) -> None:
+    found = troubles(tmp_path, 4, server={"text": text}, **SOLO, retry=retrying(3))
+    assert list(found) == ["no_decision", "no_content"]
+    row = found["no_content"]
+    assert row["message"] == "4 of 4 calls gave answers without content"
+    assert row["example"].endswith("(p0): the answer has no content (finish_reason 'stop')")
+    for told in found.values():
+        assert "reasoning tokens" in told["advice"]
+        assert "template" not in told["advice"]
+    assert "  (empty: the answer has no content)\n" in called("show", "last", row["show"], cwd=tmp_path).stdout
+    wrong = called("show", "last", "--wrong", cwd=tmp_path).stdout
+    assert wrong.endswith("has no wrong verdict; 4 without a verdict: --undecided\n")
 
 
 def test_what_chance_may_do_is_not_told(tmp_path: Path) -> None:
