@@ -27,7 +27,7 @@ from runner.runs.rollout_rows import RolloutList, Wanted
 from runner.runs.troubles import troubles_of
 from runner.storage.atomic import read_json
 from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
-from runner.text import comma_join, in_one_line
+from runner.text import comma_join, counted, in_one_line
 
 LIMIT = 20
 """Rollouts that a list has, where nothing else is said."""
@@ -75,10 +75,21 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
         say()
     first = print_rollouts(found)
     if first is None and filtered:
-        say(f"run {folder.run_id} has no such rollout")
+        say(f"run {folder.run_id} has {_none_such(folder, wanted)}")
     if first is not None and not args.quiet:
         say(f"one in full: {shlex.join(['nip-run', 'show', folder.run_id, first.rollout_id, *_where(args)])}")
     return ExitCode.DONE
+
+
+def _none_such(folder: RunFolder, wanted: Wanted) -> str:
+    """What to say where no rollout is as it is wanted: one without a verdict has no wrong one."""
+    if not wanted.wrong or wanted.undecided:
+        return "no such rollout"
+    undecided = RolloutList(folder, Wanted(undecided=True, repeat=wanted.repeat), 0)
+    for _ in undecided.rows():
+        pass
+    without = "some" if undecided.more is None else undecided.more
+    return "no wrong verdict" + (f"; {without} without a verdict: --undecided" if without else "")
 
 
 def _where(args: argparse.Namespace) -> list[str]:
@@ -137,8 +148,13 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     metrics = _training_metrics(folder, manifest)
     parts = Results.of(folder).parts_of(folder.run_id)
     if args.wrong or args.undecided or args.repeat is not None:
-        one = f": nip-run show {parts[-1].run_id}" if parts else ", and there are none yet"
-        raise UsageError(f"{folder.run_id} is a training run; its rollouts are those of its games and tests{one}")
+        said = "is a training run; its rollouts are those of its games and tests"
+        if not parts:
+            raise UsageError(f"{folder.run_id} {said}, and there are none yet")
+        filters = [f"--{name}" for name in ("wrong", "undecided") if getattr(args, name)]
+        filters += [] if args.repeat is None else ["--repeat", str(args.repeat)]
+        one = shlex.join(["nip-run", "show", parts[-1].run_id, *filters, *_where(args)])
+        raise UsageError(f"{folder.run_id} {said}: {one}")
     if args.json:
         listed = [_part_json(part) for part in parts]
         print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": listed})
@@ -215,10 +231,11 @@ def _show_rollout(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -
         else:
             print_prompts(found.prompts, args.prompt)
         return ExitCode.DONE
-    rounds = len(found.rollout.rounds)
-    if args.round is not None and args.round not in [number for number, _ in found.told.rounds(None)]:
+    rounds = [number for number, _ in found.told.rounds(None)]
+    if args.round is not None and args.round not in rounds:
         raise UsageError(
-            f"rollout {found.rollout.job.rollout_id} has {rounds} rounds, from 0; there is no {args.round}"
+            f"rollout {found.rollout.job.rollout_id} has {counted(len(rounds), 'round')}, from 0; "
+            f"there is no {args.round}"
         )
     if args.json:
         print_json(found.told.to_json(args.round))
