@@ -139,7 +139,13 @@ class _Work:
         # All parts have the hash that their run began with, which an earlier version made otherwise.
         recorded = {**games.as_recorded, "protocol_sha256": self.manifest.protocol_sha256}
         games = replace(games, as_recorded=recorded)
-        played = run_games(Plan(games), self.results, part_id, options, part)
+        try:
+            played = run_games(Plan(games), self.results, part_id, options, part)
+        except Interrupted as error:
+            whole = Interrupted(f"run {self.folder.run_id} was interrupted in {part_id}; what was paid for is kept")
+            for line in getattr(error, "__notes__", ()):
+                whole.add_note(line)
+            raise whole from None
         if played.manifest.status != Status.DONE:
             # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
             unanswered = [str(trouble) for trouble in troubles_of(played.folder) if trouble.kind == "transport_failed"]
