@@ -282,6 +282,9 @@ def test_a_curve_is_drawn_to_scale_and_no_line_is_too_wide(monkeypatch: pytest.M
     ]
     head, *lines = curve([*tests, ("none", {"value": None, "ci_low": None, "ci_high": None, "n": 0, "clusters": 0})])
     assert max(map(len, (head, *lines))) <= 80
+    many = [(name, {**one, "n": 256, "clusters": 64}) for name, one in tests]
+    assert curve(many)[0].endswith("accuracy, n 256, 64 clusters")
+    assert max(map(len, curve(many))) <= 80
     start, end = head.index("0"), head.index(" 1 ") + 1
     for line, marks in zip(lines, ((0.25, 0.5, 0.75), (0.5, 1.0)), strict=False):
         found = [index for index, mark in enumerate(line) if mark in "├●┤|o" and start <= index <= end]
