@@ -7,12 +7,14 @@ from collections.abc import Collection
 from typing import Any
 
 from runner.cli.learning_curve import show_training
+from runner.cli.metric_rows import COLUMNS, metric_rows
 from runner.cli.output import calls_and_cost, heading, note, print_table, say, shown_point, with_interval
 from runner.cli.troubles import warn_of
 from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.runs.result import RunResult
 from runner.runs.troubles import troubles_of
+from runner.text import counted
 
 _SHOWN = ("outcomes", "metrics", "iterations", "tests")
 """What of a run's metrics a machine is told at once."""
@@ -85,7 +87,7 @@ def _show_summary(result: RunResult) -> None:
     for name, shown in (
         ("accuracy", value + (" (95% interval)" if "[" in value else "")),
         ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
-        ("n", f"{accuracy['n']} rollouts in {accuracy['clusters']} clusters"),
+        ("n", f"{counted(accuracy['n'], 'rollout')} in {counted(accuracy['clusters'], 'cluster')}"),
         ("cost", f"{cost}, {manifest.completions} calls"),
         ("where", str(result.folder.path)),
     ):
@@ -100,12 +102,8 @@ def _title(result: RunResult) -> str:
 
 
 def _show_all(result: RunResult) -> None:
-    rows = [
-        (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
-        for m in result.metrics["metrics"]
-        if m["n"]
-    ]
-    print_table(("of", "metric", "value [95% interval]", "n", "clusters"), rows, title=_title(result))
+    rows = [row for row in metric_rows(result.metrics) if row[COLUMNS.index("n")]]
+    print_table(COLUMNS, rows, title=_title(result))
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
     say(f"\noutcomes: {outcomes}")
     say(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))

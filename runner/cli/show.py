@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.output import columns_of_output, note, print_json, print_table, say, with_interval
+from runner.cli.metric_rows import COLUMNS, metric_rows
+from runner.cli.output import columns_of_output, note, print_json, print_table, say
 from runner.cli.rollout_table import print_rollouts
 from runner.cli.sent_prompts import SentPrompt, print_prompts, sent_prompts
 from runner.cli.transcript import Told, print_transcript
@@ -128,11 +129,7 @@ def _print_facts(shown: dict[str, Any]) -> None:
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
-    rows = [
-        (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
-        for m in metrics["metrics"]
-    ]
-    print_table(("of", "metric", "value [95% interval]", "n", "clusters"), rows)
+    print_table(COLUMNS, metric_rows(metrics))
     _say("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
 
 

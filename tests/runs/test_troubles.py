@@ -116,6 +116,7 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
     assert [row.split()[0] for row in rows] == ["accuracy", "decided", "n", "cost", "where"]
     assert rows[1] == "decided   0 of 4 (no_decision 4)"
     assert "calls_per_message" in verbose.stdout
+    assert " decision " not in verbose.stdout  # a mean of codes, of which one is "none"
     for said in (done.stderr, again.stderr, verbose.stderr):
         assert said.count("warning: 4 of 4 rollouts ended undecided") == said.count("ended undecided") == 1
         assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in said

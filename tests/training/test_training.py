@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from dataclasses import replace
@@ -180,6 +181,10 @@ def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: P
         (folder.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]))
         assert progress(folder)["next"] == [said]
     wrong = called("show", run_id, "--wrong", "--repeat", "1", "--results", "results", cwd=tmp_path)
+    listed = called("runs", "-v", "--results", "results", cwd=tmp_path).stdout
+    sums = re.search(rf"^{run_id} +\w+ +(\d+) ", listed, re.MULTILINE)
+    assert sums is not None
+    assert int(sums[1]) == sum(map(int, re.findall(rf"^{run_id}-\w+ +\w+ +(\d+) ", listed, re.MULTILINE))) > 0
     assert wrong.stderr.endswith(f"games and tests: nip-run show {run_id}-t2 --wrong --repeat 1\n")
 
 
