@@ -9,7 +9,7 @@ from typing import Any
 from runner.cli.learning_curve import show_training
 from runner.cli.metric_rows import COLUMNS, metric_rows
 from runner.cli.output import calls_and_cost, heading, note, print_table, say, shown_point, with_interval
-from runner.cli.troubles import warn_of
+from runner.cli.troubles import found_in, warn_of
 from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.runs.result import RunResult
@@ -56,14 +56,15 @@ def show_result(
         _show_summary(result)
     if quiet:
         return
-    troubles = troubles_of(result.folder)
+    parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
+    troubles = found_in(result.folder, parts)
     if result.manifest.status != Status.DONE:  # what is said at the end of the command need not be said here
-        troubles = [trouble for trouble in troubles if trouble.kind != "transport_failed"]
-    for trouble in troubles:
-        warn_of(trouble, f"{show} {trouble.show}{where}")
+        troubles = [one for one in troubles if one.trouble.kind != "transport_failed"]
+    for run_id, trouble in troubles:
+        warn_of(trouble, f"nip-run show {run_id} {trouble.show}{where}")
     if result.was_finished:
         note(f"{path} was played already; --again plays it anew")
-    said = {*told, *map(str, troubles_of(result.folder))}
+    said = {*told, *(str(trouble) for folder in (result.folder, *parts) for trouble in troubles_of(folder))}
     for line in result.notes:
         part, _, of_part = line.partition(": ")
         is_of_part = part.startswith(f"{result.folder.run_id}-")  # the games of a training run, which told it live

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from runner.cli.output import columns_of_output, note, print_json, print_table, 
 from runner.cli.rollout_table import print_rollouts
 from runner.cli.sent_prompts import SentPrompt, print_prompts, sent_prompts
 from runner.cli.transcript import Told, print_transcript
-from runner.cli.troubles import say_trouble
+from runner.cli.troubles import found_in, say_trouble
 from runner.cli.wrap import wrapped
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
@@ -67,10 +68,7 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
             say(f"{'journal':<15} {NOT_BOUND}")
         if metrics is not None:
             _print_metrics(metrics)
-        for trouble in troubles_of(folder):
-            say_trouble(
-                trouble, shlex.join(["nip-run", "show", folder.run_id, *shlex.split(trouble.show), *_where(args)])
-            )
+        _print_troubles(folder, (), args)
         if manifest.status != Status.DONE:
             _say(f"{'' if metrics else 'no results yet; '}{_next(folder, manifest, args)}")
         say()
@@ -101,6 +99,11 @@ def _where(args: argparse.Namespace) -> list[str]:
 def _metrics(folder: RunFolder) -> dict[str, Any] | None:
     """What a run has come to; None where there is nothing to tell."""
     return read_json(folder.metrics) if folder.metrics.is_file() else None
+
+
+def _print_troubles(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
+    for run_id, trouble in found_in(folder, parts):
+        say_trouble(trouble, shlex.join(["nip-run", "show", run_id, trouble.show, *_where(args)]))
 
 
 def _next(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> str:
@@ -161,6 +164,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
         say(f"{'journal':<15} {NOT_BOUND}")
     say()
     show_training(metrics, whole=args.all)
+    _print_troubles(folder, parts, args)
     _print_parts(folder, parts, args)
     return ExitCode.DONE
 
