@@ -86,7 +86,7 @@ def load_protocol(
     shown = str(path) if path.parent != builtin.PROTOCOLS else f"{path.stem}.yaml"
     removable = removable_keys(ProtocolFile)
     layered = load_layers(path, shown, (), _find_base, keys=checked["properties"], removable=removable, tree=tree)
-    problems = layered.problems or check(layered, checked)
+    problems = layered.problems or _naming_each(check(layered, checked), layered.data)
     if problems:
         raise SpecError(problems)
     file, declared = from_plain(ProtocolFile, layered.data), "verifier_first" in layered.data.get("parameters", {})
@@ -98,6 +98,24 @@ def load_protocol(
     if problems:
         raise SpecError(problems)
     return Protocol(file, replace(file.parameters, **given), declared)
+
+
+def _naming_each(problems: Sequence[Problem], data: Mapping[str, Any]) -> list[Problem]:
+    """The problems, with a name of its own for each agent that lacks one: the schema has one example for all."""
+    agents = data.get("agents")
+    if not isinstance(agents, Mapping):
+        return list(problems)
+    names, provers = {}, 0
+    for agent, rule in agents.items():
+        is_verifier = (rule.get("role") if isinstance(rule, Mapping) else agent) == "verifier"
+        provers += not is_verifier
+        names[f"agents.{agent}"] = "Verifier" if is_verifier else f"Expert_{provers}"
+    return [
+        replace(one, message=one.message.replace("human_name: Expert_1", f"human_name: {names[one.key]}"))
+        if one.key in names
+        else one
+        for one in problems
+    ]
 
 
 def _starts_with_verifier(file: ProtocolFile) -> bool:
