@@ -70,7 +70,11 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
             _print_metrics(metrics)
         _print_troubles(folder, (), args)
         if manifest.status != Status.DONE:
-            _say(f"{'' if metrics else 'no results yet; '}{_next(folder, manifest, args)}")
+            step = _next(folder, manifest, args)
+            if metrics is None:
+                note(f"no results yet; {step}")
+            else:
+                _say(step)
         say()
     first = print_rollouts(found)
     if first is None and filtered:
@@ -111,8 +115,9 @@ def _next(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> st
     if manifest.status == Status.RUNNING or manifest.replay_of is not None:
         return "run the same command again to go on"
     whole = folder if manifest.parent_run_id is None else folder.beside(manifest.parent_run_id)
-    command = shlex.join(["nip-run", str(whole.path), *_larger_budget(folder, manifest), *_where(args)])
-    return f"go on with: {command}"
+    budget = _larger_budget(folder, manifest)
+    same = "" if budget or manifest.status != Status.INTERRUPTED else "run the same command again to "
+    return f"{same}go on{'' if same else ' with'}: {shlex.join(['nip-run', str(whole.path), *budget, *_where(args)])}"
 
 
 def _larger_budget(folder: RunFolder, manifest: Manifest) -> list[str]:

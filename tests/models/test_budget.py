@@ -89,9 +89,12 @@ def test_a_run_that_its_budget_stopped_says_so_and_with_which_command_it_goes_on
         done = called("spec.yaml", "budget.completions=7", "-q", *words, cwd=tmp_path)
         assert "larger budget: nip-run run spec.yaml budget.completions=N --results mine\n" in done.stderr
         run = only_run(tmp_path / "mine")
-        shown = called("show", "last", *words, cwd=tmp_path).stdout
-        assert "interrupted: stopped by its budget (7 of 7 completions)\n" in shown
-        assert f"no results yet; go on with: nip-run mine/runs/{run.name} budget.completions=N --results mine" in shown
+        shown = called("show", "last", *words, cwd=tmp_path)
+        assert "interrupted: stopped by its budget (7 of 7 completions)\n" in shown.stdout
+        assert (
+            f"no results yet; go on with: nip-run mine/runs/{run.name} budget.completions=N --results mine"
+            in shown.stderr
+        )
         assert "unfinished: stopped by its budget (7 of 7" in called("leaderboard", *words, cwd=tmp_path).stdout
         more = called(f"mine/runs/{run.name}", "budget.completions=1000", "-q", *words, cwd=tmp_path)
     assert more.returncode == 0, more.stderr
