@@ -206,9 +206,17 @@ class Waiting(RunError):
 
 
 class BudgetExhausted(NipRunError):
-    """The budget does not allow another call."""
+    """The budget does not allow another call.
+
+    `key` is the key of the spec that sets its limit, and `used` what of that was spent (`7 of 7 completions`).
+    """
 
     exit_code = ExitCode.BUDGET
+
+    def __init__(self, message: str = "", *, key: str | None = None, used: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.used = used
 
 
 class Interrupted(NipRunError):

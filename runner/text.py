@@ -61,6 +61,11 @@ def did_you_mean_file(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {stems[found[0]]!r}?" if found else ""
 
 
+def counted(number: int, what: str) -> str:
+    """`1 round`, `2 rounds`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def comma_join(words: Iterable[str]) -> str:
     """`a, b, c`, for messages."""
     return ", ".join(map(str, words))

@@ -20,7 +20,7 @@ from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.spec.checks.trees import tree_calls
 from runner.spec.warnings import warnings_of
-from runner.text import comma_join
+from runner.text import comma_join, counted
 from runner.training.keys import key_uses_of
 from runner.training.plan import AnyPlan, TrainingPlan
 
@@ -38,7 +38,7 @@ def execute(args: argparse.Namespace) -> int:
         say(f"{point.path}: no errors. {_what(point.plan, games[0])}")
         if spec.point:
             say(f"with {shown_point(spec.point)}")
-        say(f"on {len(datapoints)} datapoints ({sum(p.label for p in datapoints)} with label 1).")
+        say(f"on {counted(len(datapoints), 'datapoint')} ({sum(p.label for p in datapoints)} with label 1).")
         for line in (*_keys(point.plan), *point.notes):
             say(line)
         if spec.protocol != shown:
@@ -63,11 +63,11 @@ def _keys(plan: AnyPlan) -> list[str]:
 def _what(plan: AnyPlan, first: Plan) -> str:
     """What a run of this plan does, in a sentence or two; `first` are its first games."""
     protocol, shape, size = first.spec.protocol, first.shape, first.size
-    played = f"{size} rollouts of {protocol.name}"
+    played = f"{counted(size, 'rollout')} of {protocol.name}"
     if shape is not None:
         played = (
-            f"{size} trees of {protocol.name}, {shape.responses} answers to each step: exponential in their "
-            f"{shape.rounds} rounds, at most {tree_calls(protocol, shape.responses) * size:,} calls"
+            f"{counted(size, 'tree')} of {protocol.name}, {shape.responses} answers to each step: exponential in their "
+            f"{counted(shape.rounds, 'round')}, at most {tree_calls(protocol, shape.responses) * size:,} calls"
         )
     if not isinstance(plan, TrainingPlan):
         return f"Run {plan.run_id} plays {played}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
 from runner.cli.output import note, print_json, print_table, say, short_time, with_interval
-from runner.errors import UsageError
+from runner.errors import NipRunError, UsageError
 from runner.exit_codes import ExitCode
+from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.text import comma_join, did_you_mean
 
@@ -28,7 +30,10 @@ def execute(args: argparse.Namespace) -> int:
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if args.json:
         print_json(records)
-    elif not records:
+        return ExitCode.DONE
+    for row in records:
+        row["reason"] = _reason(row, results)
+    if not records:
         say(
             f"no rows in {results.path}"
             + (f" for {args.benchmark!r}" if args.benchmark else "")
@@ -106,6 +111,17 @@ def _cell(row: Mapping[str, Any], column: str) -> Any:
             return _finished(row)
         case _:
             return "" if column == "point" and row["point"] is None else row[column]
+
+
+def _reason(row: Mapping[str, Any], results: Results) -> str | None:
+    """Why a run does not rank; of one that its budget stopped, that."""
+    reason: str | None = row["reason"]
+    if row["status"] != Status.INTERRUPTED:
+        return reason
+    with suppress(NipRunError):  # the board may have runs whose folders are gone
+        why = results.run(row["run_id"]).manifest().why_stopped
+        return f"unfinished: {why}" if why else reason
+    return reason
 
 
 def _finished(row: Mapping[str, Any]) -> str:

@@ -71,10 +71,12 @@ def curve(tests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         f"n {one['n']}" + ("" if one["clusters"] == one["n"] else f", {one['clusters']} clusters") for _, one in tests
     ]
     same = len(set(counts)) == 1
-    wide, after = max(map(len, names)), max(map(len, numbers)) + (0 if same else 2 + max(map(len, counts)))
+    head = f"accuracy, {counts[0]}" if same else "accuracy"
+    wide = max(map(len, (*names, "models")))
+    after = max(len(head), max(map(len, numbers)) + (0 if same else 2 + max(map(len, counts))))
     bar = min(columns_of_output() or WIDEST, WIDEST) - wide - after - 4
     pen = DRAWN if can_print(DRAWN.low + DRAWN.high + DRAWN.between + DRAWN.value + DRAWN.outside) else ASCII
-    lines = [f"{'models':<{wide}}  {_axis(bar)}  {'accuracy' if not same else f'accuracy, {counts[0]}'}".rstrip()]
+    lines = [f"{'models':<{wide}}  {_axis(bar)}  {head}".rstrip()]
     for (name, one), number, count in zip(tests, numbers, counts, strict=True):
         lines.append(f"{name:<{wide}}  {_drawn(one, bar, pen)}  {number}{'' if same else f'  {count}'}".rstrip())
     return (

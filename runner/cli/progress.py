@@ -24,6 +24,8 @@ TICK_SECONDS = 1.0
 """The line is redrawn this often though nothing has come in: time goes on, and a terminal is made narrower."""
 RATE_SECONDS = 60.0
 """The rate is over this many last seconds."""
+ERROR_SECONDS = 15.0
+"""The last error is shown this long after the last call that failed."""
 SHORTEST_ERROR = 20
 """Columns below which the start of an error says nothing."""
 
@@ -173,9 +175,11 @@ class Shown:
     _seen: deque[tuple[float, int]] = field(init=False)
     """When how many games were done, over the time that the rate is of."""
     _of: Progress | None = None
+    _failures: int = 0
+    _failed_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._begun = self.clock()
+        self._begun = self._failed_at = self.clock()
         self._seen = deque()
 
     def within(self, progress: Progress, width: int) -> str:
@@ -210,7 +214,16 @@ class Shown:
                 Part(12, _counted(progress.calls, "call")),
                 Part(13, _tokens(progress)),
             ],
-            f"error: {in_one_line(_without_address(progress.last_error))}" if progress.last_error else "",
+            self._error(progress, now),
+        )
+
+    def _error(self, progress: Progress, now: float) -> str:
+        """The last error, as long as it is new."""
+        if progress.failures != self._failures:
+            self._failures, self._failed_at = progress.failures, now
+        is_old = now - self._failed_at > ERROR_SECONDS
+        return (
+            "" if is_old or not progress.last_error else f"error: {in_one_line(_without_address(progress.last_error))}"
         )
 
     def _rate(self, progress: Progress, now: float) -> float:

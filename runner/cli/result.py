@@ -7,11 +7,14 @@ from collections.abc import Collection
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.output import calls_and_cost, heading, note, print_table, say, shown_point, warn, with_interval, wrapped
+from runner.cli.metric_rows import COLUMNS, metric_rows
+from runner.cli.output import calls_and_cost, heading, note, print_table, say, shown_point, with_interval
+from runner.cli.troubles import found_in, warn_of
 from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
 from runner.runs.result import RunResult
-from runner.runs.troubles import Trouble, troubles_of
+from runner.runs.troubles import troubles_of
+from runner.text import counted
 
 _SHOWN = ("outcomes", "metrics", "iterations", "tests")
 """What of a run's metrics a machine is told at once."""
@@ -53,14 +56,15 @@ def show_result(
         _show_summary(result)
     if quiet:
         return
-    troubles = troubles_of(result.folder)
+    parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
+    troubles = found_in(result.folder, parts)
     if result.manifest.status != Status.DONE:  # what is said at the end of the command need not be said here
-        troubles = [trouble for trouble in troubles if trouble.kind != "transport_failed"]
-    for trouble in troubles:
-        _show_trouble(trouble, f"{show} {trouble.show}{where}")
+        troubles = [one for one in troubles if one.trouble.kind != "transport_failed"]
+    for run_id, trouble in troubles:
+        warn_of(trouble, f"nip-run show {run_id} {trouble.show}{where}")
     if result.was_finished:
         note(f"{path} was played already; --again plays it again")
-    said = {*told, *map(str, troubles_of(result.folder))}
+    said = {*told, *(str(trouble) for folder in (result.folder, *parts) for trouble in troubles_of(folder))}
     for line in result.notes:
         part, _, of_part = line.partition(": ")
         is_of_part = part.startswith(f"{result.folder.run_id}-")  # the games of a training run, which told it live
@@ -73,15 +77,6 @@ def show_result(
     note(f"leaderboard: nip-run leaderboard{where}   (file: {results.board.path})")
 
 
-def _show_trouble(trouble: Trouble, show: str) -> None:
-    """What went wrong, an example, what to do and what to look at, each in a line of its own."""
-    warn(wrapped(f"warning: {trouble.message}"))
-    for what, text in (("example", trouble.example), ("advice", trouble.advice)):
-        if text:
-            note(wrapped(f"  {what}: {text}", "    "))
-    note(f"  look: {show}")
-
-
 def _show_summary(result: RunResult) -> None:
     """Accuracy, how many games were decided, how many there are, what they cost, where they are."""
     manifest, metrics = result.manifest, {(m["agent"], m["metric"]): m for m in result.metrics["metrics"]}
@@ -92,7 +87,7 @@ def _show_summary(result: RunResult) -> None:
     for name, shown in (
         ("accuracy", value + (" (95% interval)" if "[" in value else "")),
         ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
-        ("n", f"{accuracy['n']} rollouts in {accuracy['clusters']} clusters"),
+        ("n", f"{counted(accuracy['n'], 'rollout')} in {counted(accuracy['clusters'], 'cluster')}"),
         ("cost", _cost(manifest)),
         ("where", str(result.folder.path)),
     ):
@@ -117,12 +112,8 @@ def _title(result: RunResult) -> str:
 
 
 def _show_all(result: RunResult) -> None:
-    rows = [
-        (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
-        for m in result.metrics["metrics"]
-        if m["n"]
-    ]
-    print_table(("of", "metric", "value [95% interval]", "n", "clusters"), rows, title=_title(result))
+    rows = [row for row in metric_rows(result.metrics) if row[COLUMNS.index("n")]]
+    print_table(COLUMNS, rows, title=_title(result))
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
     say(f"\noutcomes: {outcomes}")
     if result.manifest.replay_of is None:

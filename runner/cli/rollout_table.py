@@ -48,7 +48,7 @@ def _table(rows: Sequence[RolloutRow], *, repeats: bool, outcomes: bool) -> list
 
     Without the column `outcomes` that of an undecided rollout stands in the place of its verdict.
     """
-    head = ["rollout", "label", "verdict", "result", "rounds", "retries"]
+    head = ["rollout", "label", "verdict", "result", "rounds", "retries", "failed"]
     head += [*(["repeat"] if repeats else []), *(["outcome"] if outcomes else []), "datapoint"]
     lines, styles = [head], ["1"]
     for row in rows:
@@ -62,13 +62,14 @@ def _table(rows: Sequence[RolloutRow], *, repeats: bool, outcomes: bool) -> list
                 result,
                 str(row.rounds),
                 str(row.retries),
+                str(row.failed_calls),
                 *([str(row.repeat)] if repeats else []),
                 *([row.outcome] if outcomes else []),
                 in_one_line(row.datapoint_id),
             ]
         )
         styles.append(STYLES.get(result, ""))
-    numeric = {head.index(name) for name in ("rounds", "retries", "repeat") if name in head}
+    numeric = {head.index(name) for name in ("rounds", "retries", "failed", "repeat") if name in head}
     widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
     return [(_line(line, widths, numeric), style) for line, style in zip(lines, styles, strict=True)]
 

@@ -218,9 +218,10 @@ def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
         error.add_note(f"Resume with{_going_on_there(error.now, args)}")
     elif isinstance(error, ProviderRefusal) and error.changes:
         error.add_note(f"After that change, resume with: {_changed_command(args, error.changes)}")
+    elif isinstance(error, BudgetExhausted) and error.key is not None:
+        error.add_note(f"Resume with a larger budget: {_command_with(args, error.key, 'N')}")
     elif not isinstance(error, (RunDirectoryError, LeaderboardError)):
-        more = " a larger budget (budget.usd=..., .tokens or .completions)"
-        error.add_note(f"Resume with{more if isinstance(error, BudgetExhausted) else ''}: {_same_command(args)}")
+        error.add_note(f"Resume with: {_same_command(args)}")
 
 
 def _going_on_there(moved: Path, args: argparse.Namespace) -> str:
@@ -262,6 +263,12 @@ def _changed_command(args: argparse.Namespace, changes: Mapping[str, str | None]
     is_same_run = all(key.rpartition(".")[2] in MUTABLE_MODEL_KEYS for key in changes)
     run_id = args.run_id if is_same_run or not args.run_id else "NAME"
     return _same_command(argparse.Namespace(**{**vars(args), "words": words, "run_id": run_id}))
+
+
+def _command_with(args: argparse.Namespace, key: str, value: str) -> str:
+    """The command again, with this override in the place of one of that key."""
+    words = [word for word in args.words if word.partition("=")[0].removeprefix("+") != key]
+    return _same_command(argparse.Namespace(**{**vars(args), "words": [*words, f"{key}={value}"]}))
 
 
 def _changed_word(word: str, changes: Mapping[str, str | None]) -> str:

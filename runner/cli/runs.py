@@ -10,6 +10,7 @@ from runner.cli.output import note, print_json, print_table, say, short_time, sh
 from runner.exit_codes import ExitCode
 from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
+from runner.text import counted
 
 _COLUMNS = ("run", "status", "rollouts", "lost", "started", "cost", "benchmark", "protocol")
 _DROPPED = ("protocol", "benchmark", "cost", "started", "lost")
@@ -34,7 +35,9 @@ def execute(args: argparse.Namespace) -> int:
     shown = chosen if args.verbose else _folded(chosen)
     parts = Counter(m.parent_run_id for m in chosen if m not in shown)
     swept = any(m.point for m in shown)
-    rows = [_row(m, parts[m.run_id]) + ((shown_point(m.point),) if swept else ()) for m in shown]
+    rows = [
+        _row(m, parts[m.run_id], _rollouts(m, manifests)) + ((shown_point(m.point),) if swept else ()) for m in shown
+    ]
     print_table((*_COLUMNS, "point") if swept else _COLUMNS, rows, drop=_DROPPED)
     if parts and not args.quiet:
         note("the finished parts of training runs are folded; -v lists them")
@@ -47,9 +50,15 @@ def _folded(manifests: Sequence[Manifest]) -> list[Manifest]:
     return [m for m in manifests if m.parent_run_id not in there or m.status != Status.DONE]
 
 
-def _row(m: Manifest, parts: int) -> tuple[object, ...]:
-    rollouts = f"{parts} parts" if parts else m.rollouts
+def _rollouts(m: Manifest, manifests: Sequence[Manifest]) -> int | None:
+    """How many rollouts a run has; a training run those of its parts."""
+    if not m.is_training_run or m.rollouts is not None:
+        return m.rollouts
+    return sum(part.rollouts or 0 for part in manifests if part.parent_run_id == m.run_id)
+
+
+def _row(m: Manifest, parts: int, rollouts: int | None) -> tuple[object, ...]:
+    many = counted(parts, "part") if parts else rollouts
     return (
-        m.run_id, m.status, rollouts, m.transport_failed, short_time(m.started_at), m.own_cost_usd, m.benchmark,
-        m.protocol,
+        m.run_id, m.status, many, m.transport_failed, short_time(m.started_at), m.own_cost_usd, m.benchmark, m.protocol,
     )  # fmt: skip

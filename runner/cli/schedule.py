@@ -8,8 +8,8 @@ from typing import Any
 
 from runner.cli.output import print_table, say
 from runner.protocols.protocol import Protocol
-from runner.protocols.schedule import ScheduledRound, folded, schedule
-from runner.text import comma_join
+from runner.protocols.schedule import ScheduledRound, Stretch, folded, schedule
+from runner.text import comma_join, counted
 
 COLUMNS = ("round", "speaks", "in channel", "heard by", "may decide")
 
@@ -21,10 +21,8 @@ def show_schedule(protocol: Protocol) -> None:
     for stretch in folded(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
             rows.extend(_rows(number, rounds[number]))
-        if stretch.until > stretch.last:
-            repeats, played = _span(stretch.last + 1, stretch.until), _span(stretch.first, stretch.last)
-            rows.append((repeats, f"as {played}", "", "", ""))
-    print_table(COLUMNS, rows, title=f"schedule of {protocol.name}: {len(rounds)} rounds at most")
+        rows.extend((repeats, f"as {played}", "", "", "") for repeats, played in _repeats(stretch))
+    print_table(COLUMNS, rows, title=f"schedule of {protocol.name}: {counted(len(rounds), 'round')} at most")
     for line in drawn(protocol):
         say(line)
 
@@ -43,6 +41,16 @@ def _rows(number: int, played: ScheduledRound) -> Iterator[tuple[str, ...]]:
             ("yes" if speech.agent in played.may_decide else "no") if is_new else "",
         )
         before = speech.agent
+
+
+def _repeats(stretch: Stretch) -> Iterator[tuple[str, str]]:
+    """Which rounds are as which: the whole cycles, then the start of one that the game's end cuts short."""
+    period, begun = stretch.last - stretch.first + 1, stretch.last + 1
+    cut = (stretch.until - stretch.last) % period
+    if stretch.until - cut > stretch.last:
+        yield _span(begun, stretch.until - cut), _span(stretch.first, stretch.last)
+    if cut:
+        yield _span(stretch.until - cut + 1, stretch.until), _span(stretch.first, stretch.first + cut - 1)
 
 
 def _span(first: int, last: int) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.output import columns_of_output, note, print_json, print_table, say, with_interval
+from runner.cli.metric_rows import COLUMNS, metric_rows
+from runner.cli.output import columns_of_output, note, print_json, print_table, say
 from runner.cli.rollout_table import print_rollouts
 from runner.cli.sent_prompts import SentPrompt, print_prompts, sent_prompts
 from runner.cli.transcript import Told, print_transcript
+from runner.cli.troubles import found_in, say_trouble
 from runner.cli.wrap import wrapped
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
@@ -23,9 +26,10 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.runs.rollout_rows import RolloutList, Wanted
+from runner.runs.troubles import troubles_of
 from runner.storage.atomic import read_json
 from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
-from runner.text import comma_join, in_one_line
+from runner.text import comma_join, counted, in_one_line
 
 LIMIT = 20
 """Rollouts that a list has, where nothing else is said."""
@@ -53,24 +57,42 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
     found = RolloutList(folder, wanted, None if args.all else LIMIT if args.limit is None else args.limit)
     if args.json:
         rows = [row.to_json() for row in found.rows()]
-        print_json({"manifest": manifest.to_json(), "metrics": metrics, "rollouts": rows, "more": found.more})
+        troubles = [trouble.to_json() for trouble in troubles_of(folder)]
+        shown = {"manifest": manifest.to_json(), "metrics": metrics, "troubles": troubles, "rollouts": rows}
+        print_json({**shown, "more": found.more})
         return ExitCode.DONE
     filtered = wanted != Wanted()
     if not filtered:
         _print_facts({**manifest.to_json(), "cost_usd": manifest.own_cost_usd})
         if not is_bound_to_run(folder.journal):
             say(f"{'journal':<15} {NOT_BOUND}")
-        if metrics is None:
-            note("no results yet; run the same command again to resume")
-        else:
+        if metrics is not None:
             _print_metrics(metrics)
+        _print_troubles(folder, (), args)
+        if manifest.status != Status.DONE:
+            step = _next(folder, manifest, args)
+            if metrics is None:
+                note(f"no results yet; {step}")
+            else:
+                _say(step)
         say()
     first = print_rollouts(found)
     if first is None and filtered:
-        say(f"run {folder.run_id} has no such rollout")
+        say(f"run {folder.run_id} has {_none_such(folder, wanted)}")
     if first is not None and not args.quiet:
         say(f"one in full: {shlex.join(['nip-run', 'show', folder.run_id, first.rollout_id, *_where(args)])}")
     return ExitCode.DONE
+
+
+def _none_such(folder: RunFolder, wanted: Wanted) -> str:
+    """What to say where no rollout is as it is wanted: one without a verdict has no wrong one."""
+    if not wanted.wrong or wanted.undecided:
+        return "no such rollout"
+    undecided = RolloutList(folder, Wanted(undecided=True, repeat=wanted.repeat), 0)
+    for _ in undecided.rows():
+        pass
+    without = "some" if undecided.more is None else undecided.more
+    return "no wrong verdict" + (f"; {without} without a verdict: --undecided" if without else "")
 
 
 def _where(args: argparse.Namespace) -> list[str]:
@@ -83,18 +105,39 @@ def _metrics(folder: RunFolder) -> dict[str, Any] | None:
     return read_json(folder.metrics) if folder.metrics.is_file() else None
 
 
+def _print_troubles(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
+    for run_id, trouble in found_in(folder, parts):
+        say_trouble(trouble, shlex.join(["nip-run", "show", run_id, trouble.show, *_where(args)]))
+
+
+def _next(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> str:
+    """How a run that is not done goes on."""
+    if manifest.status == Status.RUNNING or manifest.replay_of is not None:
+        return "run the same command again to resume"
+    whole = folder if manifest.parent_run_id is None else folder.beside(manifest.parent_run_id)
+    budget = _larger_budget(folder, manifest)
+    same = "" if budget or manifest.status != Status.INTERRUPTED else "run the same command again to "
+    return f"{same}resume{'' if same else ' with'}: {shlex.join(['nip-run', str(whole.path), *budget, *_where(args)])}"
+
+
+def _larger_budget(folder: RunFolder, manifest: Manifest) -> list[str]:
+    """The overrides without which a run that its budget stopped would be stopped again: `N` is the user's to choose."""
+    if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
+        return []
+    budget = saved_plan(folder).spec.experiment.budget
+    return [f"budget.{name}=N" for name, most in asdict(budget).items() if most is not None]
+
+
 def _print_facts(shown: dict[str, Any]) -> None:
+    if shown.get("why_stopped"):
+        shown = {**shown, "status": f"{shown['status']}: {shown['why_stopped']}"}
     for name in ("run_id", "status", "benchmark", "protocol", "seed", "rollouts", "completions", "cost_usd", "version",
                  "git_commit", "git_dirty", "started_at", "finished_at", "spec_sha256", "dataset_sha256"):  # fmt: skip
         say(f"{name:<15} {in_one_line(str(shown.get(name, '-')))}")
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
-    rows = [
-        (m["agent"] or "game", m["metric"], with_interval(m["value"], m["ci_low"], m["ci_high"]), m["n"], m["clusters"])
-        for m in metrics["metrics"]
-    ]
-    print_table(("of", "metric", "value [95% interval]", "n", "clusters"), rows)
+    print_table(COLUMNS, metric_rows(metrics))
     _say("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
 
 
@@ -110,8 +153,13 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     metrics = _training_metrics(folder, manifest)
     parts = Results.of(folder).parts_of(folder.run_id)
     if args.wrong or args.undecided or args.repeat is not None:
-        one = f": nip-run show {parts[-1].run_id}" if parts else ", and there are none yet"
-        raise UsageError(f"{folder.run_id} is a training run; its rollouts are those of its games and tests{one}")
+        said = "is a training run; its rollouts are those of its games and tests"
+        if not parts:
+            raise UsageError(f"{folder.run_id} {said}, and there are none yet")
+        filters = [f"--{name}" for name in ("wrong", "undecided") if getattr(args, name)]
+        filters += [] if args.repeat is None else ["--repeat", str(args.repeat)]
+        one = shlex.join(["nip-run", "show", parts[-1].run_id, *filters, *_where(args)])
+        raise UsageError(f"{folder.run_id} {said}: {one}")
     if args.json:
         listed = [_part_json(part) for part in parts]
         print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": listed})
@@ -121,6 +169,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
         say(f"{'journal':<15} {NOT_BOUND}")
     say()
     show_training(metrics, whole=args.all)
+    _print_troubles(folder, parts, args)
     _print_parts(folder, parts, args)
     return ExitCode.DONE
 
@@ -188,10 +237,11 @@ def _show_rollout(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -
         else:
             print_prompts(found.prompts, args.prompt)
         return ExitCode.DONE
-    rounds = len(found.rollout.rounds)
-    if args.round is not None and args.round not in [number for number, _ in found.told.rounds(None)]:
+    rounds = [number for number, _ in found.told.rounds(None)]
+    if args.round is not None and args.round not in rounds:
         raise UsageError(
-            f"rollout {found.rollout.job.rollout_id} has {rounds} rounds, from 0; there is no {args.round}"
+            f"rollout {found.rollout.job.rollout_id} has {counted(len(rounds), 'round')}, from 0; "
+            f"there is no {args.round}"
         )
     if args.json:
         print_json(found.told.to_json(args.round))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.builtin import is_file
-from runner.cli.output import note
+from runner.cli.output import note, warn, wrapped
 from runner.cli.registry import COMMANDS
 from runner.errors import Problem, SpecError, UsageError
 from runner.results.results import Results
@@ -107,4 +107,4 @@ def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
 def show_warnings(points: Sequence[Point]) -> None:
     """Print each warning once, on stderr."""
     for line in dict.fromkeys(line for point in points for line in warnings_of(point.spec)):
-        note(f"warning: {line}")
+        warn(wrapped(f"warning: {line}"))

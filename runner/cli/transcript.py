@@ -21,6 +21,9 @@ COLOURS = ("36", "33", "35", "32", "34", "31")
 """Of the agents, in the protocol's order: the parameters of SGR."""
 
 EMPTY = "(an empty message)"
+LEFT_EMPTY = "(left empty: no answer could be used)"
+NO_CONTENT = "(empty: the answer has no content)"
+CUT = "(cut at the token limit)"
 SHORT = 80
 """A column of the datapoint that is longer stands on lines of its own."""
 
@@ -34,6 +37,11 @@ class Answer:
     finish_reason: str | None
     reasoning: str | None
     why_unusable: str | None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the token limit ended it."""
+        return self.finish_reason == "length"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -118,7 +126,7 @@ class Told:
             "cut_off": played is None,
             "answers": {name: [answer.to_json() for answer in self.answers(number, name)] for name in speakers},
             "failed_calls": {
-                name: [{"error": one.error, "wait": one.wait} for one in failed]
+                name: [{"error": one.error, "wait": one.wait if one.wait >= 0 else None} for one in failed]
                 for name in speakers
                 if (failed := self.failed(number, name))
             },
@@ -185,6 +193,7 @@ class _Printer:
                 self._reasoning(answer, colour)
                 if answer.text:
                     self._lines(answer.text, "  | ", f"2;{colour}")
+                self._cut(answer, colour)
         for failure in failures:
             self._failed(failure, number, agent)
         usable = answers[-1] if answers and answers[-1].why_unusable is None else None
@@ -192,10 +201,13 @@ class _Printer:
             self._delivered(number, played, agent, usable)
         elif usable is not None:
             self._head(number, agent, "this round was cut off: delivered to no one", colour)
-            self._lines(usable.text or "", "  ", colour)
+            text = usable.text or ""
+            self._lines(text if text.strip() else NO_CONTENT, "  ", colour)
+            self._cut(usable, colour)
 
     def _failed(self, failure: FailureRecord, number: int, agent: str) -> None:
-        after = f"; asked again after {failure.wait:.1f} s" if failure.wait >= 0 else "; not asked again"
+        wait = f"{failure.wait:.{1 if failure.wait >= 1 else 3}f}"
+        after = f"; asked again after {wait} s" if failure.wait >= 0 else "; not asked again"
         self._head(number, agent, "call failed", self.colours[agent])
         self._lines(f"{failure.error}{after}", "  ", f"2;{self.colours[agent]}")
 
@@ -207,6 +219,7 @@ class _Printer:
         if not sent:
             self._head(number, agent, f"decides: {verdict_word(played.decision)}", colour)
             self._lines(raw, "  ", colour)
+            self._cut(usable, colour)
             return
         starts = [raw.find(message.text) for message in sent if message.text]
         unheard = raw[: min(starts)].strip() if len(sent) > 1 and starts and min(starts) > 0 else ""
@@ -216,7 +229,19 @@ class _Printer:
         for message in sent:
             hearers = comma_join(self.told.hearers(message.channel, agent)) or "nobody"
             self._head(number, agent, f"{message.channel}, to {hearers}", colour)
-            self._lines(message.text or EMPTY, "  ", colour)
+            text = message.text if message.text.strip() else self._why_empty(number, agent, raw, usable)
+            self._lines(text, "  ", colour)
+        self._cut(usable, colour)
+
+    def _why_empty(self, number: int, agent: str, raw: str, usable: Answer | None) -> str:
+        """What stands for a message without text: one that nobody could write, or one that was sent so."""
+        if usable is None and self.told.answers(number, agent):
+            return LEFT_EMPTY
+        return EMPTY if raw.strip() else NO_CONTENT
+
+    def _cut(self, answer: Answer | None, colour: str) -> None:
+        if answer is not None and answer.is_cut:
+            self._lines(CUT, "  ", f"2;{colour}")
 
     def _counted(self, number: int, played: Round | None) -> None:
         """A decision that no agent has made: the protocol's own."""

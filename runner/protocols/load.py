@@ -106,7 +106,7 @@ def load_protocol(
             f"a spec, not a protocol file; name a protocol ({comma_join(builtin_names())}), or a file with a `cycle`"
         )
         raise SpecError([Problem(where("protocol.use"), "protocol.use", message, "a spec, not a protocol file")])
-    problems = [*layered.wrong_nulls, *(layered.problems or check(layered, checked))]
+    problems = [*layered.wrong_nulls, *(layered.problems or _naming_each(check(layered, checked), layered.data))]
     if problems:
         raise SpecError(problems)
     file, declared = from_plain(ProtocolFile, layered.data), "verifier_first" in layered.data.get("parameters", {})
@@ -119,6 +119,24 @@ def load_protocol(
     if problems:
         raise SpecError(problems)
     return Protocol(file, replace(file.parameters, **given), declared)
+
+
+def _naming_each(problems: Sequence[Problem], data: Mapping[str, Any]) -> list[Problem]:
+    """The problems, with a name of its own for each agent that lacks one: the schema has one example for all."""
+    agents = data.get("agents")
+    if not isinstance(agents, Mapping):
+        return list(problems)
+    names, provers = {}, 0
+    for agent, rule in agents.items():
+        is_verifier = (rule.get("role") if isinstance(rule, Mapping) else agent) == "verifier"
+        provers += not is_verifier
+        names[f"agents.{agent}"] = "Verifier" if is_verifier else f"Expert_{provers}"
+    return [
+        replace(one, message=one.message.replace("human_name: Expert_1", f"human_name: {names[one.key]}"))
+        if one.key in names
+        else one
+        for one in problems
+    ]
 
 
 def _starts_with_verifier(file: ProtocolFile) -> bool:

@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
+from runner.errors import BudgetExhausted, Interrupted, NipRunError, Waiting
+from runner.redaction import redacted
+
 
 class Status(StrEnum):
     """How a run stands."""
@@ -118,6 +121,8 @@ class Manifest:
     """How many rollouts ended because no answer came."""
     training: Mapping[str, Any] | None = None
     """What became of each model group's training."""
+    why_stopped: str | None = None
+    """Why the run did not come to its end, where more than its status is known."""
 
     recorded: tuple[str, ...] = ()
     """The facts that are written, null ones too, in their order."""
@@ -171,6 +176,14 @@ class Manifest:
     def recording(self, *names: str) -> Self:
         """With these facts written too, even if null."""
         return replace(self, recorded=(*self.recorded, *names))
+
+    def stopped_by(self, error: BaseException | None) -> Self:
+        """With what stopped the run, where that says more than that it was interrupted."""
+        if isinstance(error, BudgetExhausted) and error.used:
+            return replace(self, why_stopped=f"stopped by its budget ({error.used})")
+        if isinstance(error, NipRunError) and not isinstance(error, (Interrupted, Waiting)):
+            return replace(self, why_stopped=redacted(str(error)))
+        return self
 
     def ended(self, status: Status, **counts: Unpack[Counts]) -> Self:
         """As a run that has come to these counts ends now."""

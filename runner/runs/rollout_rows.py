@@ -61,7 +61,9 @@ class RolloutRow:
     outcome: str
     rounds: int
     retries: int
-    """Calls beyond the first of each turn: answers that could not be used, and failures of transport."""
+    """Answers that were asked for again, since the one before could not be used; as in `retries_per_round`."""
+    failed_calls: int
+    """Calls that got no answer."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,11 +76,14 @@ WITH shown AS MATERIALIZED (
         WHERE {condition} {limit}
     )
 ), turns AS (
-    SELECT rollout_id, coalesce(max(attempt) FILTER (latency_ms IS NOT NULL) + 1, 0)
-        + count(*) FILTER (latency_ms IS NULL) - 1 AS retries
+    SELECT rollout_id, coalesce(max(attempt) FILTER (latency_ms IS NOT NULL), 0) AS retries,
+        count(*) FILTER (latency_ms IS NULL) AS failed
     FROM completions WHERE rollout_id IN (SELECT rollout_id FROM shown) GROUP BY rollout_id, round, agent
-), asked AS (SELECT rollout_id, sum(retries)::BIGINT AS retries FROM turns GROUP BY rollout_id)
-SELECT shown.* EXCLUDE place, coalesce(retries, 0) FROM shown LEFT JOIN asked USING (rollout_id) ORDER BY place
+), asked AS (
+    SELECT rollout_id, sum(retries)::BIGINT AS retries, sum(failed)::BIGINT AS failed FROM turns GROUP BY rollout_id
+)
+SELECT shown.* EXCLUDE place, coalesce(retries, 0), coalesce(failed, 0)
+FROM shown LEFT JOIN asked USING (rollout_id) ORDER BY place
 """
 """A call that fails has no latency; an answer has, and where one call gave several they are of one attempt."""
 
@@ -132,9 +137,9 @@ def _from_journal(folder: RunFolder, wanted: Wanted) -> Generator[RolloutRow]:
 
 def _row(rollout: Rollout, failures: int) -> RolloutRow:
     job = rollout.job
-    asked = {(call.round, call.agent, call.attempt) for call in rollout.calls}
+    asked = {(call.round, call.agent, call.attempt) for call in rollout.calls if call.is_answer}
     turns = {(round_, agent) for round_, agent, _ in asked}
     return RolloutRow(
         job.rollout_id, job.datapoint.id, job.repeat, job.datapoint.label, int(rollout.decision), rollout.correct,
-        rollout.outcome, len(rollout.rounds), len(asked) + failures - len(turns),
+        rollout.outcome, len(rollout.rounds), len(asked) - len(turns), failures,
     )  # fmt: skip

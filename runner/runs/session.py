@@ -75,7 +75,7 @@ class Session:
         except FolderGoneError:
             raise  # what stands at the folder's place now is not ours to write to
         except Exception as error:
-            self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED)
+            self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED, error)
             if isinstance(error, (CallError, OSError)):
                 raise RunError(f"run {self.folder.run_id} failed: {error}") from error
             if isinstance(error, MemoryError) or "can't start new thread" in str(error):
@@ -85,12 +85,12 @@ class Session:
                 ) from None
             raise
 
-    def _end(self, status: Status) -> None:
+    def _end(self, status: Status, error: Exception | None = None) -> None:
         # The journal is what counts; where not even this can be written, the run shows as interrupted.
         self._note_troubles()
         with suppress(RunError):
             counts = self._accounting.unfinished(spending(self.plan, self.folder))
-            self.manifest = self.manifest.ended(status, **counts)
+            self.manifest = self.manifest.stopped_by(error).ended(status, **counts)
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:

@@ -10,7 +10,7 @@ import orjson
 
 from runner.agents.agent import Agent
 from runner.errors import RunError
-from runner.finetune.files import FineTuneFiles, Trees, remove_files
+from runner.finetune.files import REPORT, FineTuneFiles, Trees, remove_files
 from runner.results.folder import FINE_TUNE, RunFolder
 from runner.results.metrics import Metrics
 from runner.results.tables import PartFiles
@@ -18,7 +18,7 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree
 from runner.storage.atomic import atomic_write
-from runner.text import comma_join
+from runner.text import counted
 
 
 class RecordSinks:
@@ -81,7 +81,7 @@ class RecordSinks:
             remove_files(self._folder.fine_tune)
             return []
         report = self._files.close()
-        short = [f"{row['file']} ({row['examples']})" for row in report if not row["written"]]
-        fewest = self._settings.min_examples
-        note = f"fine-tune files of fewer than {fewest} examples were not written: {comma_join(short)}"
+        short = sum(not row["written"] for row in report)
+        fewest, names = self._settings.min_examples, f"{FINE_TUNE}/{REPORT}"
+        note = f"{counted(short, 'fine-tune file')} of fewer than {fewest} examples not written; {names} names them"
         return [note] if short else []

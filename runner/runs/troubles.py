@@ -31,6 +31,8 @@ FILE = "troubles.json"
 
 UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without content"
 
+NOT_RIGHT = "which accuracy counts as not right"
+
 
 @dataclass(frozen=True)
 class Trouble:
@@ -101,6 +103,7 @@ class Troubles:
     """By what was wrong with the answer before."""
     _cut: _Count = field(default_factory=_Count)
     _left_empty: _Count = field(default_factory=_Count)
+    _without_content: _Count = field(default_factory=_Count)
 
     def __post_init__(self) -> None:
         self._attempts = self.plan.spec.experiment.retry.invalid_response.attempts
@@ -117,9 +120,11 @@ class Troubles:
             if call.latency_ms is None:  # no answer came
                 continue
             self._answers += 1
-            if call.attempt and before is not None:
+            if call.attempt and before is not None and _fault(before) != EMPTY:  # those are told whole
                 self._repeats.setdefault(_fault(before), _Count()).add(rollout, before)
-            if call.finish_reason == "length":
+            if _fault(call) == EMPTY:
+                self._without_content.add(rollout, call)
+            elif call.finish_reason == "length":
                 self._cut.add(rollout, call)
             before = call
         for played in rollout.rounds:
@@ -134,6 +139,7 @@ class Troubles:
             *self._lost(),
             *self._cut_off(),
             *self._undecided(),
+            *self._empty(),
             *self._repeated(),
             *self._emptied(),
             *self._short(),
@@ -158,7 +164,7 @@ class Troubles:
         return f"{_named(rollout)}: {rollout.error}"
 
     def _cut_off(self) -> Iterator[Trouble]:
-        """What ended games: it counts as a wrong verdict."""
+        """What ended games without a verdict."""
         for outcome, why, advice in (
             (Outcome.INVALID_RESPONSE, "ended because no answer could be used", ""),
             (Outcome.REFUSED, "ended in a refusal", ""),
@@ -170,7 +176,7 @@ class Troubles:
         ):
             count = self._ended.get(outcome, _Count())
             if count.rollout is not None:
-                message = f"{self._of_rollouts(count)} {why}, which counts as a wrong verdict"
+                message = f"{self._of_rollouts(count)} {why}, {NOT_RIGHT}"
                 example = f"{_named(count.rollout)}: {count.rollout.error}"
                 yield self._of_all(outcome.value, count, message, example=example, advice=advice)
 
@@ -180,14 +186,45 @@ class Troubles:
             return
         verifier, format_ = self.plan.spec.protocol.verifier_name, self.plan.spec.experiment.decision_format
         said = [played.raw[verifier] for played in count.rollout.rounds if verifier in played.raw]
+        if said and not said[-1].strip():
+            advice = self._about_content(verifier)
+        else:
+            advice = (
+                f"a verdict is an answer that holds {format_.accept!r} or {format_.reject!r}: see that the template "
+                f"of {verifier} asks for that, in the last round too"
+            )
         yield self._of_all(
             Outcome.NO_DECISION.value,
             count,
-            f"{self._of_rollouts(count)} ended undecided, which counts as a wrong verdict",
+            f"{self._of_rollouts(count)} ended undecided, {NOT_RIGHT}",
             example=f"{_named(count.rollout)}: {verifier} said last {_start(said[-1])}" if said else "",
-            advice=f"a verdict is an answer that holds {format_.accept!r} or {format_.reject!r}: see that the template "
-            f"of {verifier} asks for that, in the last round too",
+            advice=advice,
             show="--undecided",
+        )
+
+    def _empty(self) -> Iterator[Trouble]:
+        count = self._without_content
+        if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
+            return
+        call = count.call
+        yield Trouble(
+            "no_content",
+            count.number,
+            self._answers,
+            f"{count.number} of {self._answers} calls gave {EMPTY}",
+            f"{call.agent} in round {call.round} of {_named(count.rollout)}: the answer has no content "
+            f"(finish_reason {call.finish_reason!r})",
+            self._about_content(call.agent),
+            count.rollout.job.rollout_id,
+        )
+
+    def _about_content(self, agent: str) -> str:
+        """What to do where an agent's model says nothing."""
+        group = self.plan.spec.experiment.agents[agent].model
+        key = self.plan.spec.experiment.models[group].limit_key
+        return (
+            f"raise models.{group}.{key}, which reasoning tokens use up too; lower models.{group}.reasoning_effort; or "
+            "take another model"
         )
 
     def _repeated(self) -> Iterator[Trouble]:
@@ -260,7 +297,7 @@ def _fault(call: Call) -> str:
     """What is wrong with an answer that was asked for again."""
     if call.finish_reason == "content_filter" or call.error is not None:
         return REFUSED
-    return EMPTY if call.raw_message is None else UNPARSABLE
+    return UNPARSABLE if (call.raw_message or "").strip() else EMPTY
 
 
 def _named(rollout: Rollout) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from runner.results.folder import RunFolder
+from runner.results.manifest import Status
 from runner.spec.trainers import TrainingSettings
 from runner.text import escape_controls
-from runner.training.plan import part_id
+from runner.training.plan import part_id, tests_before
 from runner.training.stage_log import iteration_folder
 from runner.training.stages import (
     DatasetsBuilt,
@@ -23,16 +24,19 @@ from runner.training.stages import (
 def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) -> list[str]:
     """Where a run that is not finished stands: a line, or one for each model group that is trained or waited for."""
     iteration = len(stages.all(Switched))
-    test = _part(folder, part_id(folder.run_id, iteration, "benchmark"))
+    test, games = (folder.beside(part_id(folder.run_id, iteration, kind)) for kind in ("benchmark", "training"))
+    is_tested = stages.last(TestPlayed, iteration) is not None or _is_done(test)
     if iteration == training.iterations:
-        return [f"the last test{test}"]
-    if stages.last(GamesPlayed, iteration) is None:
-        games = _part(folder, part_id(folder.run_id, iteration, "training"))
-        return [f"iteration {iteration}: its games{games}"]
+        return [
+            "its end" if is_tested or not tests_before(training, iteration) else f"the last test{_standing_of(test)}"
+        ]
+    # A run can be stopped between the end of its games and the line that says so.
+    if stages.last(GamesPlayed, iteration) is None and not _is_done(games):
+        return [f"iteration {iteration}: its games{_standing_of(games)}"]
     built = stages.last(DatasetsBuilt, iteration)
     if built is None:
-        tested = stages.last(TestPlayed, iteration) is not None
-        return [f"iteration {iteration}: its {'datasets' if tested or not test else f'test{test}'}"]
+        is_next = tests_before(training, iteration) and not is_tested
+        return [f"iteration {iteration}: its {f'test{_standing_of(test)}' if is_next else 'datasets'}"]
     return [
         f"iteration {iteration}: {group}: {_standing(folder, stages.of_group(GroupRecord, iteration, group), group)}"
         for group, report in built.groups.items()
@@ -40,10 +44,13 @@ def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) ->
     ] or [f"iteration {iteration}: no group is trained, for lack of examples"]
 
 
-def _part(folder: RunFolder, run_id: str) -> str:
+def _is_done(part: RunFolder) -> bool:
+    return part.manifest_path.is_file() and part.manifest().status == Status.DONE
+
+
+def _standing_of(part: RunFolder) -> str:
     """How a part of a training run stands, in brackets; nothing where it has not begun."""
-    part = folder.beside(run_id)
-    return f" ({run_id}, {part.manifest().status})" if part.manifest_path.is_file() else ""
+    return f" ({part.run_id}, {part.manifest().status})" if part.manifest_path.is_file() else ""
 
 
 def _standing(folder: RunFolder, records: list[GroupRecord], group: str) -> str:

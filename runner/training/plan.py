@@ -150,9 +150,7 @@ class TrainingPlan:
 
     def tests_before(self, iteration: int) -> bool:
         """Whether the models are measured with which an iteration plays; the one after the last trains no more."""
-        last = iteration == self.training.iterations
-        scheme = self.training.test.scheme
-        return scheme == "all" or (last and scheme != "none") or (iteration == 0 and scheme == "first_and_last")
+        return tests_before(self.training, iteration)
 
     def iteration_spec(self, iteration: int, models: Models) -> Spec:
         """The spec of the games that an iteration is trained on."""
@@ -218,3 +216,9 @@ class TrainingPlan:
 
 AnyPlan = Plan | TrainingPlan
 """The plan of a run of either kind."""
+
+
+def tests_before(training: TrainingSettings, iteration: int) -> bool:
+    """`TrainingPlan.tests_before`, of the settings alone."""
+    last, scheme = iteration == training.iterations, training.test.scheme
+    return scheme == "all" or (last and scheme != "none") or (iteration == 0 and scheme == "first_and_last")

@@ -139,7 +139,13 @@ class _Work:
         # All parts have the hash that their run began with, which an earlier version made otherwise.
         recorded = {**games.as_recorded, "protocol_sha256": self.manifest.protocol_sha256}
         games = replace(games, as_recorded=recorded)
-        played = run_games(Plan(games), self.results, part_id, options, part)
+        try:
+            played = run_games(Plan(games), self.results, part_id, options, part)
+        except Interrupted as error:
+            whole = Interrupted(f"run {self.folder.run_id} was interrupted in {part_id}; what was paid for is kept")
+            for line in getattr(error, "__notes__", ()):
+                whole.add_note(line)
+            raise whole from None
         if played.manifest.status != Status.DONE:
             # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
             unanswered = [str(trouble) for trouble in troubles_of(played.folder) if trouble.kind == "transport_failed"]
@@ -208,9 +214,9 @@ class _Work:
     def _finishing(self) -> Iterator[None]:
         """Have the manifest and the board say how the run stands, whatever happens."""
 
-        def end(status: Status) -> None:
+        def end(status: Status, error: Exception | None = None) -> None:
             with suppress(NipRunError):
-                self._write_manifest(self.manifest.ended(status))
+                self._write_manifest(self.manifest.stopped_by(error).ended(status))
                 self.results.board.append_unfinished(self.folder)
 
         self._write_manifest(replace(self.manifest, status=Status.RUNNING))
@@ -221,11 +227,11 @@ class _Work:
             raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
         except FolderGoneError:
             raise  # what stands at the folder's place now is not ours to write to
-        except (Waiting, Interrupted, BudgetExhausted):
-            end(Status.INTERRUPTED)
+        except (Waiting, Interrupted, BudgetExhausted) as error:
+            end(Status.INTERRUPTED, error)
             raise
-        except Exception:
-            end(Status.FAILED)
+        except Exception as error:
+            end(Status.FAILED, error)
             raise
 
 

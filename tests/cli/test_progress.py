@@ -25,9 +25,10 @@ def shown(width: int, seconds: float = 30.0, name: str = "quickstart", point: st
     now = 100.0
     view = Shown(name, point, clock=lambda: now)
     moving = progress(**more)
-    jobs, moving.jobs = moving.jobs, 0
+    jobs, failures = moving.jobs, moving.failures
+    moving.jobs = moving.failures = 0
     view.within(moving, width)
-    moving.jobs, now = jobs, now + seconds
+    moving.jobs, moving.failures, now = jobs, failures, now + seconds
     return view.within(moving, width)
 
 
@@ -54,6 +55,17 @@ def test_the_count_is_never_cut_and_the_least_important_go_first() -> None:
 def test_the_last_error_has_room_at_80_columns() -> None:
     line = shown(79, last_error="429 Rate limit reached for tiny; try again in 20 s")
     assert line == "45/96 rollouts, 0:30, 0:34 left, accuracy 0.47 (n=45); error: 429 Rate limit..."
+
+
+def test_the_last_error_is_gone_some_seconds_after_the_last_failure() -> None:
+    now, moving = 0.0, progress(failures=0)
+    view = Shown("x", clock=lambda: now)
+    view.whole(moving)
+    seen = []
+    for seconds, failures in ((20.0, 1), (34.0, 1), (36.0, 1), (40.0, 2), (60.0, 2)):
+        now, moving.failures = seconds, failures
+        seen.append("error: 429" in view.whole(moving))
+    assert seen == [True, True, False, True, False]
 
 
 def test_without_games_the_stage_is_shown() -> None:

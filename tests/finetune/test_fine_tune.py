@@ -201,8 +201,10 @@ def test_too_few_examples_are_no_file_and_the_run_says_why(tmp_path: Path) -> No
     row = report(result.folder.path)["agents/prover.sft.jsonl"]
     assert not row["written"]
     assert "min_examples (50)" in row["why_not_written"]
-    few = f"agents/prover.sft.jsonl ({row['examples']})"
-    assert any("fewer than" in note and few in note for note in result.notes)
+    few = sum(not one["written"] for one in report(result.folder.path).values())
+    assert (
+        f"{few} fine-tune files of fewer than 50 examples not written; fine_tune/report.json names them" in result.notes
+    )
 
 
 def test_no_fine_tune_section_means_no_files(tmp_path: Path) -> None:

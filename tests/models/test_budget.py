@@ -18,6 +18,7 @@ from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.models.tally import Tally
 from runner.spec.load import load_spec
+from tests.cli.test_cli import called
 from tests.support.calls import answer_to
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.runs import derived_files, journal_records, only_run, played
@@ -56,7 +57,7 @@ def test_an_exhausted_budget_exits_3_and_says_how_to_go_on(tmp_path: Path) -> No
     assert done.returncode == 3
     assert "budget.usd is used up" in done.stderr
     assert "budget.usd=" in done.stderr
-    assert "nip-run run spec.yaml seed=8" in done.stderr
+    assert "nip-run run spec.yaml seed=8 budget.usd=N" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert json.loads((only_run(tmp_path / "results") / "manifest.json").read_text())["status"] == "interrupted"
@@ -79,6 +80,26 @@ def test_raising_the_budget_goes_on_and_pays_for_the_difference_alone(
         assert 0 < first < needed
         assert provider.stats()["billed"]["answers"] == 2 * needed
     assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
+
+
+def test_a_run_that_its_budget_stopped_says_so_and_with_which_command_it_goes_on(tmp_path: Path) -> None:
+    with providing() as provider:
+        spec_file(tmp_path, provider.base_url, size=4)
+        words = ("--results", "mine")
+        done = called("spec.yaml", "budget.completions=7", "-q", *words, cwd=tmp_path)
+        assert "larger budget: nip-run run spec.yaml budget.completions=N --results mine\n" in done.stderr
+        run = only_run(tmp_path / "mine")
+        shown = called("show", "last", *words, cwd=tmp_path)
+        assert "interrupted: stopped by its budget (7 of 7 completions)\n" in shown.stdout
+        assert (
+            f"no results yet; go on with: nip-run mine/runs/{run.name} budget.completions=N --results mine"
+            in shown.stderr
+        )
+        assert "unfinished: stopped by its budget (7 of 7" in called("leaderboard", *words, cwd=tmp_path).stdout
+        more = called(f"mine/runs/{run.name}", "budget.completions=1000", "-q", *words, cwd=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert only_run(tmp_path / "mine") == run
+    assert "stopped by" not in called("show", "last", *words, cwd=tmp_path).stdout
 
 
 def test_the_same_budget_again_asks_for_nothing_more_than_it_has_left(tmp_path: Path) -> None:

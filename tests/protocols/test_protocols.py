@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ def test_a_header_that_is_the_start_of_another_is_refused(tmp_path: Path) -> Non
 def test_a_missing_agents_section_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="missing key"):
         protocol_of(tmp_path, "name: x\n")
+
+
+def test_each_agent_without_a_name_is_offered_one_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        protocol_of(tmp_path, re.sub(r", human_name: \w+", "", SEVENTH))
+    told = {problem.key: problem.message for problem in caught.value.problems}
+    assert {key: re.findall(r"human_name: (\w+)", message) for key, message in told.items()} == {
+        "agents.speaker": ["Expert_1"],
+        "agents.second": ["Expert_2"],
+        "agents.third": ["Expert_3"],
+        "agents.verifier": ["Verifier"],
+    }
 
 
 def test_a_misspelt_parameter_gets_the_nearest_one() -> None:

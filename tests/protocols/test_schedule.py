@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,18 @@ def test_rounds_that_repeat_are_folded(capsys: pytest.CaptureFixture[str]) -> No
         ["prover1", "prover1_channel", "prover0,", "verifier", "no"],
         ["2-7", "as", "0-1"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "told"), [(3, [("2", "0")]), (4, [("2-3", "0-1")]), (7, [("2-5", "0-1"), ("6", "0")]), (1, [])]
+)
+def test_a_cycle_that_is_cut_short_is_as_the_start_of_one(
+    capsys: pytest.CaptureFixture[str], rounds: int, told: list[tuple[str, str]]
+) -> None:
+    show_schedule(load_protocol("nip", {"max_message_rounds": rounds, "min_message_rounds": 0}))
+    said = capsys.readouterr().out
+    assert re.findall(r"^([\d-]+) +as ([\d-]+)", said, re.MULTILINE) == told
+    assert f": {rounds} round{'s' * (rounds > 1)} at most" in said
 
 
 def test_a_cycle_that_differs_is_not_folded_into_the_one_before() -> None:

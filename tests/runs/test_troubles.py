@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.cli.result import as_json
+from tests.cli.test_cli import called
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving
@@ -46,7 +47,7 @@ def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of
         "holds 'decision:' and neither 'Decision: accept' nor 'Decision: reject'"
     )
     undecided = found["no_decision"]
-    assert undecided["message"] == "8 of 8 rollouts ended undecided, which counts as a wrong verdict"
+    assert undecided["message"] == "8 of 8 rollouts ended undecided, which accuracy counts as not right"
     assert (undecided["count"], undecided["of"], undecided["show"]) == (8, 8, "--undecided")
     assert "said last 'I have checked it." in undecided["example"]
     assert found["empty_messages"]["message"] == (
@@ -66,7 +67,7 @@ def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of
             marks=pytest.mark.full,
         ),
         pytest.param("content_filter", "empty_message", "refused", "ended in a refusal", marks=pytest.mark.full),
-        pytest.param("null_content", "empty_message", "repeats", "answers without content", marks=pytest.mark.full),
+        pytest.param("null_content", "empty_message", "no_content", "answers without content", marks=pytest.mark.full),
         pytest.param("length", "empty_message", "cut", "8 of 8 answers were cut", marks=pytest.mark.full),
     ],
 )
@@ -74,8 +75,25 @@ def test_each_end_of_a_game_that_is_no_verdict_is_told(
     tmp_path: Path, kind: str, then: str, expected: str, message: str
 ) -> None:
     row = troubles(tmp_path, server={"kind": kind}, **SOLO, retry=retrying(2, then))[expected]
+    if expected == "cut":
+        assert "  (cut at the token limit)\n" in called("show", "last", row["show"], cwd=tmp_path).stdout
     assert message in row["message"]
     assert "(p0)" in row["example"]
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_answers_without_content_are_one_trouble_that_blames_no_template(tmp_path: Path, text: str) -> None:
+    found = troubles(tmp_path, 4, server={"text": text}, **SOLO, retry=retrying(3))
+    assert list(found) == ["no_decision", "no_content"]
+    row = found["no_content"]
+    assert row["message"] == "4 of 4 calls gave answers without content"
+    assert row["example"].endswith("(p0): the answer has no content (finish_reason 'stop')")
+    for told in found.values():
+        assert "reasoning tokens" in told["advice"]
+        assert "template" not in told["advice"]
+    assert "  (empty: the answer has no content)\n" in called("show", "last", row["show"], cwd=tmp_path).stdout
+    wrong = called("show", "last", "--wrong", cwd=tmp_path).stdout
+    assert wrong.endswith("has no wrong verdict; 4 without a verdict: --undecided\n")
 
 
 def test_what_chance_may_do_is_not_told(tmp_path: Path) -> None:
@@ -98,12 +116,18 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
     assert [row.split()[0] for row in rows] == ["accuracy", "decided", "n", "cost", "where"]
     assert rows[1] == "decided   0 of 4 (no_decision 4)"
     assert "calls_per_message" in verbose.stdout
+    assert " decision " not in verbose.stdout  # a mean of codes, of which one is "none"
     for said in (done.stderr, again.stderr, verbose.stderr):
         assert said.count("warning: 4 of 4 rollouts ended undecided") == said.count("ended undecided") == 1
         assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in said
         assert "warning: 4 of 8 calls were repeats of unparsable answers\n" in said
     assert [row["kind"] for row in told["troubles"]] == ["no_decision", "repeats", "empty_messages"]
     assert sum(note.startswith("4 of 8 calls were repeats") for note in told["notes"]) == 1
+    shown = called("show", "last", "--results", "my results", cwd=tmp_path).stdout
+    assert "\ntrouble: 4 of 8 calls were repeats of unparsable answers\n  example: verifier in round 0" in shown
+    assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in shown
+    in_json = called("show", "last", "--results", "my results", "--json", cwd=tmp_path).stdout
+    assert json.loads(in_json)["troubles"] == told["troubles"]
 
 
 def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_path: Path) -> None:
@@ -130,3 +154,6 @@ def test_lost_rollouts_are_told_once_with_the_error(tmp_path: Path) -> None:
     assert "answered 500: The server had an error" in done.stderr
     assert f"transport_failed {lost})" in done.stdout
     assert "\r" not in done.stderr
+    shown = called("show", "last", cwd=tmp_path).stdout
+    assert f"trouble: {lost} of 12 rollouts failed in transport, the first with" in shown
+    assert f"go on with: nip-run results/runs/{only_run(tmp_path / 'results').name}\n" in shown

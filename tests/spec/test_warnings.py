@@ -13,6 +13,7 @@ from tests.compatibility.old import called
 from tests.support.games import SEVENTH
 from tests.support.paths import ROOT
 from tests.support.specs import spec_file
+from tests.support.terminal import in_terminal
 
 SHIPPED = [path for path in sorted((ROOT / "specs").glob("*.yaml")) if path.stem not in {"nip", "debate", "mnip"}]
 
@@ -31,6 +32,18 @@ def test_a_last_round_that_no_decision_follows_is_said_with_better_numbers(name:
     assert line.startswith("round 7 is paid for and wasted: no decision follows what prover")
     assert line.endswith(f"set protocol.max_message_rounds={better[0]} or {better[1]}")
     assert [warnings_of(load_spec(path, [f"protocol.max_message_rounds={rounds}"])) for rounds in better] == [[], []]
+
+
+def test_a_warning_is_wrapped_at_the_terminals_width(tmp_path: Path) -> None:
+    code, seen = in_terminal("check", str(ROOT / "specs" / "nip.yaml"), cwd=tmp_path, columns=60, NO_COLOR="1")
+    assert code == 0
+    lines = seen.replace("\r", "").split("\n")
+    first = next(
+        index for index, line in enumerate(lines) if line.startswith("warning: round 7 is paid for and wasted")
+    )
+    assert len(lines[first]) < 60
+    assert lines[first + 1].startswith("  ")
+    assert len(lines[first + 1]) < 60
 
 
 SAYS_ALL = "Write {{ accept }} or {{ reject }}. {% for header in headers %}{{ header }}{% endfor %}"

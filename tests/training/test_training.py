@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.cli.result import as_json
+from runner.errors import Interrupted
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.results.results import Results
@@ -17,6 +20,7 @@ from runner.runs.accounting import Progress
 from runner.spec.load import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.report import progress
+from tests.cli.test_cli import called
 from tests.support.processes import nip_run_here
 from tests.support.runs import played
 from tests.support.training import TEST, TRAIN, datasets_of, stages_of, trained, training_spec
@@ -170,6 +174,26 @@ def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: P
     for kept, said in expected.items():
         (folder.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]))
         assert progress(folder)["next"] == [said]
+    for part in ("i0", "t2"):  # stopped between the end of its games and the line that says so
+        one = RunFolder(folder.path.with_name(f"{run_id}-{part}"))
+        one.write_manifest(replace(one.manifest(), status=Status.DONE))
+    for kept, said in {1: expected[2], len(lines) - 1: "its end"}.items():
+        (folder.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]))
+        assert progress(folder)["next"] == [said]
+    wrong = called("show", run_id, "--wrong", "--repeat", "1", "--results", "results", cwd=tmp_path)
+    listed = called("runs", "-v", "--results", "results", cwd=tmp_path).stdout
+    sums = re.search(rf"^{run_id} +\w+ +(\d+) ", listed, re.MULTILINE)
+    assert sums is not None
+    assert int(sums[1]) == sum(map(int, re.findall(rf"^{run_id}-\w+ +\w+ +(\d+) ", listed, re.MULTILINE))) > 0
+    assert wrong.stderr.endswith(f"games and tests: nip-run show {run_id}-t2 --wrong --repeat 1\n")
+
+
+def test_an_interrupted_part_is_told_as_the_run_that_was_begun(tmp_path: Path) -> None:
+    def interrupt(_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match=r"^run (learn-\w+) was interrupted in \1-i0; what was paid for is kept$"):
+        trained(training_spec(tmp_path), tmp_path / "results", on_rollout=interrupt)
 
 
 # Who is trained

@@ -17,7 +17,8 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.results.results import Results
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.training import datasets_of, malt, stages_of, trained, training_spec
+from tests.support.servers.chat_client import serving
+from tests.support.training import TRAIN, at_provider, datasets_of, malt, stages_of, trained, training_spec
 
 
 @pytest.mark.slow
@@ -201,3 +202,20 @@ def test_a_training_run_works_in_a_notebook_whose_loop_is_running(tmp_path: Path
         return str(trained(path, tmp_path / "results").manifest.status)
 
     assert asyncio.run(cell()) == "done"
+
+
+@pytest.mark.full
+def test_the_end_of_a_training_run_shows_what_went_wrong_in_its_parts(tmp_path: Path) -> None:
+    with serving(kind="bad_decision") as server:
+        retry = {"invalid_response": {"attempts": 2, "then": "empty_message"}}
+        training_spec(tmp_path, **at_provider(server.base_url, training={"min_examples": 1000}, retry=retry))
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
+        again = nip_run_here("spec.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run_id,) = (p.parent.name for p in tmp_path.glob("results/runs/*/stages.jsonl"))
+    shown = nip_run_here("show", run_id, cwd=tmp_path).stdout
+    for said, name in ((done.stderr, "warning"), (again.stderr, "warning"), (shown, "trouble")):
+        assert f"{name}: {run_id}-i0: {3 * TRAIN} of {3 * TRAIN} rollouts ended undecided, " in said
+        assert "calls were repeats of unparsable answers (so in 2 parts more)\n" in said
+        assert f"  look: nip-run show {run_id}-i0 --undecided\n" in said
+    assert again.stderr.count("ended undecided") == 1

@@ -60,9 +60,12 @@ class Budget:
         while (name := self._exceeded(amount)) is not None:
             if self._reserved.completions == 0:
                 most, spent = getattr(self._settings, name), getattr(self.spent, name)
+                used = f"${spent:.6g} of ${most:g}" if name == "usd" else f"{spent} of {most} {name}"
                 raise BudgetExhausted(
                     f"budget.{name} is used up: {spent:.6g} of {most:g} spent, and the next call may cost "
-                    f"{getattr(amount, name):.6g}; raise it (budget.{name}=...) and run the same command again"
+                    f"{getattr(amount, name):.6g}; raise it (budget.{name}=...) and run the same command again",
+                    key=f"budget.{name}",
+                    used=used,
                 )
             settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(settled)
