@@ -203,6 +203,9 @@ def interruptible_queries() -> Iterator[None]:
         raise
 
 
+INTERRUPT_SECONDS = 0.05
+
+
 def attended(connection: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
     """What a call that uses a connection returns. Ctrl-C ends it at once.
 
@@ -226,8 +229,10 @@ def attended(connection: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
     try:
         done.wait()
     except KeyboardInterrupt:
-        connection.interrupt()
-        done.wait()
+        while not done.is_set():  # DuckDB forgets an interrupt that comes before the call has begun to work
+            with suppress(KeyboardInterrupt):
+                connection.interrupt()
+                done.wait(INTERRUPT_SECONDS)
         raise
     if raised:
         raise raised[0]

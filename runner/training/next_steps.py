@@ -64,5 +64,5 @@ def _standing(folder: RunFolder, records: list[GroupRecord], group: str) -> str:
         return f"training {last.state}: {escape_controls(last.message)}\n  the same command begins a new job"
     if isinstance(last, Waited):
         guide = iteration_folder(folder, last.iteration) / f"{group}.job" / "README.txt"
-        return f"waits for a model that you train ({guide}); resume with --set-model {group}=NAME"
+        return f"waits for a model that you train ({guide}); go on with --set-model {group}=NAME"
     return "its training goes on, or did when the run stopped"

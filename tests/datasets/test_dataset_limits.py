@@ -58,7 +58,7 @@ def test_the_file_itself_is_not_larger_than_the_bound(tmp_path: Path) -> None:
     for name, content in (("d.jsonl", jsonl(A, B)), ("d.csv", CSV)):
         said = refusal(tmp_path, content, name, **limits(bytes=20))
         assert "dataset.limits.bytes: the file holds" in said
-        assert "set it higher" in said
+        assert "raise it" in said
 
 
 @pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])

@@ -183,7 +183,7 @@ def test_a_question_that_is_shared_is_noted_whatever_else_differs(tmp_path: Path
     claims = [{**row, "solution": row["id"], "hint": row["id"]} for row in rows]
     (note,) = noted(tmp_path, claims, f"prompts={prompts}")
     assert note.startswith("2 of 3 datapoints share their 'claim' with another, as r0 and r1 do: ")
-    assert "say dataset.group_by: claim (or" in note
+    assert "set dataset.group_by: claim (or" in note
     assert noted(tmp_path, [{**row, "claim": row["id"]} for row in claims], f"prompts={prompts}") == []
 
 
@@ -194,7 +194,7 @@ def test_rows_that_are_the_same_in_all_that_is_shown_are_noted_with_their_labels
         "2 of 3 datapoints are the same as another in all that templates show, question, solution (2 of them with "
         "both labels), as r0 and r1 are: "
     )
-    assert "say dataset.group_by: solution (or" in note
+    assert "set dataset.group_by: solution (or" in note
 
 
 # Training

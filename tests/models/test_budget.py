@@ -92,7 +92,7 @@ def test_a_run_that_its_budget_stopped_says_so_and_with_which_command_it_goes_on
         shown = called("show", "last", *words, cwd=tmp_path)
         assert "interrupted: stopped by its budget (7 of 7 completions)\n" in shown.stdout
         assert (
-            f"no results yet; go on with: nip-run mine/runs/{run.name} budget.completions=N --results mine"
+            f"no results yet; resume with: nip-run mine/runs/{run.name} budget.completions=N --results mine"
             in shown.stderr
         )
         assert "unfinished: stopped by its budget (7 of 7" in called("leaderboard", *words, cwd=tmp_path).stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ProviderRefusal, RunError
+from runner.errors import ProviderRefusal, UsageError
 from tests.support.processes import ended, nip_run, nip_run_here, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
@@ -75,7 +75,7 @@ def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path
     (tmp_path / "file").write_text("not a folder")
     with serving() as server:
         path = spec_file(tmp_path, server.base_url)
-        with pytest.raises(RunError, match=r"file/results"):
+        with pytest.raises(UsageError, match=r"file/results"):
             played(path, tmp_path / "file" / "results")
         done = nip_run_here("spec.yaml", "--results", "file/results", cwd=tmp_path)
         assert server.requests == 0

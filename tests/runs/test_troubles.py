@@ -156,4 +156,4 @@ def test_lost_rollouts_are_told_once_with_the_error(tmp_path: Path) -> None:
     assert "\r" not in done.stderr
     shown = called("show", "last", cwd=tmp_path).stdout
     assert f"trouble: {lost} of 12 rollouts failed in transport, the first with" in shown
-    assert f"go on with: nip-run results/runs/{only_run(tmp_path / 'results').name}\n" in shown
+    assert f"resume with: nip-run results/runs/{only_run(tmp_path / 'results').name}\n" in shown

@@ -86,7 +86,7 @@ def test_the_tail_of_another_journal_is_refused(tmp_path: Path, journal: Path, r
     """Of another run, and of another play of the same one; its lines have the numbers that belong there."""
     mine, theirs = lines(journal.read_bytes()), lines(_other(tmp_path, run=run).read_bytes())
     journal.write_bytes(b"".join([*mine[:-tail], *theirs[-tail:]]))
-    refused(journal, f"damaged at byte {len(b''.join(mine[:-tail]))}: what stands there is whole, and is no record")
+    refused(journal, f"damaged at byte {len(b''.join(mine[:-tail]))}: what stands there is whole, but not a record")
 
 
 def test_a_line_of_another_journal_in_the_middle_is_refused(tmp_path: Path, journal: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_link_to_a_folder_is_no_folder_of_ours(tmp_path: Path) -> None:
     path.symlink_to(there)
     with pytest.raises(OSError, match="a link stands where a folder of ours belongs; remove it"):
         make_folder(path)
-    with pytest.raises(OSError, match="this is no folder of ours"):
+    with pytest.raises(OSError, match="not a folder of ours"):
         remove_folder(path)
     assert (there / "precious").is_dir()
 

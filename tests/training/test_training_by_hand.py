@@ -111,7 +111,7 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
     assert "before iteration 1" in text
     assert "first" in text
     assert "in the end" not in text
-    assert f"{Path('results/runs/mine/iterations/1/p.job/README.txt')}); resume with --set-model p=NAME" in text
+    assert f"{Path('results/runs/mine/iterations/1/p.job/README.txt')}); go on with --set-model p=NAME" in text
     assert "next: iteration 1: v: trained: dummy:dummy-" in text
     for part in ("i1", "t1"):
         (tmp_path / "results" / "runs" / f"mine-{part}" / "manifest.json").unlink()

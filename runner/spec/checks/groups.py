@@ -71,7 +71,7 @@ def _note(spec: Spec, what: str, keys: Keys, column: str | None) -> str:
     return (
         f"{len(sharing)} of {len(points)} datapoints {what}{named}: "
         "their errors are not independent, so intervals are too narrow or too wide; "
-        f"say dataset.group_by: {column} (or, if they are independent, dataset.group_by: id)"
+        f"set dataset.group_by: {column} (or, if they are independent, dataset.group_by: id)"
     )
 
 
