@@ -20,6 +20,7 @@ def limits(**values: Any) -> dict[str, Any]:
     return {"limits": DatasetLimits(**values)}
 
 
+@pytest.mark.full
 def test_a_small_parquet_file_of_gigabytes_is_refused_in_little_memory(tmp_path: Path) -> None:
     parquet(tmp_path, "SELECT 'r' || range AS id, range % 2 AS label, repeat('x', 900000) AS text FROM range(9000)")
     assert (tmp_path / "d.parquet").stat().st_size < 200_000

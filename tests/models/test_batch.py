@@ -237,6 +237,7 @@ def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, l
     assert derived_files(result.folder.path) == derived_files(live)
 
 
+@pytest.mark.full
 def test_a_batch_that_the_provider_has_forgotten_does_not_hang_the_run(tmp_path: Path) -> None:
     with providing(delay=60.0) as provider:
         batch_spec(tmp_path, provider)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai_batch import BatchModel
 from runner.models.records import BatchRecord
@@ -42,6 +44,7 @@ def stopped_while_gathering(folder: Path, provider: Provider, size: int) -> int:
         process.wait()
 
 
+@pytest.mark.full
 def test_ctrl_c_while_calls_gather_sends_no_batch_and_the_run_goes_on(tmp_path: Path) -> None:
     size = 6
     (tmp_path / "live").mkdir()

@@ -160,6 +160,7 @@ def test_the_requests_a_minute_of_the_spec_are_kept(tmp_path: Path) -> None:
     assert seconds < (asked - 30) / 5 + 5
 
 
+@pytest.mark.full
 def test_the_requests_a_minute_of_the_headers_are_kept(tmp_path: Path) -> None:
     import time
 

@@ -216,6 +216,7 @@ def said(run: Path) -> list[dict[str, Any]]:
     return [{**row, "run_id": None} for row in table(run, "messages")]
 
 
+@pytest.mark.full
 def test_the_games_of_a_training_run_know_of_them_too(tmp_path: Path) -> None:
     with providing(latency=1.0) as provider:
         live = {"provider": "openai", "model": "tiny", "base_url": provider.base_url}

@@ -49,6 +49,7 @@ def test_a_hard_limit_on_open_files_lowers_the_concurrency_and_is_said(tmp_path:
     assert not [record for record in journal_records(run) if record["kind"] == "failure"]
 
 
+@pytest.mark.full
 def test_a_limit_that_leaves_room_for_all_is_not_spoken_of(tmp_path: Path) -> None:
     with serving() as server:
         spec_file(tmp_path, server.base_url, size=4, rollouts={"concurrency": 16})

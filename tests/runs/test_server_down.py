@@ -66,6 +66,7 @@ def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
         assert server.requests == sum(row["error"] is None for row in rows) - kept
 
 
+@pytest.mark.full
 def test_calls_at_another_server_come_in_when_one_is_given_up(tmp_path: Path) -> None:
     """What they answer is billed, and is in the journal when the run stops."""
     with serving(latency=1.0) as server:

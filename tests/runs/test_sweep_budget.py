@@ -79,6 +79,7 @@ def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> Non
     assert set(codes) <= {1, 3}
 
 
+@pytest.mark.full
 def test_nothing_is_asked_before_every_point_of_the_sweep_is_locked(tmp_path: Path) -> None:
     with providing() as provider:
         _, second = sweep(tmp_path, provider, budget={"usd": 50.0})
@@ -103,6 +104,7 @@ def test_a_sweep_may_have_more_points_than_a_process_may_open_files(tmp_path: Pa
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 80
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None:
     with providing(latency=0.1) as provider:

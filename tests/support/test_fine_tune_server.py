@@ -34,6 +34,7 @@ def trained(server: FineTuner, folder: Path, base_model: str, *, examples: int =
     return status.model
 
 
+@pytest.mark.full
 def test_a_verifier_is_right_more_often_the_more_it_was_trained(tmp_path: Path) -> None:
     accuracies = []
     with fine_tuning(accuracy=0.5, gain=0.15) as server:

@@ -199,6 +199,7 @@ def test_an_interrupted_part_is_told_as_the_run_that_was_begun(tmp_path: Path) -
 # Who is trained
 
 
+@pytest.mark.full
 def test_provers_that_share_a_model_train_it_once_on_both_agents_examples(tmp_path: Path) -> None:
     path = training_spec(
         tmp_path,

@@ -121,6 +121,7 @@ def test_other_trainers_are_not_recorded_where_only_a_test_is_left(tmp_path: Pat
     assert [note for note in done.notes if note.endswith("training.trainers.p.backend")]
 
 
+@pytest.mark.full
 def test_more_iterations_may_have_other_trainers_and_the_run_says_which(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     first = trained(path, tmp_path / "results")

@@ -46,6 +46,7 @@ def test_a_run_that_was_killed_after_any_stage_comes_to_the_same_end(tmp_path: P
         assert len(stages_of(again)) == len(lines)
 
 
+@pytest.mark.full
 def test_more_iterations_go_on_where_fewer_ended(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
     short = trained(path, tmp_path / "results").folder
