@@ -160,13 +160,21 @@ COMPLETED: tuple[tuple[str, str, dict[str, str]], ...] = (
         spec("models:\n  mine:\n    |"),
         {"provider": "provider: ", "temperature": "temperature: ${1:1}", "price": "price: ", "run": "run: "},
     ),
-    ("the providers", spec("models:\n  mine:\n    provider: |"), {"openai": "openai", "dummy": "", "replay": ""}),
+    (
+        "the providers",
+        spec("models:\n  mine:\n    provider: |"),
+        {"openai": "openai", "dummy": "", "replay": "", "null": ""},
+    ),
     (
         "the backends of a trainer",
         spec("training:\n  trainers:\n    mine:\n      backend: |"),
         {"openai": "openai", "command": "command", "files": "files", "dummy": "dummy"},
     ),
-    ("true and false", spec("fine_tune:\n  only_correct: |"), {"true": "true", "false": "false"}),
+    (
+        "true and false",
+        spec("fine_tune:\n  only_correct: |"),
+        {"true": "true", "false": "false", "null": ""},
+    ),  # null: what is inherited is taken away
     ("the entries of a list", spec("fine_tune:\n  formats:\n    - |"), {"openai": "", "trl": "", "verl": ""}),
     (
         "the roles of a protocol's agents",
@@ -220,7 +228,7 @@ def main() -> int:
         for what, text, wanted in COMPLETED:
             offered = editor.completes(text)
             holds = all(offered.get(label, "-").startswith(begins) for label, begins in wanted.items())
-            claim(holds and "null" not in offered, f"completes {what} ({len(offered)} offers)")
+            claim(holds and ("null" in offered) == ("null" in wanted), f"completes {what} ({len(offered)} offers)")
         for text, wanted_text in TOLD:
             claim(wanted_text in editor.hover(text).replace("\\", ""), f"hovering tells {wanted_text!r}")
         for text, wanted_text in UNDERLINED:
