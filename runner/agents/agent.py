@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from runner.agents.given import check_name, protocol_of_spec
 from runner.agents.votes import Together, voted
-from runner.documents.fields import changed
 from runner.errors import (
     ContentFilterError,
     ContentIsNoneError,
@@ -32,7 +31,6 @@ from runner.protocols.game import Reply, Round
 from runner.protocols.parse import Fork, Parsed, parse_answer, verdict_fork, verdict_span
 from runner.protocols.protocol import Decision, Protocol
 from runner.spec.experiment import AgentSettings, Experiment
-from runner.text import comma_join, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -67,11 +65,11 @@ class Agent:
     def __init__(
         self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
     ) -> None:
-        _check_name(agent_name, hyper_params)
+        check_name(agent_name, hyper_params)
         self.hyper_params = hyper_params
         self.settings = settings
         self.agent_name = agent_name
-        self.protocol_handler = _of_spec(protocol_handler, hyper_params)
+        self.protocol_handler = protocol_of_spec(protocol_handler, hyper_params)
         self.agent_params: AgentSettings = hyper_params.agents[agent_name]
         self.model_group = self.agent_params.model
         self.model_settings = hyper_params.models[self.model_group]
@@ -333,51 +331,6 @@ class Agent:
         not count down questions that the first turn still had.
         """
         return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
-
-
-def _check_name(agent_name: str, hyper_params: Experiment) -> None:
-    """Refuse an agent that the spec does not have.
-
-    Raises:
-        ValueError: naming the nearest, or else all that there are.
-    """
-    known = list(hyper_params.agents)
-    if agent_name not in known:
-        hint = did_you_mean(agent_name, known) or f"; the spec's agents are {comma_join(known)}"
-        raise ValueError(f"no agent {agent_name!r}{hint}")
-
-
-def _of_spec(handler: object, hyper_params: Experiment) -> Protocol:
-    """The protocol that an agent is given, which must be that of its spec as far as the spec says.
-
-    Raises:
-        TypeError: it is no protocol.
-        ValueError: it has another name, lacks an agent of the spec, or has another value of what the spec sets.
-    """
-    if not isinstance(handler, Protocol):
-        shown = reprlib.repr(handler)
-        raise TypeError(f"protocol_handler is {shown}, not a Protocol; give the loaded spec's own, spec.protocol")
-    wrong = list(_not_of_spec(handler, hyper_params))
-    if wrong:
-        raise ValueError(
-            f"protocol_handler is the protocol {handler.name!r}, which is not the spec's: {'; '.join(wrong)}; give the "
-            "loaded spec's own, spec.protocol"
-        )
-    return handler
-
-
-def _not_of_spec(handler: Protocol, hyper_params: Experiment) -> Iterator[str]:
-    said = hyper_params.protocol
-    is_other = not said.use.endswith((".yaml", ".yml")) and said.use != handler.name
-    if is_other:
-        yield f"the spec plays {said.use!r}"
-    for name in hyper_params.agents:
-        if name not in handler.agent_names:
-            yield f"it has no agent {name!r}"
-    for name in [] if is_other else changed(said):
-        here, there = getattr(said, name), getattr(handler.parameters, name)
-        if here != there:
-            yield f"the spec says {name}: {here!r}, and it has {there!r}"
 
 
 def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:

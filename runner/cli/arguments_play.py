@@ -8,6 +8,16 @@ from pathlib import Path
 from runner.cli.arguments import RUN, folder, specs
 
 
+def _allow_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-key",
+        action="append",
+        default=[],
+        metavar="VAR=HOST",
+        help="let a spec that came from elsewhere send this variable to this host; may be given again",
+    )
+
+
 def run(parser: argparse.ArgumentParser) -> None:
     specs(parser)
     parser.add_argument("--replay", metavar="RUN", help="play with the answers of this run: no network, no cost")
@@ -24,13 +34,7 @@ def run(parser: argparse.ArgumentParser) -> None:
         metavar="GROUP=NAME",
         help="the model that you trained for a group with `backend: files`",
     )
-    parser.add_argument(
-        "--allow-key",
-        action="append",
-        default=[],
-        metavar="VAR=HOST",
-        help="let a spec that came from elsewhere send this variable to this host; may be given again",
-    )
+    _allow_key(parser)
     parser.add_argument("--again", action="store_true", help="play a finished run again, as a run of its own")
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
@@ -52,13 +56,7 @@ def rejudge(parser: argparse.ArgumentParser) -> None:
         help="last: where the first judge decided, or had its last chance to; each: at every turn up to there in which "
         "the judge may decide; default: last",
     )
-    parser.add_argument(
-        "--allow-key",
-        action="append",
-        default=[],
-        metavar="VAR=HOST",
-        help="let a spec that came from elsewhere send this variable to this host; may be given again",
-    )
+    _allow_key(parser)
     parser.add_argument("--again", action="store_true", help="judge again what was judged so, as a run of its own")
     parser.add_argument("--run-id", metavar="ID", help="the run's id; default: by the first run's name")
 

@@ -108,13 +108,12 @@ def connect(
         complete = within_budget(complete, budget, costs)
     # By server, so that each is told of once, however many groups ask it.
     told = {one: shared.breaker(one, policy, events.server_down) for one in set(map(server_of, live.values()))}
-    breakers = {group: told[server_of(settings)].breaker for group, settings in live.items()}
     retried = with_retries(
         complete,
         policy.transient,
         events,
         timed=lambda request: not groups[request.group].batch,
-        breaker_of=lambda request: breakers.get(request.group),
+        breaker_of=lambda request: told[server_of(live[request.group])].breaker if request.group in live else None,
         sleep=sleep,
     )
     complete = _live_retried(complete, retried, groups)

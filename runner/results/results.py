@@ -21,6 +21,7 @@ from runner.spec.experiment import RUN_ID_PATTERN
 from runner.storage.files import make_folders
 from runner.storage.locks import locked
 from runner.storage.log_lines import check_log_format
+from runner.text import did_you_mean
 
 if TYPE_CHECKING:
     from runner.results.leaderboard import Leaderboard
@@ -93,7 +94,9 @@ class Results:
             return found[0]
         if found:
             raise UsageError(f"{name!r} is the start of {len(found)} runs: {', '.join(f.run_id for f in found[:5])}")
-        raise UsageError(f"no run {name!r} in {self.path}; `nip-run runs` lists them")
+        ids = {folder.run_id for folder in self.runs()}
+        near = did_you_mean(name, ids | {id_.rpartition("-")[0] for id_ in ids})
+        raise UsageError(f"no run {name!r} in {self.path}{near or '; `nip-run runs` lists them'}")
 
     def path_of(self, name: str) -> Path:
         """The folder that `find` finds, for specs that name a run."""

@@ -11,8 +11,8 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
+from runner.runs.reconstruct import played_plan
 from runner.spec.assemble import Spec
-from runner.spec.load import load_saved
 from runner.storage.parquet import read_tables
 
 _SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollouts GROUP BY datapoint_id ORDER BY 1"
@@ -43,6 +43,24 @@ def compared_with(plan: Plan, results: Results, run_id: str) -> Compared | None:
     return scores_of_run(other, plan, f"until.compare: run {found}", until.compare)
 
 
+def finished_spec(run: RunFolder, name: str) -> Spec:
+    """The spec of a finished benchmark, whose rollouts are read; `name` begins every message.
+
+    Raises:
+        UsageError: the run is not finished, or is a training run.
+        RunError: its files are damaged, or are not what was played.
+    """
+    manifest = run.manifest()
+    if manifest.is_training_run:
+        raise UsageError(f"{name} is a training run; name one of its tests (`nip-run runs` lists them)")
+    if manifest.status not in PLAYED or not run.table("rollouts").is_file():
+        raise UsageError(f"{name} is {manifest.status}; finish it first: nip-run {run.path}")
+    try:
+        return played_plan(run).spec
+    except SpecError as error:
+        raise RunError(f"{name} cannot be read: {error.problems[0]}") from error
+
+
 def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> Compared:
     """The scores of a finished run on the datapoints that it shares with a plan; `name` begins every message.
 
@@ -50,15 +68,7 @@ def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> C
         UsageError: the run is not finished, not of single games, or shares no datapoint.
         RunError: its files are damaged.
     """
-    manifest = other.manifest()
-    if manifest.is_training_run:
-        raise UsageError(f"{name} is a training run; name one of its tests (`nip-run runs` lists them)")
-    if manifest.status not in PLAYED or not other.table("rollouts").is_file():
-        raise UsageError(f"{name} is {manifest.status}; finish it first: nip-run {other.path}")
-    try:
-        saved = load_saved(other.spec)
-    except SpecError as error:
-        raise RunError(f"{name} cannot be read: {error.problems[0]}") from error
+    saved = finished_spec(other, name)
     if saved.experiment.rollouts.num_responses_per_timestep is not None:
         raise UsageError(f"{name} played trees, whose samples are not independent games; name another one")
     columns = tuple(sorted(_columns(plan.spec) | _columns(saved)))
@@ -69,7 +79,7 @@ def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> C
             key, (right, games) = key_of(point, columns), played[point.id]
             before = scores.get(key, (0, 0))
             scores[key] = (before[0] + right, before[1] + games)
-    found = Compared(manifest.run_id, asked, columns, scores)
+    found = Compared(other.manifest().run_id, asked, columns, scores)
     if not found.shared(plan.spec.dataset.datapoints):
         raise UsageError(
             f"{name} shares no datapoint with this spec: labels or columns that templates use "

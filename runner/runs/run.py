@@ -123,10 +123,6 @@ def opened(
     write_inputs(plan, folder)
     if compared is not None:
         compared.write(folder)
-    budget, settings = options.budget, plan.spec.experiment.budget
-    if budget is None and settings.limited:
-        budget = Budget(settings)
-        budget.add_spent(spending(plan, folder))
     manifest = replace(
         updated_manifest(manifest, plan).recording("replay_of", "cache"),
         replay_of=source,
@@ -139,7 +135,7 @@ def opened(
         manifest,
         shared,
         order=order,
-        budget=budget,
+        budget=options.budget or _own_budget(plan, folder),
         replay=replay,
         watch=options.watch,
         on_rollout=options.on_rollout,
@@ -147,6 +143,16 @@ def opened(
     )
     session.notes.extend(changes)
     return session
+
+
+def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:
+    """What the spec allows this run alone, with what its journal holds counted in; None where there is no limit."""
+    settings = plan.spec.experiment.budget
+    if not settings.limited:
+        return None
+    budget = Budget(settings)
+    budget.add_spent(spending(plan, folder))
+    return budget
 
 
 def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: ReplayOf | None) -> bool:

@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from runner.datasets.datapoint import grouped
-from runner.errors import RunError, SpecError, UsageError
+from runner.errors import UsageError
 from runner.results.folder import RunFolder
-from runner.results.manifest import PLAYED
 from runner.results.results import Results
 from runner.rollouts.estimate import estimates
 from runner.rollouts.plan import Plan
-from runner.runs.comparing import scores_of_run
-from runner.spec.load import load_saved
+from runner.runs.comparing import finished_spec, scores_of_run
 from runner.statistics.intervals import variance_factors
 from runner.statistics.variance import (
     UNKNOWN,
@@ -243,15 +241,7 @@ def _scores(run: RunFolder) -> Scores:
         UsageError: it has none: it is not finished, or a training run.
         RunError: its files are damaged.
     """
-    manifest = run.manifest()
-    if manifest.is_training_run:
-        raise UsageError(f"run {manifest.run_id} is a training run; name one of its tests (`nip-run runs` lists them)")
-    if manifest.status not in PLAYED or not run.table("rollouts").is_file():
-        raise UsageError(f"run {manifest.run_id} is {manifest.status}; finish it first: nip-run {run.path}")
-    try:
-        saved = load_saved(run.spec)
-    except SpecError as error:
-        raise RunError(f"run {manifest.run_id} cannot be read: {error.problems[0]}") from error
+    saved = finished_spec(run, f"run {run.manifest().run_id}")
     group_of = {point.id: point.group for point in saved.dataset.datapoints}
     scores = Scores()
     for id_, stance, swapped, exchanged, correct in read_tables(_GAMES, {"rollouts": run.table("rollouts")}, {}):
