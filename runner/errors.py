@@ -13,6 +13,9 @@ The tree; an exception without an exit code has that of the one above it:
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
     │   ├── NewerFormatError            a file was written by a newer nip-run
     │   ├── ServerUnreachable           a server did not answer call after call
+    │   ├── ReleaseError                what a registry holds is damaged, or is not what it says
+    │   │   ├── NotPublished                it has no such release
+    │   │   └── TakenError                  the name and version are another release's, for ever
     │   └── Waiting                     a training run goes on when somebody has trained a model by hand
     ├── BudgetExhausted             exit 3
     ├── Interrupted                 exit 130
@@ -196,6 +199,18 @@ class NewerFormatError(RunError):
 
 class ServerUnreachable(RunError):
     """A server that is asked for completions is down."""
+
+
+class ReleaseError(RunError):
+    """What a registry holds, or what was got from one, is damaged, or is not what it says."""
+
+
+class NotPublished(ReleaseError):
+    """A registry has no such release."""
+
+
+class TakenError(ReleaseError):
+    """A name and version that another release has, for ever."""
 
 
 class Waiting(RunError):

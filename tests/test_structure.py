@@ -26,8 +26,8 @@ FILES = {
 
 ORDER = (
     "version", "exit_codes", "errors", "statistics", "text", "redaction", "hashing", "aio", "builtin", "storage",
-    "documents", "protocols", "prompts", "datasets", "models", "spec", "agents", "rollouts", "results", "comparison",
-    "finetune", "runs", "exports", "training", "api", "cli",
+    "releases", "documents", "protocols", "prompts", "datasets", "models", "spec", "agents", "rollouts", "results",
+    "comparison", "finetune", "runs", "exports", "training", "transports", "registry", "api", "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
@@ -93,6 +93,7 @@ HOMES = {
         "runner.models.providers.openai_body",
         "runner.models.providers.openai_wire",
         "runner.models.records",
+        "runner.releases.manifest",
         "runner.results.compared",
         "runner.results.folder",
         "runner.results.inputs",

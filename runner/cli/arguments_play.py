@@ -8,13 +8,24 @@ from pathlib import Path
 from runner.cli.arguments import RUN, folder, specs
 
 
-def _allow_key(parser: argparse.ArgumentParser) -> None:
+def allow_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-key",
         action="append",
         default=[],
         metavar="VAR=HOST",
         help="let a spec that came from elsewhere send this variable to this host; may be given again",
+    )
+
+
+def allow_command(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-command",
+        action="append",
+        default=[],
+        metavar="PROGRAM",
+        help="let a spec that came from elsewhere run this program, which gets the whole environment; may be given "
+        "again",
     )
 
 
@@ -34,7 +45,7 @@ def run(parser: argparse.ArgumentParser) -> None:
         metavar="GROUP=NAME",
         help="the model that you trained for a group with `backend: files`",
     )
-    _allow_key(parser)
+    allow_key(parser)
     parser.add_argument("--again", action="store_true", help="play a finished run again, as a run of its own")
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
@@ -56,7 +67,7 @@ def rejudge(parser: argparse.ArgumentParser) -> None:
         help="last: where the first judge decided, or had its last chance to; each: at every turn up to there in which "
         "the judge may decide; default: last",
     )
-    _allow_key(parser)
+    allow_key(parser)
     parser.add_argument("--again", action="store_true", help="judge again what was judged so, as a run of its own")
     parser.add_argument("--run-id", metavar="ID", help="the run's id; default: by the first run's name")
 

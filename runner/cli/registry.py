@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from runner.cli import arguments
 from runner.cli import arguments_look as look
 from runner.cli import arguments_play as play
+from runner.cli import arguments_registry as registry
 
 
 class Command:
@@ -99,6 +100,50 @@ COMMANDS: Mapping[str, Command] = {
         "export RUN --format openai", "export RUN --format trl --method dpo --out DIR",
         "export RUN --format inspect", "export RUN --format scout --out DIR",
     ),
+    "publish": Command(
+        "publish a run, or a component, with all that determines it", registry.publish, "runner.cli.publish",
+        "publish RUN --to DIR --as acme --licence CC-BY-4.0 --dry-run",
+        "publish prompts/mine --kind prompts --as acme/terse@1.0 --to git:git@example.org:acme/board.git",
+        "publish acme/terse@1.0 --kind prompts --yank 'leaks the label'",
+    ),
+    "get": Command(
+        "get a published run or component into a folder, checked", registry.get, "runner.cli.get",
+        "get acme/nip-0123456789 --from DIR", "get run/acme/nip-0123456789@1 mine --from hf:acme/board",
+    ),
+    "verify": Command(
+        "check every hash and record of a run or a release; plays nothing", registry.verify, "runner.cli.verify",
+        "verify last", "verify run/acme/nip-0123456789 --from DIR", "verify mine",
+    ),
+    "reproduce": Command(
+        "recompute a published run from its transcripts, or play it anew", registry.reproduce,
+        "runner.cli.reproduce",
+        "reproduce acme/nip-0123456789 --from DIR", "reproduce mine --fresh",
+        "reproduce mine --fresh --set models.small.base_url=http://127.0.0.1:8000/v1",
+    ),
+    "search": Command(
+        "search what is published", registry.search, "runner.cli.search",
+        "search debate --from DIR", "search --kind protocol --all",
+    ),
+    "install": Command(
+        "install components that specs name by reference, and pin them", registry.install, "runner.cli.install",
+        "install protocol/acme/council@1.2.0 --from DIR", "install",
+    ),
+    "uninstall": Command(
+        "remove installed components", registry.uninstall, "runner.cli.uninstall",
+        "uninstall protocol/acme/council@1.2.0",
+    ),
+    "freeze": Command(
+        "pin everything that a spec names, or say what cannot be", registry.freeze, "runner.cli.freeze",
+        "freeze spec.yaml", "freeze spec.yaml -o frozen.yaml",
+    ),
+    "status": Command(
+        "say what can be published, and what hinders the rest", registry.status, "runner.cli.status",
+        "status", "status RUN", "status spec.yaml",
+    ),
+    "history": Command(
+        "show the training and benchmark sessions of an agent, in order", registry.history, "runner.cli.history",
+        "history verifier", "history ft:gpt-4o-mini:nip:1 --from DIR",
+    ),
     "schema": Command(
         "print the JSON Schema of a spec or a protocol file", play.schema, "runner.cli.schema",
         "schema > experiment.schema.json", "schema protocol",
@@ -114,6 +159,18 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "play": ("init", "check", "render", "plan", "run", "rejudge"),
     "look": ("runs", "show", "sweep", "explain-misses"),
     "ask": ("leaderboard", "compare", "sql"),
+    "share": (
+        "publish",
+        "get",
+        "verify",
+        "reproduce",
+        "search",
+        "install",
+        "uninstall",
+        "freeze",
+        "status",
+        "history",
+    ),
     "files": ("export", "schema", "completion"),
 }
 """The commands by what one wants."""

@@ -1,0 +1,110 @@
+"""The arguments of the commands of the registry: published, got, checked, reproduced, installed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from runner.cli.arguments import RUN, folder
+from runner.cli.arguments_play import allow_command, allow_key
+
+WHERE = "a folder, git:URL or hf:OWNER/NAME; default: what NIP_RUN_REGISTRY says"
+REF = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
+
+
+def _source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"the registry: {WHERE}")
+
+
+def publish(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        nargs="+",
+        metavar="RUN|FILE|FOLDER",
+        help=f"runs ({RUN}; or a folder); or with --kind the file or folder of a component",
+    )
+    parser.add_argument("--to", dest="where", metavar="WHERE", help=f"the registry: {WHERE}")
+    parser.add_argument("--kind", help="of a component: protocol, prompts, dataset, agent, trainer, spec or model")
+    parser.add_argument(
+        "--as",
+        dest="name",
+        metavar="OWNER/NAME@VERSION",
+        help="its name; of a run the owner will do: its id is the name, and 1 the version",
+    )
+    parser.add_argument("--part", metavar="NAME", help="of a spec: which agent, trainer or model group it is")
+    parser.add_argument("--description", default="", metavar="TEXT", help="what it is, for a list")
+    parser.add_argument("--licence", metavar="NAME", help="such as CC-BY-4.0, MIT: under which others may use it")
+    parser.add_argument(
+        "--dataset-licence", metavar="NAME", help="of a run's dataset, where that is another; none: its rows stay here"
+    )
+    parser.add_argument("--private", action="store_true", help="left out of searches and boards")
+    parser.add_argument("--dry-run", action="store_true", help="check all, and show what would be sent; send nothing")
+    parser.add_argument(
+        "--force", action="store_true", help="publish what is in no public commit; it is marked as not pinned"
+    )
+    parser.add_argument("--child-of", metavar="REF", help=f"the release that it was made from: {REF}")
+    parser.add_argument("--pull-request", action="store_true", help="git, hf: as a branch or a pull request to merge")
+    parser.add_argument("--sign-key", type=Path, metavar="FILE", help="sign the manifest with this private key (PEM)")
+    parser.add_argument(
+        "--yank", metavar="REASON", help="no longer the newest for anybody; who asks for it is told why"
+    )
+
+
+def get(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("reference", metavar="REF", help=f"{REF}; without a kind: a run")
+    parser.add_argument("folder", metavar="DIR", nargs="?", type=folder, help="default: the name of the release")
+    _source(parser)
+    parser.add_argument("--signer-key", type=Path, metavar="FILE", help="the public key (PEM) that must have signed it")
+
+
+def reproduce(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("reference", metavar="REF|DIR", help=f"{REF}; or a folder that `get` left")
+    _source(parser)
+    parser.add_argument("--fresh", action="store_true", help="play it anew, and say by how much it has drifted")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="with --fresh: where its models are served, and other keys that change no game; may be given again",
+    )
+    parser.add_argument("--metric", default="accuracy", metavar="NAME", help="with --fresh: what is compared")
+    allow_key(parser)
+    allow_command(parser)
+
+
+def verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="RUN|REF|DIR", help=f"a run ({RUN}), {REF}, or a folder that `get` left")
+    _source(parser)
+    parser.add_argument("--signer-key", type=Path, metavar="FILE", help="the public key (PEM) that must have signed it")
+
+
+def install(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("references", metavar="REF", nargs="*", help=f"{REF}; without any: what nip-run.lock says")
+    _source(parser)
+
+
+def uninstall(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("references", metavar="REF", nargs="+", help=REF)
+
+
+def search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", metavar="WORD", nargs="*", help="found in names, descriptions, models and benchmarks")
+    _source(parser)
+    parser.add_argument("--kind", help="only these: protocol, prompts, dataset, agent, trainer, spec, model or run")
+    parser.add_argument("--all", action="store_true", help="private and yanked releases, and older versions, too")
+
+
+def freeze(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", metavar="SPEC", help="a spec file")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the spec with every reference pinned")
+
+
+def status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="RUN|SPEC", nargs="?", help="only this run, or the components of this spec")
+
+
+def history(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("agent", metavar="AGENT", help="an agent, a model group or a model, by its name, or a run's id")
+    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"what is published there, too: {WHERE}")

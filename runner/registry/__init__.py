@@ -1,0 +1,1 @@
+"""Runs and components into releases, and back: publish, get, reproduce, verify, lineage."""

@@ -1,0 +1,57 @@
+"""Where a registry lives, as somebody writes it, into the registry that is there."""
+
+from __future__ import annotations
+
+import os
+
+from runner.errors import UsageError
+from runner.transports.base import Transport
+from runner.transports.registry import Registry
+
+VARIABLE = "NIP_RUN_REGISTRY"
+"""The registry that is meant where a command names none."""
+
+FORMS = "a folder (file:DIR or DIR), git:URL, or hf:OWNER/NAME; git: and hf: take @REVISION behind them"
+
+
+def default_where() -> str:
+    """The registry of `NIP_RUN_REGISTRY`.
+
+    Raises:
+        UsageError: it says none.
+    """
+    where = os.environ.get(VARIABLE, "")
+    if not where:
+        raise UsageError(f"which registry? Say where it is ({FORMS}), or set {VARIABLE}")
+    return where
+
+
+def connect(where: str | None = None, *, pull_request: bool = False) -> Registry:
+    """The registry at a place, by default at that of `NIP_RUN_REGISTRY`. The caller closes it.
+
+    With `pull_request` what is added goes to a branch, or a pull request, and not to what others read.
+
+    Raises:
+        UsageError: no place is named so.
+        ReleaseError: it cannot be read.
+    """
+    return Registry(_transport(where or default_where(), pull_request=pull_request))
+
+
+def _transport(where: str, *, pull_request: bool) -> Transport:
+    scheme, sign, rest = where.partition(":")
+    if sign and scheme == "git":
+        from runner.transports.git import GitTransport
+
+        return GitTransport(rest, pull_request=pull_request)
+    if sign and scheme == "hf":
+        from runner.transports.hub import HubTransport
+
+        return HubTransport(rest, pull_request=pull_request)
+    if pull_request:
+        raise UsageError("a folder has no pull requests; leave --pull-request out")
+    if sign and scheme != "file" and "/" not in scheme:
+        raise UsageError(f"no registry can be at {where!r}; it is {FORMS}")
+    from runner.transports.folder import FolderTransport
+
+    return FolderTransport(rest if sign and scheme == "file" else where)
