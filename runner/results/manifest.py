@@ -132,6 +132,14 @@ class Manifest:
     rejudge_of: RejudgeSource | None = None
     why_stopped: str | None = None
     """Why the run did not come to its end, where more than its status is known."""
+    sources: Mapping[str, Any] | None = None
+    """By part (spec, prompts, protocol, dataset): the commit that held it when the run began; see `releases.Source`."""
+    components: Mapping[str, Any] | None = None
+    """By slot of the spec: the release that was named there, and the hash of its manifest."""
+    got_from: Mapping[str, Any] | None = None
+    """The release in whose folder, as `get` left it, the spec lies."""
+    reproduces: Mapping[str, Any] | None = None
+    """The release whose run this one plays again."""
 
     recorded: tuple[str, ...] = ()
     """The facts that are written, null ones too, in their order."""

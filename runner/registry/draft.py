@@ -1,0 +1,41 @@
+"""A release that is being made: what is said of it, and its files, before they are checked and hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runner.releases.bundle import Bundle, Content
+from runner.releases.limits import USUAL, Limits
+from runner.releases.manifest import Release
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How a release is to be called, and under which terms."""
+
+    owner: str
+    version: str = "1"
+    name: str | None = None
+    """None: of a run, its id in lower case."""
+    description: str = ""
+    licence: str | None = None
+    dataset_licence: str | None = None
+    """Of a run's dataset, where it is another than `licence`; `none`: its rows are left out, their hashes stay."""
+    visibility: str = "public"
+    child_of: str | None = None
+    """The release that it was made from, as the user names it; None: the one that the run was got from, if any."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A release without its files' hashes, and the content of each file by path."""
+
+    release: Release
+    contents: Mapping[str, Content]
+    notes: tuple[str, ...] = field(default=())
+    """What whoever publishes it should know, such as what was left out."""
+
+    def bundle(self, limits: Limits = USUAL) -> Bundle:
+        """With its files hashed. Raises as `Bundle.of`."""
+        return Bundle.of(self.release, self.contents, limits)
