@@ -149,6 +149,12 @@ def _split(text: str) -> tuple[str, str | None]:
 def _checked_revision(revision: str | None) -> str | None:
     if revision is None or revision == HEAD:
         return None
-    if _NAME.fullmatch(revision) is None or revision.endswith(".lock") or ".lock/" in revision or len(revision) > 200:
+    if not is_branch_name(revision):
         raise UsageError(f"@{revision} cannot be a branch, a tag or a commit")
     return revision
+
+
+def is_branch_name(name: str) -> bool:
+    """Whether a branch or a tag may be called so."""
+    locks = name.endswith(".lock") or ".lock/" in name
+    return _NAME.fullmatch(name) is not None and not locks and len(name) <= 200

@@ -103,8 +103,8 @@ _KEEP = 16 << 10
 _PIECE = 1 << 16
 
 
-class GitFailed(ReleaseError):
-    """Git ended with an error; `said` is what it wrote, without secrets."""
+class GitFailed(Exception):
+    """Git ended with an error, in words; `said` is what it wrote, without secrets."""
 
     def __init__(self, message: str, said: str = "") -> None:
         super().__init__(message)
@@ -159,7 +159,7 @@ class Git:
         # By a shell, which has `ulimit` on every system, so that nothing of ours runs between fork and exec.
         limits = f"ulimit -v {self.bounds.memory_bytes >> 10} 2>/dev/null; "
         if disk is not None:
-            limits += f"ulimit -f {disk >> 9} && "
+            limits += f"ulimit -S -f {disk >> 9} 2>/dev/null; "  # it fails where the limit is a lower one
         return subprocess.Popen(
             ["sh", "-c", limits + 'exec "$@"', "sh", _git(), *settings, *arguments],
             cwd=self.folder, env=self._environment, start_new_session=True,
