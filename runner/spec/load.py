@@ -28,6 +28,7 @@ from runner.spec.experiment import (
 from runner.spec.from_run import FindRun, no_runs, take_models
 from runner.spec.rejudged import take_debates
 from runner.spec.sweep import Sweep
+from runner.spec.training_from import take_start
 from runner.text import comma_join, did_you_mean_file
 
 __all__ = ["Spec", "load_spec", "load_specs"]
@@ -152,7 +153,7 @@ def _load(
             )
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
-            if wrong := [*take_models(swept, find_run), *take_debates(swept, find_run)]:
+            if wrong := [*take_start(swept, find_run), *take_models(swept, find_run), *take_debates(swept, find_run)]:
                 raise SpecError(wrong)
             spec = replace(assemble(swept, readers), point=values, point_places=places)
             specs.append(replace(spec, path=path, overridden=overridden))
