@@ -34,7 +34,7 @@ class FolderTransport:
         start = self._root / prefix if prefix.endswith("/") else self._root / prefix.rpartition("/")[0]
         for path in _files(start):
             name = path.relative_to(self._root).as_posix()
-            if name.startswith(prefix) and not name.startswith("."):
+            if name.startswith(prefix):
                 yield Stored(name, path.lstat().st_size)
 
     def open(self, path: str) -> IO[bytes]:
@@ -88,9 +88,10 @@ def _files(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise ReleaseError(f"cannot read {folder}: {error.strerror}") from error
     for entry in entries:
+        if entry.name.startswith("."):
+            continue  # no path of a registry has such a part: what is half written, and marks of the place itself
         if entry.is_dir(follow_symlinks=False):
-            if not entry.name.startswith("."):
-                yield from _files(Path(entry.path))
+            yield from _files(Path(entry.path))
         elif entry.is_file(follow_symlinks=False):
             yield Path(entry.path)
 
