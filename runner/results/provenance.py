@@ -49,6 +49,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         agents=tuple(_agent_row(name, agent) for name, agent in plan.agents().items()),
         started_at=now(),
         rejudge_of=_rejudge_source(spec),
+        got_from=spec.got_from,
         recorded=INITIAL_FACTS,
     )
     return replace(manifest, **spec.as_recorded)
@@ -70,6 +71,8 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
         git_commit=manifest.git_commit,
         git_dirty=manifest.git_dirty,
         started_at=manifest.started_at,
+        got_from=manifest.got_from or plan.spec.got_from,
+        reproduces=manifest.reproduces,
         unknown=manifest.unknown,
     )
 

@@ -219,9 +219,9 @@ def _named(said: str) -> re.Match[str]:
 def _source(layered: Layered, at: KeyPath, run: str, find_run: FindRun) -> Source:
     """The run that is meant: by its folder, from that of the file that says it, or by its id."""
     beside = layered.folder(at) / run
-    if builtin.is_file(beside / SAVED_SPEC):
-        return Source(beside.resolve())
     try:
-        return Source(find_run(run))
+        found = beside.resolve() if builtin.is_file(beside / SAVED_SPEC) else find_run(run)
     except UsageError as error:
         raise _Wrong(str(error)) from error
+    layered.folders.setdefault(str(found / SAVED_SPEC), found)  # one that was fetched may say who gets which key
+    return Source(found)

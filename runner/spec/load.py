@@ -26,6 +26,7 @@ from runner.spec.experiment import (
     resettable_spec_keys,
 )
 from runner.spec.from_run import FindRun, no_runs, take_models
+from runner.spec.origin import path_problems
 from runner.spec.rejudged import take_debates
 from runner.spec.sweep import Sweep
 from runner.text import comma_join, did_you_mean_file
@@ -152,6 +153,8 @@ def _load(
             )
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
+            if wrong := list(path_problems(swept, saved=saved)):
+                raise SpecError(wrong)
             if wrong := [*take_models(swept, find_run), *take_debates(swept, find_run)]:
                 raise SpecError(wrong)
             spec = replace(assemble(swept, readers), point=values, point_places=places)
