@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from runner.transports.git import GitTransport
 from runner.transports.git_process import Bounds
 from runner.transports.registry import Registry
 from tests.support import git
-from tests.support.hostile_git import ROWS, Row, marker, release_tree
+from tests.support.hostile_git import ROWS, SERVERS, Row, marker, release_tree, serving
 from tests.support.registries import bundle
 
 
@@ -33,6 +34,7 @@ def planted(row: Row, tmp_path: Path) -> Path:
     tree = release_tree()
     if row.plant(repository, tree) is not True:
         git.commit(repository, git.write_tree(repository, tree))
+    marker(repository).unlink(missing_ok=True)  # what was planted may have run while it was
     return repository
 
 
@@ -85,4 +87,31 @@ def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Row, tmp_
         with registry_at(str(repository), row) as registry, registry._transport.open("prompts/acme/two/1/a.txt") as file:
             assert file.read() == b"two"
     assert not marker(repository).exists()
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["hooks", "commands in its configuration", "a checkout with filters"])
+def test_what_is_planted_runs_for_who_uses_git_as_it_comes(name: str, tmp_path: Path) -> None:
+    """Or the tests above would prove nothing."""
+    repository = planted(next(row for row in ROWS if row.name == name), tmp_path)
+    git.git(tmp_path, "clone", "-q", str(repository), "copy")
+    (tmp_path / "copy" / "a").write_text("a")
+    git.git(tmp_path / "copy", "add", "a")
+    git.git(tmp_path / "copy", "commit", "-q", "-m", "a")
+    git.git(tmp_path / "copy", "push", "-q", "origin", "HEAD:main", check=False)
+    assert marker(repository).exists()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_path: Path) -> None:
+    answer, words = SERVERS[name]
+    bounds = Bounds(idle_seconds=1, seconds=4, pack_bytes=8 << 20, memory_bytes=1 << 30, answer_bytes=1 << 20)
+    begun = time.monotonic()
+    with serving(answer) as address, Registry(GitTransport(address, bounds=bounds)) as registry:
+        with pytest.raises(ReleaseError, match=words) as raised:
+            registry.entries()
+        size = sum(path.stat().st_size for path in (tmp_path / "own").rglob("*") if path.is_file())
+    assert time.monotonic() - begun < 15
+    assert size < 20 << 20
+    assert "secret-of-ann" not in str(raised.value)
     assert list((tmp_path / "own").iterdir()) == []
