@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,7 +31,7 @@ class Commits:
             ReleaseError: one cannot be read, or changed while it was.
             GitFailed: they cannot be written.
         """
-        self._git, self._made = git, 0
+        self._git = git
         self._author, self._committer = _who(git)
         self._message = message.replace("\0", "").strip() or "Publish"
         contents = [(f"{folder}/{path}", content) for folder, files in folders.items() for path, content in files]
@@ -49,8 +50,7 @@ class Commits:
 
     def on(self, base: str | None) -> str:
         """A commit with the files and all that another one holds; None: the first of a repository."""
-        self._made += 1
-        name = f"refs/nip-run/new-{self._made}"
+        name = f"refs/nip-run/new-{secrets.token_hex(8)}"
         self._git("fast-import", "--quiet", "--done", feed=[self._commit(name, base)], unbounded=True)
         return self._git("rev-parse", "--verify", f"{name}^{{commit}}").decode().strip()
 

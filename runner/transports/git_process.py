@@ -95,6 +95,8 @@ class Bounds:
     """Of what git says, such as all branches."""
     entries: int = 1_000_000
     """Files and folders of a registry."""
+    pushes: int = 30
+    """How often what is to be added is tried again because somebody else's came first."""
 
 
 USUAL = Bounds()
