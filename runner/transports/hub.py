@@ -84,7 +84,7 @@ class HubTransport:
         commit = self._read_at()
         if commit is None:
             return
-        with self._hub.asked("its files"), suppress(NotPublished):
+        with suppress(NotPublished), self._hub.asked("list its files"):
             tree = self._hub.api.list_repo_tree(
                 self._repository, folder or None, recursive=True, revision=commit, repo_type=TYPE
             )
@@ -111,7 +111,7 @@ class HubTransport:
         commit = self._read_at()
         if commit is None or not _plain(path):
             raise NotPublished(f"{self.where} has no file {path}")
-        with self._hub.asked(path):
+        with self._hub.asked(f"read {path}"):
             return _Translated(self._hub.file(path, commit), f"{self.where}: {path}")
 
     def _read_at(self) -> str | None:
@@ -136,7 +136,7 @@ class HubTransport:
             for folder in folders:
                 if any(True for _ in self._listed(folder)):
                     raise TakenError(f"{self.where} has {folder} already")
-            with self._hub.asked("to publish"), ExitStack() as files:
+            with self._hub.asked("publish there"), ExitStack() as files:
                 info = self._sent(folders, message, head, files)
                 if info is not None:
                     return self._added(info, folders)
@@ -150,7 +150,7 @@ class HubTransport:
         except Missing:
             if not self._hub.has_token:
                 raise
-            with self._hub.asked("to make the repository"):
+            with self._hub.asked("make the repository"):
                 self._hub.api.create_repo(self._repository, repo_type=TYPE, private=private, exist_ok=True)
             head, is_private = self._hub.newest(self._revision)
         if private and not is_private:
@@ -173,8 +173,9 @@ class HubTransport:
         ]
         summary = message.splitlines()[0][:200] if message.strip() else "Publish"
         common: dict[str, Any] = {
-            "repo_type": TYPE, "revision": self._revision, "create_pr": self._pull_request,
+            "repo_type": TYPE, "revision": self._revision, "create_pr": self._pull_request, "num_threads": 1,
         }  # fmt: skip
+        # One thread: the library sends files of the same content from the first of them, as often as there are such.
         # A .gitignore of the repository would have the Hub leave files out, and say nothing.
         self._hub.api.preupload_lfs_files(
             self._repository, additions, gitignore_content="", free_memory=False, **common

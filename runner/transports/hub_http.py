@@ -77,6 +77,12 @@ class HubClient(httpx2.Client):
             wait *= 2
         raise AssertionError("the last try returns or raises")
 
+    def request(self, method: str, url: Any, *, data: Any = None, **options: Any) -> httpx2.Response:
+        """What `huggingface_hub` gives as data is a file, which this kind of client calls content."""
+        if hasattr(data, "read"):
+            return super().request(method, url, content=data, **options)
+        return super().request(method, url, data=data, **options)
+
     def file(self, url: str, headers: dict[str, str]) -> httpx2.Response:
         """Ask for a file, whose bytes are still to be read."""
         request = self.build_request("GET", url, headers=headers, extensions={_FILE: True})

@@ -52,7 +52,7 @@ class HubSession:
             Missing: there is no such repository, or none that may be seen.
             ReleaseError: it has no such revision, or does not answer.
         """
-        with self.asked("which commit is the newest"):
+        with self.asked("look up its newest commit"):
             info = self.api.dataset_info(self._repository, revision=revision)
             if not isinstance(info.sha, str) or not re.fullmatch(r"[0-9a-f]{40}", info.sha):
                 raise ValueError(f"its commit is {str(info.sha)[:60]!r}")
@@ -65,7 +65,7 @@ class HubSession:
         )
         client = self._hub.get_session()
         assert isinstance(client, HubClient)
-        response = client.file(url, self.api._build_hf_headers())
+        response = client.file(url, self._hub.utils.build_hf_headers(token=self.api.token, library_name="nip-run"))
         try:
             self._hub.utils.hf_raise_for_status(response)
         except BaseException:
@@ -105,10 +105,13 @@ class HubSession:
         except self._hub.errors.HfHubHTTPError as error:
             raise self._refused(what, error) from error
         except Exception as error:  # of all kinds, where an answer has another shape than the library knows
-            cause = error.__cause__ if isinstance(error.__cause__, HubFault) else error
-            raise ReleaseError(
-                self._said(what, f"it does not answer as the Hub does ({type(cause).__name__}: {str(cause)[:300]})")
-            ) from error
+            cause = error.__cause__  # of an upload
+            if isinstance(cause, self._hub.errors.HfHubHTTPError):
+                raise self._refused(what, cause) from error
+            if isinstance(cause, HubFault | OSError):
+                raise ReleaseError(self._said(what, str(cause))) from error
+            why = f"{type(error).__name__}: {str(error)[:300]}"
+            raise ReleaseError(self._said(what, f"it does not answer as the Hub does ({why})")) from error
 
     def _use(self) -> None:
         if HubSession._factory_of != (self.endpoint, self._patience):
@@ -116,7 +119,7 @@ class HubSession:
             HubSession._factory_of = (self.endpoint, self._patience)
 
     def _said(self, what: str, message: str) -> str:
-        return f"{self._where}: asked for {what}: {current_redactor().text(message)}"
+        return f"{self._where}: cannot {what}: {current_redactor().text(message)}"
 
     def _refused(self, what: str, error: Any) -> ReleaseError:
         """What a status means here."""
