@@ -65,7 +65,7 @@ class HubSession:
         )
         client = self._hub.get_session()
         assert isinstance(client, HubClient)
-        response = client.file(url, self._hub.utils.build_hf_headers(token=self.api.token, library_name="nip-run"))
+        response = client.file(url, self._hub.utils.build_hf_headers(token=self.api.token, library_name="nip-run", library_version=__version__))
         try:
             self._hub.utils.hf_raise_for_status(response)
         except BaseException:
