@@ -40,6 +40,8 @@ class HubOptions(Options):
     repositories: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What is there at the beginning: `{}`, or with `private`, `gated`."""
     mode: str = ""
+    only: str = ""
+    """How the paths end of the files that it gives wrongly; the others are as they should be."""
     elsewhere: str = ""
     status: int = 0
     """Everything is answered so."""
@@ -237,7 +239,8 @@ class HubServer(Server):
         blob = seen.trees[commit].get(path) if commit else None
         if commit is None or blob is None:
             return problem(404, "EntryNotFound" if commit else "RevisionNotFound", "Entry not found")
-        headers, mode = {"ETag": f'"{blob.oid}"', "X-Repo-Commit": commit}, self.options.mode
+        headers = {"ETag": f'"{blob.oid}"', "X-Repo-Commit": commit}
+        mode = self.options.mode if path.endswith(self.options.only) else ""
         if mode == "elsewhere" or blob.data is None:
             place = f"{self.options.elsewhere}/{path}" if mode == "elsewhere" else f"{self.options.storage}/{blob.oid}"
             return Answer(302, headers={**headers, "X-Linked-Size": str(blob.size), "Location": place})
@@ -280,7 +283,8 @@ class HubServer(Server):
         ]})  # fmt: skip
 
     def _batch(self, request: Request, name: str) -> Answer:
-        seen = self._writes(request, name)
+        # Whoever proposes a change names no branch, and needs no right to write to one.
+        seen = self._writes(request, name) if "ref" in request.json() else self._seen(request, name)
         if isinstance(seen, Answer):
             return seen
         if self.options.mode == "refuse_upload":
