@@ -53,7 +53,9 @@ class HubTransport:
     ) -> None:
         shape = _PLACE.fullmatch(place)
         if shape is None or ".." in place:
-            raise UsageError(f"no repository of the Hub is called {place!r}; write hf:OWNER/NAME or hf:OWNER/NAME@REVISION")
+            raise UsageError(
+                f"no repository of the Hub is called {place!r}; write hf:OWNER/NAME or hf:OWNER/NAME@REVISION"
+            )
         self._repository, self._revision = shape["repository"], shape["revision"] or DEFAULT_BRANCH
         self._fixed = _COMMIT.fullmatch(self._revision) is not None
         self._pull_request = pull_request
@@ -189,7 +191,9 @@ class HubTransport:
     def _added(self, info: Any, folders: Mapping[str, Sequence[tuple[str, Content]]]) -> Added:
         commit = str(info.oid)
         if not _COMMIT.fullmatch(commit):
-            raise ReleaseError(f"{self.where}: the Hub names no commit, but {commit[:60]!r}; look there what became of it")
+            raise ReleaseError(
+                f"{self.where}: the Hub names no commit, but {commit[:60]!r}; look there what became of it"
+            )
         if self._pull_request:
             return Added(commit, f"pull request {info.pr_url}: others see it once it is merged")
         self._commit = commit

@@ -60,12 +60,13 @@ class HubSession:
 
     def file(self, path: str, commit: str) -> HubFile:
         """A file at a commit, to be read as it arrives. To be called where it is `asked`."""
-        url = self._hub.hf_hub_url(
-            self._repository, path, repo_type="dataset", revision=commit, endpoint=self.endpoint
-        )
+        url = self._hub.hf_hub_url(self._repository, path, repo_type="dataset", revision=commit, endpoint=self.endpoint)
         client = self._hub.get_session()
         assert isinstance(client, HubClient)
-        response = client.file(url, self._hub.utils.build_hf_headers(token=self.api.token, library_name="nip-run", library_version=__version__))
+        response = client.file(
+            url,
+            self._hub.utils.build_hf_headers(token=self.api.token, library_name="nip-run", library_version=__version__),
+        )
         try:
             self._hub.utils.hf_raise_for_status(response)
         except BaseException:
@@ -162,9 +163,8 @@ def _library() -> Any:
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ImportError as error:
-        raise UsageError(
-            f"hf: needs the package huggingface_hub ({error}); pip install 'nip-run[hf]'"
-        ) from error
-    huggingface_hub.utils.logging.set_verbosity(logging.CRITICAL)
-    huggingface_hub.utils.disable_progress_bars()
-    return huggingface_hub
+        raise UsageError(f"hf: needs the package huggingface_hub ({error}); pip install 'nip-run[hf]'") from error
+    library: Any = huggingface_hub
+    library.utils.logging.set_verbosity(logging.CRITICAL)
+    library.utils.disable_progress_bars()
+    return library

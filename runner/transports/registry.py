@@ -22,6 +22,7 @@ YANKED = "yanked"
 YANKED_FILE = "yanked.json"
 SIGNATURE = "signature"
 MAX_REASON = 1_000
+MAX_SIGNATURES = 16
 
 
 @dataclass(frozen=True)
@@ -267,10 +268,16 @@ class Registry:
         return added
 
     def signature(self, entry: Entry, most: int = 1 << 20) -> dict[str, bytes]:
-        """The files of a release's signature, by name; none where it has none."""
+        """The files of a release's signature, by name; none where it has none.
+
+        Raises:
+            ReleaseError: there are more of them, or larger ones, than any signature has.
+        """
         prefix = f"{entry.reference.folder}/{SIGNATURE}/"
-        found = {}
+        found: dict[str, bytes] = {}
         for stored in self._transport.stored(prefix):
+            if len(found) == MAX_SIGNATURES:
+                raise ReleaseError(f"{entry.reference} in {self.where} has more than {MAX_SIGNATURES} signature files")
             with suppress(NotPublished):
                 found[stored.path.removeprefix(prefix)] = self._small(stored.path, most)
         return found

@@ -28,7 +28,15 @@ from tests.support.servers.hub_client import READ, WRITE, running_hub
 
 QUICK = Patience(connect=2.0, read=1.0, tries=2, wait=0.01, answer_bytes=1 << 20, answer_seconds=5.0)
 PLACE = "acme/registry"
-CALM: dict[str, Any] = {"mode": "", "only": "", "status": 0, "retry_after": "", "busy": 0, "conflicts": 0, "slow_commit": 0.0}
+CALM: dict[str, Any] = {
+    "mode": "",
+    "only": "",
+    "status": 0,
+    "retry_after": "",
+    "busy": 0,
+    "conflicts": 0,
+    "slow_commit": 0.0,
+}
 
 
 def bundle(name: str = "first", version: str = "1", content: bytes = b'{"a": 1}\n', **facts: Any) -> Bundle:
@@ -107,7 +115,7 @@ def test_what_is_read_is_one_commit_whatever_is_published_meanwhile(hub: Loopbac
     with registry("acme/moving") as now, registry(f"acme/moving@{added.revision}") as then:
         assert [one.reference.version for one in now.entries()] == ["1", "2"]
         assert [one.reference.version for one in then.entries()] == ["1"]
-        with pytest.raises(UsageError, match="is one commit, to read; publish to hf:acme/moving$"):
+        with pytest.raises(UsageError, match=r"is one commit, to read; publish to hf:acme/moving$"):
             then.publish([bundle(version="3")], "3")
 
 
@@ -220,7 +228,7 @@ def test_a_publish_that_is_killed_leaves_all_or_nothing_and_the_same_call_finish
 
 def test_where_the_answer_to_a_commit_is_lost_the_same_call_finds_it_done(hub: Loopback) -> None:
     hub.change(mode="lost_answer")
-    with registry("acme/open") as one, pytest.raises(ReleaseError, match="broke .* run the same command again"):
+    with registry("acme/open") as one, pytest.raises(ReleaseError, match=r"broke .* run the same command again"):
         one.publish([bundle("lost")], "Publish")
     hub.change(**CALM)
     with registry("acme/open") as one:
@@ -241,7 +249,11 @@ def test_a_gitignore_of_the_repository_leaves_no_file_out(hub: Loopback) -> None
 @pytest.mark.parametrize(
     ("place", "token", "message"),
     [
-        ("acme/none", None, "no dataset repository .*/datasets/acme/none, or it is private; .* see that HF_TOKEN is set"),
+        (
+            "acme/none",
+            None,
+            "no dataset repository .*/datasets/acme/none, or it is private; .* see that HF_TOKEN is set",
+        ),
         ("acme/closed", None, "or it is private; .* see that HF_TOKEN is set"),
         ("acme/gated", None, "it is gated .*ask for access at .*/datasets/acme/gated"),
         ("acme/open", "hf_" + "x" * 30, "the token is refused .HTTP 401.*give another one in HF_TOKEN"),
@@ -262,13 +274,16 @@ def test_what_may_not_be_read_is_said_with_what_to_do(
 def test_who_may_only_read_is_told_so_and_nothing_is_published(hub: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", READ)
     for place in ("acme/open", "acme/not-mine"):
-        with registry(place) as one, pytest.raises(ReleaseError, match="not allowed .HTTP 403.*see that the token may"):
+        with (
+            registry(place) as one,
+            pytest.raises(ReleaseError, match=r"not allowed .HTTP 403.*see that the token may"),
+        ):
             one.publish([bundle("forbidden")], "Publish")
 
 
 def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: Loopback, published: str) -> None:
     with registry(published) as one:
-        with pytest.raises(NotPublished, match="has no run/acme/frist.*first"):
+        with pytest.raises(NotPublished, match=r"has no run/acme/frist.*first"):
             one.find(bundle("frist").release.reference)
         with pytest.raises(NotPublished, match="no such file"):
             one._transport.open("run/acme/first/1/none")
@@ -312,7 +327,10 @@ def test_a_hub_that_is_busy_for_a_moment_is_asked_again(hub: Loopback, published
 
 def test_a_hub_that_is_not_there_is_said_with_its_host(hub: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with registry("acme/open") as one, pytest.raises(ReleaseError, match="cannot reach 127.0.0.1:9 .*is HF_ENDPOINT rig"):
+    with (
+        registry("acme/open") as one,
+        pytest.raises(ReleaseError, match=r"cannot reach 127.0.0.1:9 .*is HF_ENDPOINT rig"),
+    ):
         one.entries()
     monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
     with pytest.raises(UsageError, match="must begin with https://"):
@@ -344,7 +362,9 @@ def test_a_file_that_is_not_what_was_published_is_found_and_named_and_nothing_is
         one.unpack(entry, tmp_path / "got")  # no wrong byte was kept
 
 
-@pytest.mark.parametrize("place", ["", "acme", "acme/", "a/b/c", "../x", "acme/x@", "acme/..", "acme/x@../y", "-/x", "acme/x y"])
+@pytest.mark.parametrize(
+    "place", ["", "acme", "acme/", "a/b/c", "../x", "acme/x@", "acme/..", "acme/x@../y", "-/x", "acme/x y"]
+)
 def test_no_other_shape_names_a_repository(place: str) -> None:
     with pytest.raises(UsageError, match="no repository of the Hub is called"):
         HubTransport(place)

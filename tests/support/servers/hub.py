@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import re
-import time
 import urllib.request
 import zlib
 from collections.abc import Collection
@@ -97,9 +96,7 @@ class Repository:
 
 
 def problem(status: int, code: str, message: str) -> Answer:
-    return Answer(
-        status, json.dumps({"error": message}).encode(), {"X-Error-Code": code, "X-Error-Message": message}
-    )
+    return Answer(status, json.dumps({"error": message}).encode(), {"X-Error-Code": code, "X-Error-Message": message})
 
 
 ROUTES = tuple(
@@ -177,7 +174,9 @@ class HubServer(Server):
         name = f"{asked['organization']}/{asked['name']}"
         if name in self._repositories:
             return Answer(409, json.dumps({"error": "exists", "url": f"/datasets/{name}"}).encode())
-        self._repositories[name] = Repository(private=asked.get("visibility") == "private" or bool(asked.get("private")))
+        self._repositories[name] = Repository(
+            private=asked.get("visibility") == "private" or bool(asked.get("private"))
+        )
         return answered({"url": f"http://127.0.0.1/datasets/{name}"})
 
     def _info(self, request: Request, name: str, revision: str) -> Answer:
@@ -194,7 +193,9 @@ class HubServer(Server):
         if self.options.mode == "deep_json":
             return Answer(body=b"[" * 200_000)
         sha = "main" if self.options.mode == "no_commit" else commit
-        return answered({"id": name, "sha": sha, "private": seen.private, "gated": False, "disabled": False, "tags": []})
+        return answered(
+            {"id": name, "sha": sha, "private": seen.private, "gated": False, "disabled": False, "tags": []}
+        )
 
     def _tree(self, request: Request, name: str, revision: str, folder: str) -> Answer:
         seen = self._seen(request, name)
@@ -227,7 +228,9 @@ class HubServer(Server):
             next_start = start + PAGE
         headers = {}
         if len(listed) > start + PAGE or mode == "pages_elsewhere":
-            root = self.options.elsewhere if mode == "pages_elsewhere" else f"http://{request.headers[b'host'].decode()}"
+            root = (
+                self.options.elsewhere if mode == "pages_elsewhere" else f"http://{request.headers[b'host'].decode()}"
+            )
             headers = {"Link": f'<{root}{request.path}?recursive=True&cursor={next_start}>; rel="next"'}
         return Answer(body=json.dumps(listed[start : start + PAGE]).encode(), headers=headers)
 
