@@ -329,7 +329,7 @@ TREES: tuple[tuple[str, Change, str], ...] = (
     ("the manifest is a link out", _instead("release.json", _to_secret), LINK),
     ("the manifest is a FIFO", _instead("release.json", os.mkfifo), "not a regular file"),
     ("the manifest is a folder", _instead("release.json", Path.mkdir), "Is a directory"),
-    ("the manifest is cut", _instead("release.json", lambda p: p.write_bytes(b"{")), "release.json is damaged: its byt"),
+    ("the manifest is cut", _instead("release.json", lambda p: p.write_bytes(b"{")), "release.json is damaged"),
     ("no checksum", _instead("release.sha256", lambda _: None), "has no run/acme/tiny"),
     ("the checksum is a link", _instead("release.sha256", _to_secret), "has no run/acme/tiny"),
     ("the checksum is a FIFO", _instead("release.sha256", os.mkfifo), "has no run/acme/tiny"),
@@ -355,7 +355,8 @@ YANKS = (
     ("4,000 brackets", b"[" * 4_000), ("13,000 brackets", b"[" * 12_900), ("NaN", b"NaN"), ("no bytes", b""),
     ("a reason of two lines", json.dumps({"reason": "a\nb", "sha256": "x"}).encode()),
     ("a reason that drives a terminal", b'{"reason": "\\u001b[2J"}'), ("half a pair", b'{"reason": "\\ud800"}'),
-    ("bytes that are no UTF-8", b"\xff\xfe"), ("a reason of 1,001 letters", json.dumps({"reason": "x" * 1_001}).encode()),
+    ("bytes that are no UTF-8", b"\xff\xfe"),
+    ("a reason of 1,001 letters", json.dumps({"reason": "x" * 1_001}).encode()),
 )  # fmt: skip
 
 ROWS = (

@@ -70,7 +70,7 @@ class Tree:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """All that stands below a folder, by path: what it is, with which mode, and its first megabyte; no link is followed."""
+    """All that stands below a folder, by path: what it is, its mode, and its first megabyte; no link is followed."""
     found = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
