@@ -89,8 +89,7 @@ def got(first: RunResult, folder: Path, **served: Any) -> Path:
     (folder / "spec.yaml").write_text("extends: [data/spec.yaml]\n", "utf-8")
     file = folder / "data" / "spec.yaml"
     said = yaml.safe_load(file.read_text())
-    for group in said["models"].values():
-        group |= served
+    said["models"] = {name: {**group, **served} for name, group in said["models"].items()}
     file.write_text(yaml.safe_dump(said))
     return folder
 
