@@ -18,7 +18,7 @@ import orjson
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.registry.kinds import check_kind
-from runner.registry.recomputed import Records, differing, merged, rows_of
+from runner.registry.rollout_records import ROLLOUTS, Records, differing, merged, rows_of
 from runner.registry.sessions import content_hashes
 from runner.releases.bundle import checked_copy
 from runner.releases.limits import MAX_MANIFEST
@@ -36,7 +36,6 @@ from runner.transports.registry import Entry, Registry
 from runner.version import __version__
 
 DATA = "data/"
-ROLLOUTS = "rollouts.jsonl"
 SMALL = ("data/manifest.json", "data/metrics.json", "data/spec.yaml")
 MAX_SMALL, MAX_INPUT, MAX_ROLLOUTS = 16 << 20, 256 << 20, 4 << 30
 _CHECKED = "checked.json"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from runner.registry.edges import Edge, Edges, Maker, Proof, Use
-from runner.registry.sessions import Effort, Session
+from runner.registry.sessions import Effort, Group, Session
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,10 @@ class Ancestry:
                 at_least.add(name)
         return Total(Effort(**known), frozenset(at_least))  # type: ignore[arg-type]  # counts are whole numbers
 
+    def of_run(self, run: tuple[str, str]) -> Ancestry:
+        """What of it is the training of one run."""
+        return Ancestry(trained={key: games for key, games in self.trained.items() if key[0] == run})
+
     @property
     def runs(self) -> list[str]:
         """The ids of all runs that trained."""
@@ -75,15 +79,15 @@ class Ancestry:
 class Lineage(Edges):
     """The graph over sessions, and what can be asked of it."""
 
-    def ancestry(self, session: Session) -> Ancestry:
-        """All the training behind a run's models, each iteration once, however many ways lead to it.
+    def ancestry(self, session: Session, groups: Sequence[Group] | None = None) -> Ancestry:
+        """All the training behind a run's models, or those of some groups: each iteration once, whatever leads to it.
 
         Of a training run or a model: what is behind what it made, its own training too.
         """
         found = Ancestry()
         seen: set[tuple[tuple[str, str], str, int]] = set()
         waiting: list[Use | Maker] = []
-        for group in session.groups:
+        for group in session.groups if groups is None else groups:
             if group.made:
                 waiting.append(Maker(session, group, group.made[-1]))
             else:
@@ -127,9 +131,14 @@ class Lineage(Edges):
         behind = ancestry or self.ancestry(session)
         if session.kind != "benchmark" or not measured or not (behind.trained or behind.unknown):
             return None
+        trained, at_least = self.trained_on(behind)
+        return Contact(len(trained & measured), len(measured), at_least)
+
+    def trained_on(self, ancestry: Ancestry) -> tuple[set[str], bool]:
+        """The content hashes of the datapoints that models learnt from, and whether there may be more of them."""
         trained: set[str] = set()
-        at_least = bool(behind.unknown)
-        for (run, _), games in behind.trained.items():
+        at_least = bool(ancestry.unknown)
+        for (run, _), games in ancestry.trained.items():
             parts = [
                 part.datapoints
                 for part in self._by_run.get(games.run_id, ())
@@ -140,7 +149,7 @@ class Lineage(Edges):
             ]
             at_least |= not parts
             trained.update(*parts)
-        return Contact(len(trained & measured), len(measured), at_least)
+        return trained, at_least
 
     def cycles(self) -> list[list[str]]:
         """Runs whose models come from each other, which cannot be: some of them say what is not so."""

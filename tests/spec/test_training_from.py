@@ -16,7 +16,6 @@ from runner.registry.links import links_of, trained_facts
 from runner.results.results import Results
 from runner.runs.result import RunResult
 from runner.spec.origin import MARKER
-from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec
 
 RELEASE = {"release": "run/acme/learn@1", "sha256": "ab" * 32, "where": "file:/elsewhere"}
@@ -99,7 +98,7 @@ def test_a_training_goes_on_from_what_was_got_and_records_which_release_that_was
 ) -> None:
     got(first, tmp_path / "theirs")
     spec = load_spec(going_on(tmp_path / "mine", "../theirs"), results=tmp_path / "results")
-    assert spec.fetched is None  # the spec is the user's own
+    assert spec.got_from == {"release": RELEASE["release"], "sha256": RELEASE["sha256"]}
     result = trained_on(spec, tmp_path / "results")
     links = [link for link in links_of(result.folder, Results(tmp_path / "results"), "me") if link.role == "input"]
     assert {(link.release, link.sha256) for link in links} == {(RELEASE["release"], RELEASE["sha256"])}
@@ -147,4 +146,4 @@ def refused_by_a_group(folder: Path, results: Path, said: str) -> str:
 
 def test_a_benchmark_goes_on_from_nothing(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="this is for `kind: training`"):
-        load_spec(spec_file(tmp_path, training={"from": "x", "method": "expert_iteration", "trainers": {}}))
+        load_spec(training_spec(tmp_path, kind="benchmark", training={"from": "x"}))

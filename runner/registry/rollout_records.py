@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from runner.errors import ReleaseError
+from runner.registry.recompute import check_claims
 from runner.results.compared import FILE, frozen
 from runner.results.folder import RunFolder
 from runner.results.metrics import Metrics
@@ -20,6 +22,7 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.storage.files import open_to_read
 
+ROLLOUTS = "rollouts.jsonl"
 MAX_ROW = 16 << 20
 _NEED_CALLS = frozenset(
     ("episode_length", "rounds_played", "retries_per_round", "token_limit_proportion", "calls_per_message")
@@ -48,31 +51,34 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Records:
-    """The rollouts of one run, each checked against the game that its plan has there."""
+    """The rollouts of one run, each held against the game that stands at its place in the plan."""
 
     def __init__(self, folder: RunFolder, plan: Plan) -> None:
+        """Take a run with so many rows as its folder has.
+
+        Raises:
+            RunDirectoryError: its spec plays far more than that.
+        """
+        check_claims(folder, plan, _lines(folder.path / ROLLOUTS))
         self._plan, self._manifest = plan, folder.manifest()
-        self._left: dict[str, Job] = {job.rollout_id: job for job in plan.jobs()}
-        self._planned = len(self._left)
+        self._jobs = plan.jobs()
+        self._planned = plan.blocks * len(plan.variants)
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         rule = plan.spec.experiment.until
         self._decision = None if rule is None else Decision(plan, rule, frozen(folder.path / "inputs" / FILE))
-        self._rows, self._last = 0, -1
+        self._rows = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Count a row.
 
         Raises:
-            ReleaseError: it is of no game of the run, or says what does not follow from it.
+            ReleaseError: it is not that of the game at its place, or says what does not follow from it.
         """
-        self._rows += 1
         name = str(row["rollout_id"])
-        job = self._left.pop(name, None)
-        if job is None:
-            raise ReleaseError(f"rollout {name!r} is none of the run's, or stands there twice")
-        if job.index < self._last:
-            raise ReleaseError(f"rollout {name} does not stand in the order of the run")
-        self._last = job.index
+        job = next(self._jobs, None)
+        if job is None or job.rollout_id != name:
+            raise ReleaseError(f"rollout {name!r} is not that of game {self._rows} of its spec")
+        self._rows += 1
         rollout = _rollout(row, job)
         said = {"run_id": self._manifest.run_id, "datapoint_id": job.datapoint.id, "y": job.datapoint.label}
         said |= {"repeat": job.repeat, "seed": job.seed, "correct": rollout.correct}
@@ -124,6 +130,11 @@ def _rollout(row: Mapping[str, Any], job: Job) -> Rollout:
         job, (), row["decision"], outcome, row["stance"], rewards,
         confidence_stated=sure[0], confidence_logprob=sure[1], confidence_note=row["confidence_note"],
     )  # fmt: skip
+
+
+def _lines(path: Path) -> int:
+    with open_to_read(path) as file:
+        return sum(piece.count(b"\n") for piece in iter(partial(file.read, 1 << 20), b""))
 
 
 def _is_number(value: Any) -> bool:
