@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from runner.errors import UsageError
-from runner.registry.edges import Edge, Use
+from runner.registry.edges import Edge
 from runner.registry.lineage import Ancestry, Contact, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
 from runner.registry.sessions import Group, Session
@@ -155,23 +155,24 @@ def _family(
             made.setdefault(one, set()).add(key)
     found = dict(meant)
     for after in (came_from, made):
-        waiting = list(meant)
+        seen, waiting = set(meant), list(meant)
         while waiting:
             for key in sorted(after.get(waiting.pop(), ())):
-                if key in runs and key not in found:
-                    found[key] = group_of(runs[key][0])
+                if key in runs and key not in seen:
+                    seen.add(key)
+                    found.setdefault(key, group_of(runs[key][0]))
                     waiting.append(key)
     return found
 
 
 def _makers(session: Session, group: Group, lineage: Lineage) -> Iterator[Any]:
-    edge = lineage.edge(Use.of(session, group))
+    edge = lineage.edge_of(session, group)
     yield from () if edge is None else edge.makers
 
 
 def _row(copies: Sequence[Session], groups: tuple[Group, ...], lineage: Lineage) -> Row:
     session = copies[0]
-    edges = tuple(edge for group in groups if (edge := lineage.edge(Use.of(session, group))) is not None)
+    edges = tuple(edge for group in groups if (edge := lineage.edge_of(session, group)) is not None)
     ancestry = lineage.ancestry(session, groups)
     contact = lineage.contact(session, ancestry)
     own = ancestry.of_run(session.run) if session.trains else Ancestry()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -86,14 +87,14 @@ class Lineage(Edges):
         """
         found = Ancestry()
         seen: set[tuple[tuple[str, str], str, int]] = set()
-        waiting: list[Use | Maker] = []
+        waiting: deque[Use | Maker] = deque()
         for group in session.groups if groups is None else groups:
             if group.made:
                 waiting.append(Maker(session, group, group.made[-1]))
             else:
                 waiting.append(Use.of(session, group))
         while waiting:
-            at = waiting.pop(0)
+            at = waiting.popleft()
             if isinstance(at, Use):
                 waiting.extend(self._from_use(at, found))
             elif at.key not in seen:
@@ -103,7 +104,8 @@ class Lineage(Edges):
         return found
 
     def _from_use(self, use: Use, found: Ancestry) -> Iterator[Use | Maker]:
-        edge = self.edge(use)
+        is_first = use.lineage is use.group.lineage
+        edge = self.edge_of(use.session, use.group) if is_first else self.edge(use)
         if edge is None:
             return
         found.edges.append(edge)
@@ -155,7 +157,7 @@ class Lineage(Edges):
         """Runs whose models come from each other, which cannot be: some of them say what is not so."""
         after: dict[str, set[str]] = {}
         for session in self.sessions:
-            edges = [self.edge(Use.of(session, group)) for group in session.groups]
+            edges = [self.edge_of(session, group) for group in session.groups]
             makers = {maker.session.key for edge in edges if edge is not None for maker in edge.makers}
             if makers:
                 after[session.key] = makers
