@@ -187,8 +187,8 @@ def _assembled(layered: Layered, readers: Readers, components: Components, find_
     """
     if wrong := list(path_problems(layered, saved=readers.saved)):
         raise SpecError(wrong)
-    refused = list(components.take(layered))
-    if wrong := [*take_start(layered, find_run), *take_models(layered, find_run), *take_debates(layered, find_run)]:
+    refused = [*take_start(layered, find_run), *components.take(layered)]
+    if wrong := [*take_models(layered, find_run), *take_debates(layered, find_run)]:
         raise SpecError([*refused, *wrong])
     try:
         spec = assemble(layered, readers)
