@@ -9,6 +9,7 @@ from runner.releases.reference import RESERVED
 
 MAX_SEGMENTS = 8
 MAX_PATH = 240
+MAX_SEGMENT = 100
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from runner.errors import FolderGoneError, NipRunError, RunDirectoryError, UsageError
 from runner.models.keys import KeyUse
 from runner.models.layers.budget import Budget
+from runner.results.beginning import write_beginning
 from runner.results.changes import is_unchanged, resized
 from runner.results.compared import Compared
 from runner.results.folder import RunFolder
@@ -120,6 +121,8 @@ def opened(
     changes = _checked_size(plan, folder, manifest) if part is None else []
     check_debates(plan, folder)
     results.board.check()
+    if not folder.manifest_path.is_file():
+        write_beginning(plan.spec, folder)
     write_inputs(plan, folder)
     if compared is not None:
         compared.write(folder)

@@ -18,6 +18,7 @@ from runner.documents.layered import Layered, RenamedKey
 from runner.documents.plain import KeyPath
 from runner.errors import Place, PlaceOf, Problem, RunError, SpecError
 from runner.hashing import file_hash, tagged_hash
+from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.prompts.templates import PromptSet, load_prompts
 from runner.protocols.confidence import VerdictSettings
 from runner.protocols.load import load_protocol, unplayable
@@ -38,6 +39,7 @@ from runner.spec.experiment import SAVED_SPEC, Experiment, experiment_schema
 from runner.spec.origin import fetched_folder
 from runner.spec.rejudged import Rejudged, conflicts, find_rejudged, rejudge_problems
 from runner.spec.seats import fill_seats
+from runner.spec.written import NamedFiles, Origin
 from runner.storage.journal import JOURNAL
 from runner.text import did_you_mean_file
 
@@ -79,6 +81,8 @@ class Spec:
     """The dotted keys that overrides set or delete, as they were given."""
     begun_as: str | None = None
     """The id of the run that it goes on with, where it is the spec in that run's own folder."""
+    origin: Origin = field(default_factory=Origin)
+    """The files that it was written in, and those that it names."""
     as_recorded: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier manifest has of the files that this spec names copies of, and its own is to have, too."""
 
@@ -151,8 +155,20 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
         problems.extend(column_problems(dataset, prompts, place))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled is None else filled.as_written(problems))
-    spec = Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset, rejudged=rejudged)
+    origin = Origin(named=_named_files(layered, protocol, prompts))
+    spec = Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset, rejudged=rejudged, origin=origin)
     return _complete(spec, layered, readers)
+
+
+def _named_files(layered: Layered, protocol: Protocol, prompts: PromptSet) -> NamedFiles:
+    folder = builtin.find(layered.data["prompts"], layered.folder(("prompts",)))
+    own = [name for name in prompts.sources if name not in prompts.inherited]
+    return NamedFiles(
+        protocol.paths,
+        folder,
+        () if folder is None else tuple(folder / (name + TEMPLATE) for name in own),
+        _dataset_file(layered, layered.data["dataset"]["path"]),
+    )
 
 
 def _checked(layered: Layered) -> tuple[list[Problem], Sound]:

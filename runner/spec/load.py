@@ -28,6 +28,7 @@ from runner.spec.experiment import (
 from runner.spec.from_run import FindRun, no_runs, take_models
 from runner.spec.rejudged import take_debates
 from runner.spec.sweep import Sweep
+from runner.spec.written import Written, as_words
 from runner.text import comma_join, did_you_mean_file
 
 __all__ = ["Spec", "load_spec", "load_specs"]
@@ -35,6 +36,9 @@ __all__ = ["Spec", "load_spec", "load_specs"]
 _SHOWN = 5
 _PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
 """Keys that a protocol file has, and no spec."""
+
+_NO_SWEEP = Override(f"{SWEEP}={{}}")
+"""What makes a spec one of its points, before that point's own overrides."""
 
 _PROTOCOL_ALSO = {"name", "description", "agents"}
 """Keys that both have."""
@@ -148,14 +152,16 @@ def _load(
     for point in sweep.points() if sweep.size else [None]:
         try:
             swept = (
-                layered if point is None else _layers(found, source, [*given, Override(f"{SWEEP}={{}}"), *point], tree)
+                layered if point is None else _layers(found, source, [*given, _NO_SWEEP, *point], tree)
             )
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
             if wrong := [*take_models(swept, find_run), *take_debates(swept, find_run)]:
                 raise SpecError(wrong)
             spec = replace(assemble(swept, readers), point=values, point_places=places)
-            specs.append(replace(spec, path=path, overridden=overridden))
+            written = Written(tuple(swept.read), as_words([*given, *([] if point is None else [_NO_SWEEP, *point])]))
+            origin = replace(spec.origin, written=written)
+            specs.append(replace(spec, path=path, overridden=overridden, origin=origin))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:
