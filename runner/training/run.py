@@ -25,7 +25,7 @@ from runner.runs.accounting import Progress, Watch
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
 from runner.runs.result import RunResult
-from runner.runs.run import RunOptions, cache_beside, run_games
+from runner.runs.run import RunOptions, cache_beside, mark_as_fetched, run_games
 from runner.runs.spending import spending
 from runner.runs.troubles import troubles_of
 from runner.spec.load import Spec
@@ -77,6 +77,7 @@ def train(
             if finished:
                 return _as_it_was(results, folder, manifest, unused)
             plan = _as_trained(plan, folder)
+        mark_as_fetched(plan.spec, folder)
         if not folder.manifest_path.is_file():
             write_beginning(plan.spec, folder)
         write_inputs(plan.games, folder)
