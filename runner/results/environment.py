@@ -15,7 +15,9 @@ OURS = "nip-run"
 _EXTRAS = ("hf",)
 """Ours that a run may be played with; what tests and publishes is none of a run's."""
 
-_REQUIREMENT = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[(?P<extras>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
+_REQUIREMENT = re.compile(
+    r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[(?P<extras>[^\]]*)\])?(?P<rest>.*)", re.DOTALL
+)
 _OF_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 

@@ -18,14 +18,11 @@ from urllib.parse import urlsplit
 
 from runner import builtin
 from runner.hashing import file_hash
-from runner.releases.manifest import Source
+from runner.releases.manifest import BUILTIN, Source
 from runner.results.git import Git
 from runner.storage.files import open_to_read
 from runner.text import counted, not_text
 from runner.version import __version__
-
-BUILTIN = "nip-run:"
-"""Before the path of a file that comes with nip-run: its version pins it."""
 
 NOT_IN_GIT = "it is in no git repository; `git init`, commit it and push it"
 NO_REMOTE = "its repository has no remote; add one that others can read, and push to it"
@@ -38,7 +35,7 @@ NOT_TOLD = "git does not tell: its repository cannot be read, or git is not ther
 TOO_LATE = "git took too long to tell"
 NO_REVISION = "no commit of the Hub is named; set dataset.revision to one, 40 hex digits"
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SCP = re.compile(r"(?:[^/@\s]+@)?(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?!//)(?P<path>\S+)")
 _SCHEMES = ("https", "http", "ssh", "git")
 
@@ -62,7 +59,7 @@ def of_hub(path: str, revision: str | None) -> Source:
     """A dataset on the Hub, by its name there and what the spec calls its revision."""
     if revision is None or not _COMMIT.fullmatch(revision):
         return Source(repository=path, commit=None, path=None, clean=False, why=NO_REVISION)
-    return Source(repository=path, commit=revision, path=None, clean=True)
+    return Source(repository=path, commit=revision, path=".", clean=True)
 
 
 def public_url(url: str) -> str | None:
