@@ -47,7 +47,6 @@ def facts_of(
     folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], points: list[PlayedDatapoint]
 ) -> dict[str, Any]:
     """Plain JSON; the keys are those of every run's release."""
-    sources = sources_of_manifest(manifest)
     hashes = sorted(point.content_sha256 for point in points)
     return {
         **{name: getattr(manifest, name) for name in _FACTS},
@@ -59,7 +58,7 @@ def facts_of(
         "replay_of": None if manifest.replay_of is None else list(manifest.replay_of),
         "rejudge_of": None if manifest.rejudge_of is None else list(manifest.rejudge_of),
         "stopped": manifest.why_stopped,
-        "pinned": is_pinned(sources),
+        "pinned": is_pinned(manifest),
         "cleaned": [],
         "trained": trained_facts(folder),
         "datapoints_sha256": hashes if len(hashes) <= MOST_DATAPOINTS else None,
@@ -96,6 +95,8 @@ def sources_of_manifest(manifest: Manifest) -> dict[str, Source]:
         raise RunError(f"run {manifest.run_id}: the sources in its manifest are damaged: {error}") from error
 
 
-def is_pinned(sources: Mapping[str, Source]) -> bool:
-    """Whether others can get every part of a run as it was."""
-    return set(PARTS) <= sources.keys() and all(source.clean for source in sources.values())
+def is_pinned(manifest: Manifest) -> bool:
+    """Whether others can get every part of a run as it was: from a commit, or as a release."""
+    sources = sources_of_manifest(manifest)
+    known = sources.keys() | (manifest.components or {}).keys()
+    return set(PARTS) <= known and all(source.clean for source in sources.values())

@@ -66,16 +66,23 @@ def sources_of(spec: Spec) -> dict[str, Source]:
 
 
 def parts_of(spec: Spec) -> dict[str, Part]:
-    """The files of each part of a spec; a dataset on the Hub has none."""
-    named, files = spec.origin.named, [file.path for file in spec.origin.written.files]
+    """The files of each part of a spec; a dataset on the Hub has none, and what is a release is pinned by that."""
+    named = spec.origin.named
+    files = [file.path for file in spec.origin.written.files if not _is_of_release(file.path, spec)]
     parts = {} if spec.path is None or not files else {"spec": Part(files[0], _once(files))}
-    if named.protocol:
+    if named.protocol and "protocol" not in spec.components:
         parts["protocol"] = Part(named.protocol[0], _once(named.protocol))
-    if named.prompts is not None:
+    if named.prompts is not None and "prompts" not in spec.components:
         parts["prompts"] = Part(named.prompts, named.templates)
-    if named.dataset is not None:
+    if named.dataset is not None and "dataset" not in spec.components:
         parts["dataset"] = Part(named.dataset, (named.dataset,))
     return parts
+
+
+def _is_of_release(path: Path, spec: Spec) -> bool:
+    """Whether a file is an installed release's."""
+    folders = (use.folder.resolve() for use in spec.components.values())
+    return any(path.resolve().is_relative_to(folder) for folder in folders)
 
 
 def _once(files: Iterable[Path]) -> tuple[Path, ...]:

@@ -214,6 +214,8 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         problems.append(Problem(layered.place(("cache",)), "cache", f"no cache can be at {str(cache)!r}: {wrong}"))
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
+    if readers.saved:  # whose own journal has the answers
+        replays = {group: run for group, run in replays.items() if builtin.is_there(run)}
     saved_specs = {group: run / SAVED_SPEC for group, run in replays.items()}
     asked_in, mixed = chat_formats.replayed_formats(experiment, saved_specs)
     problems.extend(chat_formats.mixed_problems(experiment.models, mixed, where))
