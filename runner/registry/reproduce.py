@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from runner.comparison.compare import Compared, Comparison, compare_systems
@@ -232,16 +231,12 @@ def played_anew(
         )
     except ProviderRefusal as error:
         raise ProviderRefusal(
-            f"cannot be run{': model gone' if is_gone(error) else ''}. {error}",
+            f"cannot be run{': model gone' if error.no_such_model else ''}. {error}",
             of_one_call=error.of_one_call,
             changes=error.changes,
+            no_such_model=error.no_such_model,
         ) from error
     return compared(got, result, results, metric)
-
-
-def is_gone(error: ProviderRefusal) -> bool:
-    """Whether a provider refuses because it has no such model."""
-    return any(key.startswith("models.") and key.endswith(".model") for key in error.changes)
 
 
 def compared(got: Got, result: RunResult, results: Results, metric: str) -> Fresh:
@@ -279,8 +274,3 @@ def facts_of(found: Replayed) -> Mapping[str, Any]:
         "nip_run": __version__,
         "same_version": found.same_version,
     }
-
-
-def is_folder(what: str) -> bool:
-    """Whether a word names a folder that `get` left."""
-    return is_got(Path(what))
