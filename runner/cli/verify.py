@@ -39,7 +39,7 @@ def _checked(args: argparse.Namespace) -> tuple[str, Sequence[str]]:
         if args.signer_key is not None:
             raise UsageError("a signature stays in the registry; verify the release there: --from WHERE and its REF")
         return str(folder), list(wrong_in_got(folder))
-    if not folder.is_dir() and (args.where or is_reference(args.what) or args.what.count("/") in (1, 2)):
+    if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
         named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
         with connect(args.where) as registry:
             entry = registry.find(named)

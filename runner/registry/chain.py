@@ -62,7 +62,7 @@ def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
                 parts[_run_of(part).run_id] = part
             except NipRunError as error:
                 different.append(f"part {link.release}: {error}")
-    different += _different_models(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
+    different += different_models(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
     different += _different_tests(run, stages, parts)
     return Chain(tuple(parts.values()), tuple(different))
 
@@ -72,7 +72,7 @@ def _run_of(part: Replayed) -> RunFolder:
     return part.got.run
 
 
-def _different_models(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
+def different_models(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
     """Parts that are missing, or were played by other models than those before them left."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()

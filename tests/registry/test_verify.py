@@ -162,8 +162,8 @@ def _prompt(run: Path) -> str:
 
 
 def _protocol(run: Path) -> str:
-    edited(run / "inputs" / "protocol.yaml", "max_message_rounds: 6", "max_message_rounds: 5")
-    return "spec.yaml"
+    edited(run / "inputs" / "protocol.yaml", "human_name: Expert", "human_name: Guru")
+    return "inputs/protocol.yaml"
 
 
 def _seed(run: Path) -> str:
