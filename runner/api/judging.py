@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runner.api.runs import run_sweep
 from runner.errors import SpecError, UsageError
+from runner.registry.installed import finder
 from runner.results.default import default_results, no_folder
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
@@ -49,7 +50,7 @@ def rejudge(
         raise UsageError(wrong)
     found = Results(Path(path))
     folder = run.folder if isinstance(run, RunResult) else found.find(str(run))
-    specs = rejudge_specs(folder, overrides, verdict, found.path_of)
+    specs = rejudge_specs(folder, overrides, verdict, found.path_of, finder())
     problems = list(sweep_problems(str(folder.path), [games_of(spec) for spec in specs]))
     if problems:
         raise SpecError(problems)

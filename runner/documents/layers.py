@@ -16,7 +16,7 @@ from runner.documents.own_tree import OwnTree
 from runner.documents.plain import KeyPath
 from runner.documents.reader import Document, from_mapping, read
 from runner.documents.renames import rename_document
-from runner.errors import Place, Problem
+from runner.errors import NipRunError, Place, Problem
 from runner.text import did_you_mean, did_you_mean_file
 
 EXTENDS = "extends"
@@ -24,7 +24,10 @@ MAX_EXTENDS = 16
 MAX_FILES = 64
 
 Find = Callable[[str, Path], Path | None]
-"""Looks a named file up: what is written and the folder of the file that says it, into a path."""
+"""Looks a named file up: what is written and the folder of the file that says it, into a path.
+
+Raises `NipRunError` with what is wrong where that is more than that there is none.
+"""
 
 
 def load_layers(
@@ -86,7 +89,11 @@ class _Files:
         if not document.data:
             return
         for at, base in _bases(document, self.layered):
-            found = self.find(base, document.folder)
+            try:
+                found = self.find(base, document.folder)
+            except NipRunError as error:
+                self._refuse(document, at, str(error))
+                continue
             if found is None:
                 self._refuse(document, at, _not_found(base, document, self.layered))
             elif why := refused(document.folder, found):

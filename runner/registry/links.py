@@ -63,7 +63,7 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
     groups = trained_facts(folder)
     return (
         *_family(folder, results, manifest, owner, version),
-        *_models(folder, groups, owner, version),
+        *_models(folder, manifest.components or {}, groups, owner, version),
         *_others(manifest),
         *_components(manifest.components or {}),
     )
@@ -90,17 +90,18 @@ def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str,
         )
 
 
-def _models(folder: RunFolder, groups: Iterable[Mapping[str, Any]], owner: str, version: str) -> Iterator[Link]:
+def _models(
+    folder: RunFolder, components: Mapping[str, Any], groups: Iterable[Mapping[str, Any]], owner: str, version: str
+) -> Iterator[Link]:
     for group in groups:
-        steps = group["lineage"]
-        if steps:
-            step = steps[-1]
-            yield Link(
-                role="input",
-                release=step.get("release"),
-                sha256=step.get("release_sha256"),
-                identity=model_identity(group["provider"], group["model"], group["weights_sha256"]),
-            )
+        step = group["lineage"][-1] if group["lineage"] else {}
+        named = components.get(f"models.{group['group']}") or {
+            "release": step.get("release"),
+            "sha256": step.get("release_sha256"),
+        }
+        if step or named["release"]:
+            identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
+            yield Link(role="input", release=named["release"], sha256=named["sha256"], identity=identity)
         if group["made"]:
             last = group["made"][-1]
             yield Link(
@@ -116,14 +117,16 @@ def _others(manifest: Manifest) -> Iterator[Link]:
             yield Link(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
 
 
-_SLOTS = {"agents": "agent", "training.trainers": "trainer", "models": "model"}
+_SLOTS = {"agents": "agent", "training.trainers": "trainer"}
 
 
 def _components(components: Mapping[str, Any]) -> Iterator[Link]:
-    """What the spec named by reference, by its slot: `protocol`, `agents.verifier`, `training.trainers.small`."""
+    """What the spec named by reference, by its slot: `protocol`, `extends:0`, `agents.verifier`; models are inputs."""
     for slot, said in sorted(components.items()):
         above, _, name = slot.rpartition(".")
-        role = f"{_SLOTS[above]}:{name}" if above in _SLOTS else slot.partition(".")[0]
+        if above == "models":
+            continue
+        role = f"{_SLOTS[above]}:{name}" if above in _SLOTS else slot.partition(":")[0]
         yield Link(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
 
 
@@ -158,7 +161,7 @@ def _group(
 ) -> dict[str, Any]:
     began = source.groups[group]
     provider, model = began.get("provider"), began.get("model")
-    lineage = [_step(step) for step in began.get("lineage") or []]
+    lineage = [shown_step(step) for step in began.get("lineage") or []]
     weights = weights_at(model or "")
     made = _made(source, stages, group)
     shown = None if model is None else without_path(model)
@@ -176,7 +179,7 @@ def _group(
     }
 
 
-def _step(step: Mapping[str, Any]) -> dict[str, Any]:
+def shown_step(step: Mapping[str, Any]) -> dict[str, Any]:
     """One step of a lineage, with null for what was not recorded."""
     shown = {name: step.get(name) for name in _STEP}
     for name in ("model", "from_model"):
@@ -196,7 +199,7 @@ def _made(source: Source, stages: Stages, group: str) -> list[dict[str, Any]]:
         step, iteration = record.models[group]["lineage"][-1], record.iteration
         found.append(
             {
-                **_step(step),
+                **shown_step(step),
                 "iteration": iteration,
                 "from_iteration": names.get(step["from_model"]),
                 "trained_on": [*range(iteration + 1)] if training.get("on_all_previous_rollouts") else [iteration],

@@ -33,6 +33,7 @@ from runner.spec.checks.sound import Sound
 from runner.spec.checks.training import training_problems
 from runner.spec.checks.trees import tree_problems
 from runner.spec.checks.until import until_problems
+from runner.spec.components import ComponentUse
 from runner.spec.design import design_problems
 from runner.spec.experiment import SAVED_SPEC, Experiment, experiment_schema
 from runner.spec.origin import fetched_folder, got_from
@@ -81,6 +82,8 @@ class Spec:
     """The dotted keys that overrides set or delete, as they were given."""
     begun_as: str | None = None
     """The id of the run that it goes on with, where it is the spec in that run's own folder."""
+    components: Mapping[str, ComponentUse] = field(default_factory=dict)
+    """By slot, such as `prompts` and `agents.verifier`: the installed release that is named there."""
     as_recorded: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier manifest has of the files that this spec names copies of, and its own is to have, too."""
 
