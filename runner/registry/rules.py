@@ -20,14 +20,14 @@ ADDRESS, PATH, MODEL, CACHE = "address", "path", "model path", "cache path"
 """The rules, as `facts.cleaned` names them."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.internal"))  # noqa: S104 - a name
-_WHOLE_ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
+_WHOLE_PATH = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|\.{1,2}/|[A-Za-z]:[\\/]|\\\\)[^\n]*")
+"""A text that is a path, and nothing else."""
+_ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
 _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
 _OF_PATHS = frozenset(
     ("path", "model", "base_model", "from_model", "use", "prompts", "run", "cache", "extends", "file")
 )
-_PATH = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|\.{1,2}/|[A-Za-z]:[\\/]|\\\\)[^\n]*")
-"""A text that is a path, and nothing else."""
-_PATH = re.compile(r"(?:file://)?(?<![\w.~:/?#=&%-])(?:~?(?:/[\w.@+~-]+){2,}/?|[A-Za-z]:\\[\w.@+~\\-]+)")
+_PATH = re.compile(r"(?<![\w.~/%-])(?:file://)?(?:~?(?:/[\w.@+~-]+){2,}/?|[A-Za-z]:\\[\w.@+~\\-]+)")
 """An absolute path in a text for people."""
 _PRIVATE_URL = re.compile(
     r"[a-z][a-z0-9+.-]*://(?:[^\s/@'\"<>]+@)?"
@@ -64,7 +64,7 @@ def renamed_models(names: Iterable[str]) -> dict[str, str]:
 
 
 def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
-    """What tells of servers, the longest first: whole addresses, hosts with ports, and hosts that are more than a word."""
+    """What tells of servers, the longest first: addresses, hosts with ports, and hosts that are more than a word."""
     found: set[str] = set()
     for url in base_urls:
         found |= {url, url.rstrip("/")}
@@ -125,7 +125,7 @@ class Rules:
         return self.text(text)
 
     def text(self, text: str) -> str:
-        """A text of which only what the spec itself says is known to tell: its models' paths, its servers, its hashes."""
+        """A text in which only what the spec itself says can tell: its models' paths, its servers, its hashes."""
         for pattern, name in self._models:
             text = self._replaced(pattern, name, text, MODEL)
         for _, pattern in self._addresses:
@@ -135,7 +135,7 @@ class Rules:
         return text
 
     def error(self, text: str) -> str:
-        """The words of an error: whatever looks like an address of ours, or a path, says more of a machine than of it."""
+        """The words of an error, in which whatever looks like an address of ours, or a path, tells of a machine."""
         text = self.text(text)
         for pattern in self._hosts:
             text = self._replaced(pattern, TO_BE_GIVEN, text, ADDRESS)
