@@ -14,6 +14,7 @@ from runner.results.inputs import dataset_selection, spec_hash
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, RejudgeSource, Status, now
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
+from runner.spec.components import recorded
 from runner.spec.load import Spec
 from runner.storage.formats import RUN_FOLDER
 from runner.version import __version__
@@ -49,6 +50,8 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         agents=tuple(_agent_row(name, agent) for name, agent in plan.agents().items()),
         started_at=now(),
         rejudge_of=_rejudge_source(spec),
+        components=recorded(spec.components) or None,
+        got_from=spec.got_from,
         recorded=INITIAL_FACTS,
     )
     return replace(manifest, **spec.as_recorded)
@@ -70,6 +73,9 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
         git_commit=manifest.git_commit,
         git_dirty=manifest.git_dirty,
         started_at=manifest.started_at,
+        components=manifest.components,
+        got_from=manifest.got_from or plan.spec.got_from,
+        reproduces=manifest.reproduces,
         unknown=manifest.unknown,
     )
 
