@@ -21,12 +21,13 @@ from runner.errors import ReleaseError
 from runner.registry.clean_log import AskedAgain, clean_log
 from runner.registry.clean_yaml import clean_yaml
 from runner.registry.draft import Draft
-from runner.registry.laid_out import DATA, lay_out, run_folder
+from runner.registry.laid_out import lay_out, run_folder
 from runner.registry.rehashed import Rehashed, rehashed
 from runner.registry.rules import CACHE, Rules, renamed_models
 from runner.releases.bundle import Content, opened
 from runner.releases.manifest import Release, Source
 from runner.releases.reference import Kind
+from runner.spec.origin import DATA
 from runner.spec.rejudged import DEBATES
 from runner.storage.files import create, make_folders
 from runner.storage.formats import STAGE_LOG

@@ -9,7 +9,8 @@ import yaml
 
 from runner.documents.dump import dump_inline
 from runner.documents.reader import Document, parse
-from runner.registry.rules import TO_BE_GIVEN, Rules
+from runner.models.settings import NOT_PUBLISHED
+from runner.registry.rules import Rules
 
 
 def clean_yaml(text: str, rules: Rules) -> str:
@@ -28,7 +29,7 @@ def _changes(text: str, rules: Rules) -> Iterator[tuple[int, int, str]]:
             continue
         by_rule = rules.scalar(node.value, key)
         if by_rule != node.value:
-            value = TO_BE_GIVEN if by_rule == TO_BE_GIVEN else dump_inline(by_rule)
+            value = NOT_PUBLISHED if by_rule == NOT_PUBLISHED else dump_inline(by_rule)
             yield node.start_mark.index, node.end_mark.index, value
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from runner.errors import ReleaseError
 from runner.releases.bundle import Content
 from runner.results.folder import RunFolder
+from runner.spec.origin import DATA
 from runner.storage.files import create, make_folder, make_folders
-
-DATA = "data"
-"""Where the run folder stands in a run's release."""
 
 
 def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
@@ -38,5 +36,5 @@ def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
 
 
 def run_folder(target: Path) -> RunFolder:
-    """The run folder in what was laid out."""
-    return RunFolder(target / DATA)
+    """The run folder in what was laid out. Raises as `RunFolder.got`."""
+    return RunFolder.got(target / DATA)

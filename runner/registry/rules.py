@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-TO_BE_GIVEN = "???"
-"""What stands in the place of an address: whoever plays the spec gives their own."""
+from runner.models.settings import NOT_PUBLISHED
+from runner.training.weights import is_path, without_path
 
 ADDRESS, PATH, MODEL, CACHE = "address", "path", "model path", "cache path"
 """The rules, as `facts.cleaned` names them."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.internal"))  # noqa: S104 - a name
-_WHOLE_PATH = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|\.{1,2}/|[A-Za-z]:[\\/]|\\\\)[^\n]*")
-"""A text that is a path, and nothing else."""
 _ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
 _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
 _OF_PATHS = frozenset(
@@ -41,26 +39,9 @@ _NUMBER = re.compile(
 _AT_HOST = re.compile(r"(?<![\w/.@-])[A-Za-z_][\w.-]*@[A-Za-z][\w-]*(?:\.[\w-]+)*")
 
 
-def is_path(name: str) -> bool:
-    """Whether a model's name is a path to it, as vLLM has by default."""
-    return _WHOLE_PATH.fullmatch(name) is not None
-
-
-def last_part(path: str) -> str:
-    """The last part of a path."""
-    parts = [part for part in re.split(r"[\\/]+", path.removeprefix("file:")) if part not in ("", ".", "..", "~")]
-    return parts[-1] if parts else "path"
-
-
 def renamed_models(names: Iterable[str]) -> dict[str, str]:
-    """For each model whose name is a path, its last part; of several with the same, each with a number behind it."""
-    found: dict[str, str] = {}
-    taken: Counter[str] = Counter()
-    for name in sorted({name for name in names if is_path(name)}):
-        short = last_part(name)
-        taken[short] += 1
-        found[name] = short if taken[short] == 1 else f"{short}-{taken[short]}"
-    return found
+    """For each model whose name is a path, its last part."""
+    return {name: without_path(name) or "path" for name in names if is_path(name)}
 
 
 def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
@@ -114,14 +95,14 @@ class Rules:
 
     def scalar(self, text: str, key: str = "") -> str:
         """One text of such data, under a key."""
-        if key.rpartition(".")[2] == "base_url" and text not in ("", TO_BE_GIVEN):
-            return self._took(ADDRESS, TO_BE_GIVEN)
+        if key.rpartition(".")[2] == "base_url" and text not in ("", NOT_PUBLISHED):
+            return self._took(ADDRESS, NOT_PUBLISHED)
         if text in self.models:
             return self._took(MODEL, self.models[text])
         if text in self.hashes:
             return self.hashes[text]
         if _ABSOLUTE.fullmatch(text) or (" " in text and key in _OF_PATHS and _WITH_BLANKS.fullmatch(text)):
-            return self._took(PATH, last_part(text))
+            return self._took(PATH, _last_part(text))
         return self.text(text)
 
     def text(self, text: str) -> str:
@@ -129,7 +110,7 @@ class Rules:
         for pattern, name in self._models:
             text = self._replaced(pattern, name, text, MODEL)
         for _, pattern in self._addresses:
-            text = self._replaced(pattern, TO_BE_GIVEN, text, ADDRESS)
+            text = self._replaced(pattern, NOT_PUBLISHED, text, ADDRESS)
         for old, new in self.hashes.items():
             text = text.replace(old, new)
         return text
@@ -138,9 +119,9 @@ class Rules:
         """The words of an error, in which whatever looks like an address of ours, or a path, tells of a machine."""
         text = self.text(text)
         for pattern in self._hosts:
-            text = self._replaced(pattern, TO_BE_GIVEN, text, ADDRESS)
+            text = self._replaced(pattern, NOT_PUBLISHED, text, ADDRESS)
         for pattern in (_PRIVATE_URL, _NUMBER, _AT_HOST):
-            text = self._replaced(pattern, TO_BE_GIVEN, text, ADDRESS)
+            text = self._replaced(pattern, NOT_PUBLISHED, text, ADDRESS)
         return self._replaced_paths(text)
 
     def written(self, text: str) -> str:
@@ -148,7 +129,7 @@ class Rules:
         return self._replaced_paths(self.text(text))
 
     def _replaced_paths(self, text: str) -> str:
-        return _PATH.sub(lambda found: self._took(PATH, last_part(found[0])), text)
+        return _PATH.sub(lambda found: self._took(PATH, _last_part(found[0])), text)
 
     def _replaced(self, pattern: re.Pattern[str], by: str, text: str, rule: str) -> str:
         text, count = pattern.subn(lambda _: by, text)
@@ -162,6 +143,10 @@ class Rules:
     def told(self) -> list[dict[str, Any]]:
         """What was taken out: by rule, how often."""
         return [{"rule": rule, "count": count} for rule, count in sorted(self.taken.items()) if count]
+
+
+def _last_part(path: str) -> str:
+    return without_path(path.removeprefix("file:").removeprefix("//")) or "path"
 
 
 def _longest(models: Mapping[str, str]) -> Iterator[tuple[str, str]]:
