@@ -37,6 +37,8 @@ from runner.storage.log_lines import read_journal
 SPEC, MANIFEST, ROLLOUTS = f"{DATA}/spec.yaml", f"{DATA}/manifest.json", f"{DATA}/rollouts.jsonl"
 LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
 INPUTS = f"{DATA}/inputs/"
+FREE = tuple(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml"))
+"""What somebody wrote to be read by models and people, and what a run's hashes are of."""
 
 _CLEANED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)
 """Kinds that say where something is served or lies; the others are what somebody wrote, and no more."""
@@ -69,7 +71,7 @@ def rules_of(draft: Draft) -> Rules:
 def _said(draft: Draft) -> Iterator[tuple[str, str]]:
     """Every text of the draft's structured files, with its key."""
     for path, content in draft.contents.items():
-        if path.startswith(INPUTS) or draft.release.kind not in _CLEANED_KINDS:
+        if path.startswith(FREE) or draft.release.kind not in _CLEANED_KINDS:
             continue
         if path.endswith(".yaml"):
             yield from _texts(_yaml(content), "")
@@ -138,7 +140,7 @@ def _content(path: str, content: Content, rules: Rules, again: Rehashed | None, 
         return _rollouts(content, target, rules, {} if again is None else again.rollout_ids())
     if path == f"{INPUTS}{DEBATES}":
         return _first_line(content, rules)
-    if path.startswith(INPUTS) and not path.endswith(".json"):
+    if path.startswith(FREE):
         return content
     how = _HOW.get(Path(path).suffix)
     if how is None:

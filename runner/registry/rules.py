@@ -117,10 +117,8 @@ class Rules:
 
     def error(self, text: str) -> str:
         """The words of an error, in which whatever looks like an address of ours, or a path, tells of a machine."""
-        text = self.text(text)
-        for pattern in self._hosts:
-            text = self._replaced(pattern, NOT_PUBLISHED, text, ADDRESS)
-        for pattern in (_PRIVATE_URL, _NUMBER, _AT_HOST):
+        text = self.text(self._replaced(_AT_HOST, NOT_PUBLISHED, text, ADDRESS))
+        for pattern in (*self._hosts, _PRIVATE_URL, _NUMBER):
             text = self._replaced(pattern, NOT_PUBLISHED, text, ADDRESS)
         return self._replaced_paths(text)
 

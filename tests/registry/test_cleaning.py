@@ -86,7 +86,12 @@ def test_what_a_model_said_and_how_a_call_failed_stay(on_vllm: tuple[Path, str],
             assert new["answer"] == {**old["answer"], "model": "tiny-8b"}
             assert new["asked"][1] == old["asked"][1]
         if old["kind"] == "failure":
-            assert new["error"] == "no answer from ???" * ("no answer" in old["error"]) + "???" * ("no answer" not in old["error"]) + old["error"].partition("/v1")[2]
+            assert (
+                new["error"]
+                == "no answer from ???" * ("no answer" in old["error"])
+                + "???" * ("no answer" not in old["error"])
+                + old["error"].partition("/v1")[2]
+            )
             assert {**old, "error": new["error"]} == new
 
 
@@ -135,7 +140,10 @@ def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path
         ("sent by me@gpu-box.lan", "sent by ???"),
         ("http://[::1]:8000/v1 answered 500", "??? answered 500"),
         ("see https://platform.openai.com/docs/errors", "see https://platform.openai.com/docs/errors"),
-        ("https://api.openai.com/v1 (m) answered 429: wait 1.5 s", "https://api.openai.com/v1 (m) answered 429: wait 1.5 s"),
+        (
+            "https://api.openai.com/v1 (m) answered 429: wait 1.5 s",
+            "https://api.openai.com/v1 (m) answered 429: wait 1.5 s",
+        ),
     ],
 )
 def test_the_words_of_an_error_stay_without_what_tells_of_a_machine(said: str, left: str) -> None:
