@@ -13,6 +13,7 @@ from runner.cli.output import heading, note, print_json, print_table, say
 from runner.errors import Interrupted, RunDirectoryError, RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.registry.draft import Draft, Naming
+from runner.registry.family import family_of
 from runner.registry.names import Names
 from runner.registry.publish import Options, Ready, failures, ready, send
 from runner.releases.reference import Kind, Reference, parse, wrong_word
@@ -85,7 +86,7 @@ def _families(
     families = []
     for folder in {found.path.resolve(): found for found in map(results.find, args.what)}.values():
         _hold(folder, held)
-        families.append(_run_drafts(folder, Results.of(folder), naming))
+        families.append(family_of(folder, naming))
     return families, results.path
 
 
@@ -95,10 +96,6 @@ def _component(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
     return component_draft(path, kind, _naming(args, kind), args.part)
 
 
-def _run_drafts(folder: RunFolder, results: Results, naming: Naming) -> Sequence[Draft]:
-    from runner.registry.run_bundle import drafts_of
-
-    return drafts_of(folder, results, naming)
 
 
 def _hold(folder: RunFolder, held: ExitStack) -> None:

@@ -179,7 +179,8 @@ def _versions(subject: Subject) -> Iterator[str]:
     if not manifest.version or not manifest.python:
         yield "the versions of nip-run and Python that played it are not recorded; play it again to publish it"
     if "environment.lock" not in subject.draft.contents:
-        yield "there is no environment.lock with the versions of the packages"
+        said = "there is no environment.lock with the versions of the packages that it was played with"
+        yield Note(said) if manifest.sources is None else said  # an earlier version kept none
 
 
 def _private(subject: Subject) -> Iterator[str]:

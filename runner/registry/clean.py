@@ -111,7 +111,7 @@ def _cleaned(draft: Draft, rules: Rules, work: Path) -> Draft:
     again: Rehashed | None = None
     if SPEC in draft.contents:
         # Files of a run as they are: the hashes that they had are needed to make those that they will have.
-        again = rehashed(run_folder(lay_out(draft.contents, work / "as_it_is")), rules)
+        again = rehashed(run_folder(lay_out(draft.all_contents, work / "as_it_is")), rules)
         rules.hashes.update(again.hashes)
     make_folders(work / "cleaned")
     contents = {

@@ -82,7 +82,7 @@ def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, option
             work = Path(places.enter_context(TemporaryDirectory(prefix=".nip-run-")))
             for number, (raw, draft) in enumerate(zip(family, clean(family, work), strict=True)):
                 marked = _marked(draft)
-                laid_out = lay_out(marked.contents, work / f"laid_out_{number}")
+                laid_out = lay_out(marked.all_contents, work / f"laid_out_{number}")
                 subject = Subject(raw, marked, laid_out, registry, together, options.names, options.force)
                 made.append(_ready(subject))
         yield made
