@@ -82,9 +82,7 @@ def _run(folder: RunFolder, args: argparse.Namespace) -> int:
     results = Results.of(folder)
     naming = Naming(owner=os.environ.get("NIP_RUN_OWNER") or "owner")
     with ExitStack() as held:
-        made = held.enter_context(
-            ready([family_of(folder, naming)], None, Options(names=Names.here(results.path)))
-        )
+        made = held.enter_context(ready([family_of(folder, naming)], None, Options(names=Names.here(results.path))))
         wrong = any(not outcome.passed for one in made for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH)
         if args.json:
             print_json({"run_id": folder.run_id, "publishable": not wrong, "releases": [_as_json(one) for one in made]})
@@ -122,5 +120,6 @@ def _spec(args: argparse.Namespace) -> int:
     if args.json:
         print_json([{**vars(part), "pinned": part.is_pinned} for part in parts])
         return ExitCode.DONE
-    print_table(("part", "pinned", "what", "state"), [(p.part, "yes" if p.is_pinned else "no", p.what, p.state) for p in parts])
+    rows = [(part.part, "yes" if part.is_pinned else "no", part.what, part.state) for part in parts]
+    print_table(("part", "pinned", "what", "state"), rows)
     return ExitCode.DONE

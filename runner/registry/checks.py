@@ -23,8 +23,7 @@ from runner.registry.searching import Finder, search
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import Bundle, Content
-from runner.releases.limits import MAX_MANIFEST
-from runner.releases.manifest import MANIFEST, Release, wrong_files
+from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import LATEST, Kind, Reference, parse
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
@@ -168,7 +167,8 @@ def not_pinned(release: Release) -> Iterator[str]:
     for part, source in sorted(release.sources.items()):
         if not source.clean:
             why = source.why or "its commit is not known"
-            yield f"{part}: {why}; commit and push it before playing, or --force publishes it, marked as not pinned"
+            advice = "" if ";" in why else "commit and push it before playing"
+            yield f"{part}: {why}; {advice}{', or ' if advice else 'or '}--force publishes it, marked as not pinned"
 
 
 def _versions(subject: Subject) -> Iterator[str]:
@@ -212,7 +212,6 @@ class _Addresses:
 
 def _readable(subject: Subject) -> Iterator[str]:
     """Whoever gets it can read it: what we refuse of others, we do not publish."""
-    Release.from_bytes(subject.bundle.manifest)
     for path in sorted(subject.draft.contents):
         if path.endswith((".yaml", ".yml")):
             for problem in read(subject.laid_out / path, path).problems:
@@ -238,11 +237,10 @@ def _numbers(subject: Subject) -> Iterator[str]:
     yield from wrong
 
 
-def _sizes(subject: Subject) -> Iterator[str]:
-    """It is no larger than is taken."""
-    yield from wrong_files(subject.bundle.release.files)
-    if (size := len(subject.bundle.manifest)) > MAX_MANIFEST:
-        yield f"{MANIFEST} has {size:,} bytes; at most {MAX_MANIFEST:,} are taken"
+def _manifest(subject: Subject) -> Iterator[str]:
+    """Its manifest and its files, by name, number and size, are such as a reader takes."""
+    Release.from_bytes(subject.bundle.manifest)
+    yield from ()
 
 
 def _terms(subject: Subject) -> Iterator[str]:
@@ -277,7 +275,7 @@ CHECKS: Mapping[str, CheckFunction] = {
     "nothing private": _private,
     "readable": _readable,
     "numbers": _numbers,
-    "sizes": _sizes,
+    "manifest": _manifest,
     "terms": _terms,
     "name": _free,
 }

@@ -31,7 +31,8 @@ def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
 
 
 def _as_release(manifest: Manifest) -> Release:
-    return Release(kind=Kind.RUN, owner="owner", name="run", version="1", sources=dict(_sources(manifest.sources or {})))
+    sources = dict(_sources(manifest.sources or {}))
+    return Release(kind=Kind.RUN, owner="owner", name="run", version="1", sources=sources)
 
 
 def _sources(said: Mapping[str, Any]) -> Iterator[tuple[str, Source]]:

@@ -218,6 +218,11 @@ def _file(said: Any) -> FileEntry:
     return FileEntry(**known)
 
 
+def is_builtin(path: str | None) -> bool:
+    """Whether a source's path is that of a file which comes with nip-run: its version pins it."""
+    return path is not None and path.startswith("nip-run:")
+
+
 def _source(said: Any) -> Source:
     known = only(said, Source)
     typed(known["clean"], bool)
@@ -225,7 +230,11 @@ def _source(said: Any) -> Source:
         text_or_null(known[name])
     if known["commit"] is not None:
         match(_COMMIT, known["commit"])
-    if known["clean"] and None in (known["repository"], known["commit"], known["path"]):
+    if (
+        known["clean"]
+        and not is_builtin(known["path"])
+        and None in (known["repository"], known["commit"], known["path"])
+    ):
         raise ValueError("a source that is clean, and in no commit that others can get")
     if _PASSWORD.search(known["repository"] or ""):
         raise ValueError("a repository with a password in its address")
