@@ -9,7 +9,6 @@ import yaml
 
 from runner.documents.dump import dump_inline
 from runner.documents.reader import Document, parse
-from runner.models.settings import NOT_PUBLISHED
 from runner.registry.rules import Rules
 
 
@@ -29,8 +28,7 @@ def _changes(text: str, rules: Rules) -> Iterator[tuple[int, int, str]]:
             continue
         by_rule = rules.scalar(node.value, key)
         if by_rule != node.value:
-            value = NOT_PUBLISHED if by_rule == NOT_PUBLISHED else dump_inline(by_rule)
-            yield node.start_mark.index, node.end_mark.index, value
+            yield node.start_mark.index, node.end_mark.index, dump_inline(by_rule)
 
 
 def _scalars(node: yaml.Node | None, key: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
