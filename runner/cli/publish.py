@@ -96,8 +96,6 @@ def _component(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
     return component_draft(path, kind, _naming(args, kind), args.part)
 
 
-
-
 def _hold(folder: RunFolder, held: ExitStack) -> None:
     """Keep other processes from playing a run and its parts while they are published.
 
@@ -232,7 +230,7 @@ def _notes(made: Sequence[Ready]) -> Iterator[str]:
             yield f"{one.draft.release.reference}: taken out: {taken}"
         for outcome in one.outcomes:
             yield from (f"{one.draft.release.reference}: {line}" for line in outcome.notes)
-        yield from one.draft.notes
+        yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
 
 
 def _commands(reference: Reference, where: str) -> list[str]:

@@ -156,19 +156,17 @@ def _published(subject: Subject, role: str, named: Reference, sha256: str | None
 
 def _pinned(subject: Subject) -> Iterator[str]:
     """Every part was in a public commit when the run began."""
-    wrong = list(not_pinned(subject.release))
-    yield from (map(Note, (f"not pinned: {why}" for why in wrong)) if subject.force else wrong)
+    for why in not_pinned(subject.release):
+        yield Note(f"not pinned: {why}") if subject.force else f"{why}; or --force publishes it, marked as not pinned"
 
 
 def not_pinned(release: Release) -> Iterator[str]:
     """Why a release's parts cannot be found in a public commit."""
     if not release.sources:
-        yield "it is not recorded which commit its files were in; --force publishes it, marked as not pinned"
+        yield "it is not recorded which commit its files were in"
     for part, source in sorted(release.sources.items()):
         if not source.clean:
-            why = source.why or "its commit is not known"
-            advice = "" if ";" in why else "commit and push it before playing"
-            yield f"{part}: {why}; {advice}{', or ' if advice else 'or '}--force publishes it, marked as not pinned"
+            yield f"{part}: {source.why or 'its commit is not known; commit and push it before playing'}"
 
 
 def _versions(subject: Subject) -> Iterator[str]:
