@@ -33,6 +33,11 @@ def in_one_line(text: str) -> str:
     return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def shortened(text: str, most: int = 80) -> str:
+    """The beginning of a text that may be of any length, for messages."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def not_text(text: str) -> str | None:
     """Why a text cannot be written: it has half of a surrogate pair, as a command line that is not UTF-8 gives."""
     try:

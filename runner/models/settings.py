@@ -44,6 +44,15 @@ class FineTuneStep:
     method: Literal["sft", "dpo"] = option("Supervised, or by preferences.", example="sft")
     dataset_sha256: str = option("SHA-256 of the dataset file.", example="e3b0c442")
     job: str | None = option("The job's id at the trainer.", default=None, example="ftjob-abc")
+    weights_sha256: str | None = option(
+        "Of weights on the machine that trained: the hash of their files, by which they are known again.",
+        default=None,
+        example="9f86d081",
+    )
+    release: str | None = option(
+        "The published run or model that it was taken from.", default=None, example="run/acme/nip-ei-0123456789@1"
+    )
+    release_sha256: str | None = option("SHA-256 of that release's manifest.", default=None, example="4e07408562")
 
 
 @dataclass(frozen=True, kw_only=True)

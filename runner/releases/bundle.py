@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,12 +57,14 @@ class Bundle:
         """A release with the entries of its files, which are read and hashed.
 
         Raises:
-            ReleaseError: a file cannot be read, or is none that a release may have.
+            ReleaseError: a file cannot be read, or is none that a release may have; or the manifest says what none may.
         """
         entries = tuple(_entry(path, contents[path]) for path in sorted(contents))
         for message in wrong_files(entries, limits):
             raise ReleaseError(f"{release.reference}: {message}")
-        return cls(replace(release, files=entries), dict(contents))
+        made = cls(replace(release, files=entries), dict(contents))
+        Release.from_bytes(made.manifest, limits)  # what nobody could get must not take a name and version for ever
+        return made
 
     @property
     def manifest(self) -> bytes:
@@ -93,16 +95,25 @@ def _entry(path: str, content: Content) -> FileEntry:
     return FileEntry(path=path, size=size, sha256=hashed.hexdigest(), media_type=media_type(path))
 
 
+def pinned(files: Iterable[tuple[str, Content]]) -> dict[str, FileEntry]:
+    """What the manifest among the files of a release says of the others, by path; nothing where none is among them.
+
+    Between the hashing of a file and its copying it may have changed: whoever copies it asks `checked_copy` again.
+    """
+    manifests = [content for path, content in files if path == MANIFEST and isinstance(content, bytes)]
+    return {entry.path: entry for manifest in manifests for entry in Release.from_bytes(manifest).files}
+
+
 def checked_copy(source: IO[bytes], entry: FileEntry, write: Callable[[bytes], object]) -> None:
     """Hand a file of a release on, piece by piece, and see that it is what the manifest says.
 
     What is handed on is no more than the size there, whatever the source holds.
 
     Raises:
-        ReleaseError: it is longer or shorter, or has other bytes.
+        ReleaseError: it is longer or shorter, or has other bytes; or it cannot be read.
     """
     hashed, size = hashlib.sha256(), 0
-    while size <= entry.size and (piece := source.read(min(PIECE, entry.size - size + 1))):
+    while size <= entry.size and (piece := _read(source, min(PIECE, entry.size - size + 1), entry.path)):
         size += len(piece)
         if size > entry.size:
             raise ReleaseError(f"{entry.path} is damaged: it is longer than the {entry.size:,} bytes that it has")
@@ -112,6 +123,13 @@ def checked_copy(source: IO[bytes], entry: FileEntry, write: Callable[[bytes], o
         raise ReleaseError(f"{entry.path} is damaged: it has {size:,} of {entry.size:,} bytes")
     if hashed.hexdigest() != entry.sha256:
         raise ReleaseError(f"{entry.path} is damaged: its bytes are not those of its hash in {MANIFEST}")
+
+
+def _read(source: IO[bytes], size: int, path: str) -> bytes:
+    try:
+        return source.read(size)
+    except OSError as error:
+        raise ReleaseError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def unpack(
@@ -132,8 +150,7 @@ def unpack(
         ReleaseError: a file is missing or damaged, or it cannot be written.
     """
     target = target.absolute()
-    if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
-        raise UsageError(f"{target} is there already; give a folder that is not, or an empty one")
+    _check_free(target)
     beside = target.with_name(f".nip-run-{secrets.token_hex(8)}.new")
     try:
         make_folders(target.parent)
@@ -142,15 +159,24 @@ def unpack(
             _write(beside / path, partial(_hand, data))
         for entry in release.files:
             _unpack_file(entry, open_file, beside)
-        with suppress(FileNotFoundError):
-            target.rmdir()
-        beside.rename(target)
+        for folder in {beside, *((beside / entry.path).parent for entry in release.files)}:
+            fsync_dir(folder)
+        beside.rename(target)  # which takes the place of an empty folder, and of nothing else
         fsync_dir(target.parent)
     except OSError as error:
         raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
     finally:
         with suppress(OSError):
             remove_folder(beside)
+
+
+def _check_free(target: Path) -> None:
+    try:
+        is_free = not target.is_symlink() and (not target.exists() or (target.is_dir() and not any(target.iterdir())))
+    except OSError as error:
+        raise ReleaseError(f"cannot read {target}: {error.strerror}") from error
+    if not is_free:
+        raise UsageError(f"{target} is there already; give a folder that is not, or an empty one")
 
 
 def _unpack_file(entry: FileEntry, open_file: Callable[[str], IO[bytes]], root: Path) -> None:

@@ -15,9 +15,11 @@ from typing import Any, Self
 import orjson
 
 from runner.errors import NewerFormatError, ReleaseError
+from runner.releases.checked import MAX_DEPTH, match, named, only, text, text_or_null, too_deep, typed
 from runner.releases.limits import MAX_MANIFEST, USUAL, Limits
 from runner.releases.paths import wrong_path, wrong_together
 from runner.releases.reference import Kind, Reference, wrong_word
+from runner.text import shortened
 
 MANIFEST = "release.json"
 CHECKSUM = "release.sha256"
@@ -26,11 +28,10 @@ CHECKSUM = "release.sha256"
 FORMAT = 1
 VISIBILITIES = ("public", "private")
 
-MAX_TEXT = 4_000
-MAX_DEPTH = 24
-
 _HEX = re.compile(r"[0-9a-f]{64}")
 _MEDIA = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,60}")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 _ROLE = re.compile(r"[a-z_]{1,40}(:[A-Za-z0-9._-]{1,100})?")
 
 
@@ -110,9 +111,16 @@ class Release:
         return next((entry for entry in self.files if entry.path == path), None)
 
     def to_bytes(self) -> bytes:
-        """The manifest, as it is published and hashed."""
+        """The manifest, as it is published and hashed.
+
+        Raises:
+            ReleaseError: it says what JSON cannot, such as a whole number beyond 64 bits, or half a surrogate pair.
+        """
         data = {"format": FORMAT, **{one.name: _plain(getattr(self, one.name)) for one in fields(self)}}
-        return orjson.dumps(data, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        try:
+            return orjson.dumps(data, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        except TypeError as error:
+            raise ReleaseError(f"{self.reference} says what {MANIFEST} cannot hold: {error}") from error
 
     @classmethod
     def from_bytes(cls, data: bytes, limits: Limits = USUAL) -> Self:
@@ -134,7 +142,7 @@ class Release:
         if type(format_) is int and format_ > FORMAT:
             raise NewerFormatError(f"{MANIFEST} was written by a newer nip-run (format {format_}); upgrade nip-run")
         if format_ != FORMAT:
-            raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {format_!r}")
+            raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(format_))}")
         try:
             release = cls(**_checked(cls, said))
         except (KeyError, TypeError, ValueError) as error:
@@ -179,10 +187,10 @@ def wrong_files(files: Iterable[FileEntry], limits: Limits = USUAL) -> Iterable[
         return
     for entry in files:
         if wrong := wrong_path(entry.path):
-            yield f"file {entry.path!r}: {wrong}"
+            yield f"file {shortened(entry.path)!r}: {wrong}"
         if entry.size > limits.file_bytes:
-            yield f"file {entry.path!r} has {entry.size:,} bytes; at most {limits.file_bytes:,} are taken"
-    yield from (f"file {path!r}: {why}" for path, why in wrong_together(entry.path for entry in files))
+            yield f"file {shortened(entry.path)!r} has {entry.size:,} bytes; at most {limits.file_bytes:,} are taken"
+    yield from (f"file {shortened(path)!r}: {why}" for path, why in wrong_together(entry.path for entry in files))
     if [entry.path for entry in files] != sorted(entry.path for entry in files):
         yield "its files are not in the order of their paths"
     if (total := sum(entry.size for entry in files)) > limits.total_bytes:
@@ -200,100 +208,61 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _typed(value: Any, *types: type) -> Any:
-    if type(value) not in types:
-        raise TypeError(f"{str(value)[:60]!r} cannot stand where it stands")
-    return value
-
-
-def _text(value: Any, most: int = MAX_TEXT) -> str:
-    text: str = _typed(value, str)
-    if len(text) > most:
-        raise ValueError(f"a text of {len(text):,} characters; at most {most:,} are taken")
-    return text
-
-
-def _text_or_null(value: Any) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _match(pattern: re.Pattern[str], value: Any) -> str:
-    if not pattern.fullmatch(_typed(value, str)):
-        raise ValueError(f"{value[:80]!r} is not of the form {pattern.pattern}")
-    return str(value)
-
-
-def _only(said: Any, cls: type) -> dict[str, Any]:
-    """A mapping with all keys of a class, and no others."""
-    names = {one.name for one in fields(cls)}
-    if set(_typed(said, dict)) != names:
-        raise ValueError(f"its keys are not those of {cls.__name__}: {sorted(set(said) ^ names)[:5]}")
-    return dict(said)
-
-
 def _file(said: Any) -> FileEntry:
-    known = _only(said, FileEntry)
-    if _typed(known["size"], int) < 0:
+    known = only(said, FileEntry)
+    if typed(known["size"], int) < 0:
         raise ValueError("a size below 0")
-    _match(_HEX, known["sha256"])
-    _match(_MEDIA, known["media_type"])
-    _text(known["path"])
+    match(_HEX, known["sha256"])
+    match(_MEDIA, known["media_type"])
+    text(known["path"])
     return FileEntry(**known)
 
 
 def _source(said: Any) -> Source:
-    known = _only(said, Source)
-    _typed(known["clean"], bool)
+    known = only(said, Source)
+    typed(known["clean"], bool)
     for name in ("repository", "commit", "path", "why"):
-        _text_or_null(known[name])
+        text_or_null(known[name])
+    if known["commit"] is not None:
+        match(_COMMIT, known["commit"])
+    if known["clean"] and None in (known["repository"], known["commit"], known["path"]):
+        raise ValueError("a source that is clean, and in no commit that others can get")
+    if _PASSWORD.search(known["repository"] or ""):
+        raise ValueError("a repository with a password in its address")
     return Source(**known)
 
 
 def _link(said: Any) -> Link:
-    known = _only(said, Link)
-    _match(_ROLE, known["role"])
-    for name in ("release", "identity"):
-        _text_or_null(known[name])
+    known = only(said, Link)
+    match(_ROLE, known["role"])
+    text_or_null(known["identity"])
+    if known["release"] is not None:
+        folder, sign, version = text(known["release"]).rpartition("@")
+        if not sign or Reference.of_folder(f"{folder}/{version}") is None:
+            raise ValueError(f"a link to {shortened(known['release'])!r}, which is no KIND/OWNER/NAME@VERSION")
     if known["sha256"] is not None:
-        _match(_HEX, known["sha256"])
+        match(_HEX, known["sha256"])
     return Link(**known)
-
-
-def _depth(value: Any) -> int:
-    """How deep data is nested, without a call for each level."""
-    level, depth = [value], 0
-    while level and depth <= MAX_DEPTH:
-        inner = [one for one in level if isinstance(one, (dict, list))]
-        level = [item for one in inner for item in (one.values() if isinstance(one, dict) else one)]
-        depth += 1
-    return depth
-
-
-def _named(said: Any, most: int = 1_000) -> dict[str, Any]:
-    known: dict[str, Any] = _typed(said, dict)
-    if len(known) > most:
-        raise ValueError(f"{len(known)} names; at most {most} are taken")
-    return {_text(name, 200): value for name, value in known.items()}
 
 
 def _checked(cls: type[Release], said: Any) -> dict[str, Any]:
     """The fields of a manifest, each of its own type."""
-    known = _only(said, cls)
+    known = only(said, cls)
     for name in ("owner", "name", "version"):
-        if wrong := wrong_word(_text(known[name])):
+        if wrong := wrong_word(text(known[name])):
             raise ValueError(wrong)
     if known["visibility"] not in VISIBILITIES:
-        raise ValueError(f"no visibility {known['visibility']!r}")
-    if _depth(known["facts"]) > MAX_DEPTH:
+        raise ValueError(f"no visibility {shortened(repr(known['visibility']))}")
+    if too_deep(known["facts"]):
         raise ValueError(f"its facts are nested deeper than {MAX_DEPTH} levels")
     return {
         **known,
-        "kind": Kind(_text(known["kind"])),
-        "description": _text(known["description"]),
-        "licence": _text_or_null(known["licence"]),
-        "identity": {name: _match(_HEX, value) for name, value in _named(known["identity"]).items()},
-        "sources": {name: _source(value) for name, value in _named(known["sources"]).items()},
-        "links": tuple(_link(one) for one in _typed(known["links"], list)),
-        "facts": _named(known["facts"]),
-        "files": tuple(_file(one) for one in _typed(known["files"], list)),
+        "kind": Kind(text(known["kind"], 20)),
+        "description": text(known["description"]),
+        "licence": text_or_null(known["licence"]),
+        "identity": {name: match(_HEX, value) for name, value in named(known["identity"]).items()},
+        "sources": {name: _source(value) for name, value in named(known["sources"]).items()},
+        "links": tuple(_link(one) for one in typed(known["links"], list)),
+        "facts": named(known["facts"]),
+        "files": tuple(_file(one) for one in typed(known["files"], list)),
     }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
 
 from runner.releases.reference import RESERVED
+from runner.text import comma_join, shortened
 
 MAX_SEGMENTS = 8
 MAX_PATH = 240
@@ -20,6 +22,11 @@ _FORM = (
 OURS = frozenset(("release.json", "release.sha256", "yanked", "signature"))
 """What stands beside the files of a release in a registry: no file of one may be called so."""
 
+CODE = frozenset(
+    (".py", ".pyc", ".pyd", ".pyo", ".pth", ".so", ".dylib", ".dll", ".exe", ".com", ".bat", ".cmd", ".ps1", ".sh")
+)
+"""What a system or a Python that happens to stand in the folder would run: a release is data, and has no code."""
+
 
 def wrong_path(path: str) -> str | None:
     """Why a path can be no file's of a release; None where it can."""
@@ -31,6 +38,8 @@ def wrong_path(path: str) -> str | None:
             return _FORM
         if segment.lower().partition(".")[0] in RESERVED:
             return f"{segment!r} is a reserved word"
+    if (suffix := PurePosixPath(path).suffix.lower()) in CODE:
+        return f"a release is data, and has no {suffix}; none of {comma_join(sorted(CODE))} is taken"
     return f"{segments[0]!r} is a name of the registry's own" if segments[0].lower() in OURS else None
 
 
@@ -44,11 +53,13 @@ def wrong_together(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
         if low in files:
             yield (
                 path,
-                "it stands there twice" if files[low] == path else f"it differs from {files[low]!r} by case alone",
+                "it stands there twice"
+                if files[low] == path
+                else f"it differs from {shortened(files[low])!r} by case alone",
             )
         elif low in folders or any(parent in files for parent in parents):
             yield path, "a file stands where a folder belongs"
         elif spelled := next((folders[p] for p in parents if folders.get(p, path[: len(p)]) != path[: len(p)]), None):
-            yield path, f"its folder differs from {spelled!r} by case alone"
+            yield path, f"its folder differs from {shortened(spelled)!r} by case alone"
         files.setdefault(low, path)
         folders.update({parent: path[: len(parent)] for parent in parents if parent not in folders})

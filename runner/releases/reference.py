@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Self
 
 from runner.errors import UsageError
-from runner.text import comma_join, did_you_mean
+from runner.text import comma_join, did_you_mean, shortened
 
 LATEST = "latest"
 """A version on the command line and in specs; resolved at once, and never recorded."""
@@ -84,11 +84,12 @@ class Digest:
 def wrong_word(word: str) -> str | None:
     """Why a text can be no owner, name or version; None where it can."""
     if not _WORD.fullmatch(word):
-        return f"{word!r} must be 1 to 100 of a-z, 0-9, '.', '_' and '-', and begin and end with a letter or a digit"
+        form = "1 to 100 of a-z, 0-9, '.', '_' and '-', and begin and end with a letter or a digit"
+        return f"{shortened(word)!r} must be {form}"
     if ".." in word:
-        return f"{word!r} has two dots in a row"
+        return f"{shortened(word)!r} has two dots in a row"
     if word.partition(".")[0] in RESERVED:
-        return f"{word!r} is a reserved word"
+        return f"{shortened(word)!r} is a reserved word"
     return None
 
 
@@ -101,14 +102,16 @@ def parse(text: str, kind: Kind | None = None) -> Reference | Digest:
     found = _DIGEST.fullmatch(text)
     if found is not None:
         return Digest(found["hex"])
-    shape = _SHAPE.fullmatch(text)
+    shape, text = _SHAPE.fullmatch(text), shortened(text, 200)
     if shape is None:
         raise UsageError(f"{text!r} is no reference; write {kind or 'KIND'}/OWNER/NAME@VERSION, or sha256:...")
     said = shape["kind"]
     if said is None and kind is None:
         raise UsageError(f"{text!r}: of which kind? write KIND/OWNER/NAME@VERSION with one of {comma_join(Kind)}")
     if said is not None and said not in set(Kind):
-        raise UsageError(f"{text!r}: no kind {said!r}{did_you_mean(said, Kind) or f'; there are {comma_join(Kind)}'}")
+        raise UsageError(
+            f"{text!r}: no kind {shortened(said)!r}{did_you_mean(said[:40], Kind) or f'; there are {comma_join(Kind)}'}"
+        )
     if said is not None and kind is not None and said != kind:
         raise UsageError(f"{text!r} is a {said}, and a {kind} belongs here")
     version = shape["version"]

@@ -30,6 +30,7 @@ from runner.spec.experiment import (
 from runner.spec.from_run import FindRun, no_runs, take_models
 from runner.spec.rejudged import take_debates
 from runner.spec.sweep import Sweep
+from runner.spec.training_from import take_start
 from runner.text import comma_join, did_you_mean_file
 
 __all__ = ["Spec", "load_spec", "load_specs"]
@@ -187,7 +188,7 @@ def _assembled(layered: Layered, readers: Readers, components: Components, find_
     if wrong := list(confined_problems(layered)):
         raise SpecError(wrong)
     refused = list(components.take(layered))
-    if wrong := [*take_models(layered, find_run), *take_debates(layered, find_run)]:
+    if wrong := [*take_start(layered, find_run), *take_models(layered, find_run), *take_debates(layered, find_run)]:
         raise SpecError([*refused, *wrong])
     try:
         spec = assemble(layered, readers)

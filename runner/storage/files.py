@@ -13,9 +13,13 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def create(path: Path) -> IO[bytes]:
@@ -116,6 +120,33 @@ def open_to_read(path: Path) -> IO[bytes]:
     return os.fdopen(_checked(descriptor, path), "rb")
 
 
+def open_below(root: Path, names: Sequence[str]) -> IO[bytes]:
+    """A regular file to read by the names of the folders below `root` that lead to it.
+
+    None of them may be a link, not even one that is put there while it is opened; `root` may be one.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, or a link leads to it.
+    """
+    folder, place = os.open(root, _FOLDER), root
+    try:
+        for name in names[:-1]:
+            place = place / name
+            try:
+                inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            except OSError:
+                _check_own(os.stat(name, dir_fd=folder, follow_symlinks=False), place, stat.S_IFDIR)
+                raise
+            os.close(folder)
+            folder = inner
+        place = place / names[-1]
+        _check_own(os.stat(names[-1], dir_fd=folder, follow_symlinks=False), place)
+        descriptor = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        return os.fdopen(_checked(descriptor, place), "rb")
+    finally:
+        os.close(folder)
+
+
 def read_bounded(path: Path, most: int) -> bytes:
     """The content of a regular file of at most so many bytes.
 
@@ -143,10 +174,11 @@ def _checked(descriptor: int, path: Path) -> int:
     return descriptor
 
 
-def _check_own(found: os.stat_result, path: Path) -> None:
+def _check_own(found: os.stat_result, path: Path, kind: int = stat.S_IFREG) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise OSError(errno.ELOOP, "a link stands there, and is not followed; remove it", str(path))
-    _check_regular(found, path)
+    if stat.S_IFMT(found.st_mode) != kind:
+        _check_regular(found, path)
 
 
 def _check_regular(found: os.stat_result, path: Path) -> None:

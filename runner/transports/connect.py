@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 
 from runner.errors import UsageError
+from runner.text import in_one_line, shortened
 from runner.transports.base import Transport
 from runner.transports.registry import Registry
 
@@ -39,6 +41,8 @@ def connect(where: str | None = None, *, pull_request: bool = False) -> Registry
 
 
 def _transport(where: str, *, pull_request: bool) -> Transport:
+    if "\0" in where or in_one_line(where) != where:
+        raise UsageError(f"no registry can be at {in_one_line(shortened(where, 200))!r}: it has characters of no text")
     scheme, sign, rest = where.partition(":")
     if sign and scheme == "git":
         from runner.transports.git import GitTransport
@@ -51,7 +55,14 @@ def _transport(where: str, *, pull_request: bool) -> Transport:
     if pull_request:
         raise UsageError("a folder has no pull requests; leave --pull-request out")
     if sign and scheme != "file" and "/" not in scheme:
-        raise UsageError(f"no registry can be at {where!r}; it is {FORMS}")
+        raise UsageError(f"no registry can be at {_without_secret(where)!r}; it is {FORMS}")
+    if sign and scheme == "file" and (not rest or (rest.startswith("//") and not rest.startswith("///"))):
+        raise UsageError(f"no registry can be at {where!r}: which folder? write file:DIR")
     from runner.transports.folder import FolderTransport
 
     return FolderTransport(rest if sign and scheme == "file" else where)
+
+
+def _without_secret(where: str) -> str:
+    """An address as messages may show it: what stands before an @ in its host may be a token."""
+    return re.sub(r"//[^/@]*@", "//...@", shortened(where, 200))

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import IO
 
 from runner.errors import NotPublished, ReleaseError, TakenError
-from runner.releases.bundle import PIECE, Content, opened
+from runner.releases.bundle import PIECE, Content, checked_copy, opened, pinned
+from runner.releases.manifest import FileEntry
+from runner.releases.paths import MAX_SEGMENTS
 from runner.storage.atomic import fsync_dir
-from runner.storage.files import create_only, make_folder, make_folders, open_to_read, remove_folder
+from runner.storage.files import create_only, make_folder, make_folders, open_below, remove_folder
 from runner.transports.base import Added, Stored
+from runner.transports.incoming import INCOMING, remove_abandoned
 
-INCOMING = ".incoming"
-"""Where releases are written before they are moved to their places; nobody reads there."""
+DEEPEST = 4 + MAX_SEGMENTS
+"""Names that lead to a file: of a release's folder, and inside it. What lies deeper is no registry's."""
 
 
 class FolderTransport:
@@ -31,24 +34,35 @@ class FolderTransport:
         return f"file:{self._root}"
 
     def stored(self, prefix: str = "") -> Iterator[Stored]:
-        start = self._root / prefix if prefix.endswith("/") else self._root / prefix.rpartition("/")[0]
-        for path in _files(start):
-            name = path.relative_to(self._root).as_posix()
-            if name.startswith(prefix):
-                yield Stored(name, path.lstat().st_size)
+        # Only the folder is gone through that all such paths are in; no name of a registry begins with a dot.
+        start = prefix.rpartition("/")[0]
+        pending = [start] if self._leads_through_folders(start) else []
+        while pending:
+            folder = pending.pop()
+            for entry in _scanned(self._root / folder):
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.name.startswith(".") or not (path.startswith(prefix) or prefix.startswith(f"{path}/")):
+                    continue
+                with suppress(FileNotFoundError):  # it may go while it is looked at
+                    if entry.is_dir(follow_symlinks=False):
+                        if path.count("/") + 1 < DEEPEST:
+                            pending.append(path)
+                    elif entry.is_file(follow_symlinks=False):
+                        yield Stored(path, entry.stat(follow_symlinks=False).st_size)
+
+    def _leads_through_folders(self, path: str) -> bool:
+        """Whether no name of a path is a link; that the root is one may be."""
+        names = [name for name in path.split("/") if name]
+        return not any((self._root / "/".join(names[:end])).is_symlink() for end in range(1, len(names) + 1))
 
     def open(self, path: str) -> IO[bytes]:
-        place = self._root
+        place = self._root / path
         try:
-            for part in path.split("/"):
-                place /= part
-                if stat.S_ISLNK(place.lstat().st_mode):
-                    raise ReleaseError(f"{place} is a link, and a registry has none; remove it")
-            return open_to_read(place)
+            return open_below(self._root, _names(path))
         except FileNotFoundError as error:
             raise NotPublished(f"{self.where} has no file {path}") from error
-        except (OSError, ValueError) as error:
-            raise ReleaseError(f"cannot read {place}: {getattr(error, 'strerror', error)}") from error
+        except OSError as error:
+            raise ReleaseError(f"cannot read {place}: {error.strerror}") from error
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
         for folder, files in folders.items():
@@ -57,52 +71,89 @@ class FolderTransport:
 
     def _add(self, folder: str, files: Sequence[tuple[str, Content]]) -> None:
         target = self._root / folder
-        incoming = self._root / INCOMING / secrets.token_hex(8)
+        entries = pinned(files)
         try:
-            make_folders(incoming)
-            for path, content in files:
-                _write(incoming, path, content)
-            make_folders(target.parent)
-            if target.exists():
-                raise TakenError(f"{self.where} has {folder} already")
-            incoming.rename(target)  # which fails where a folder with files is
-            fsync_dir(target.parent)
+            make_folders(self._root)
+            mode = stat.S_IMODE(self._root.stat().st_mode)
+            incoming = _made(self._root, f"{INCOMING}/{secrets.token_hex(8)}", mode)
+            try:
+                remove_abandoned(incoming.parent, now=incoming.stat().st_mtime)
+                made = {incoming}
+                for path, content in files:
+                    parent = _made(incoming, "/".join(_names(path)[:-1]), mode)
+                    made.add(parent)
+                    _write(incoming / path, content, entries.get(path), mode)
+                for one in made:
+                    fsync_dir(one)
+                parent = _made(self._root, folder.rpartition("/")[0], mode)
+                if os.path.lexists(target):
+                    raise TakenError(f"{self.where} has {folder} already")
+                incoming.rename(target)  # which fails where a folder with files is
+                fsync_dir(parent)
+            finally:
+                with suppress(OSError):
+                    remove_folder(incoming)
         except OSError as error:
-            if target.exists():
+            if os.path.lexists(target):
                 raise TakenError(f"{self.where} has {folder} already") from error
             raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
-        finally:
-            with suppress(OSError):
-                remove_folder(incoming)
 
     def close(self) -> None:
         """Nothing is held open."""
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The regular files below a folder; no link is followed."""
+def _names(path: str) -> list[str]:
+    """The names that lead to a file.
+
+    Raises:
+        ReleaseError: one of them leads elsewhere than down.
+    """
+    names = path.split("/")
+    if any(name in ("", ".", "..") or "\0" in name for name in names):
+        raise ReleaseError(f"{path!r} is no path inside a registry")
+    return names
+
+
+def _scanned(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return
+        with os.scandir(folder) as found:
+            return list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
         raise ReleaseError(f"cannot read {folder}: {error.strerror}") from error
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue  # no path of a registry has such a part: what is half written, and marks of the place itself
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files(Path(entry.path))
-        elif entry.is_file(follow_symlinks=False):
-            yield Path(entry.path)
 
 
-def _write(root: Path, path: str, content: Content) -> None:
+def _made(root: Path, path: str, mode: int) -> Path:
+    """A folder below `root`, with those that lead to it; each that is new may be used by whom the registry allows."""
     folder = root
-    for name in path.split("/")[:-1]:
-        folder /= name
+    for name in _names(path) if path else ():
+        above, folder = folder, folder / name
+        if not os.path.lexists(folder):
+            make_folder(folder)
+            with suppress(PermissionError):  # another's, who was quicker
+                folder.chmod(mode)
+            fsync_dir(above)
         make_folder(folder)
-    with opened(content) as source, os.fdopen(create_only(root / path, os.O_WRONLY), "wb") as file:
-        while piece := source.read(PIECE):
-            file.write(piece)
+    return folder
+
+
+def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> None:
+    """A file, which everybody may read who may read the registry, and nobody but its owner change."""
+    try:
+        source = opened(content)
+    except OSError as error:
+        raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
+    with source, os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:
+        with suppress(PermissionError):
+            os.fchmod(file.fileno(), mode & 0o644)
+        if entry is None:
+            while piece := source.read(PIECE):
+                file.write(piece)
+        else:
+            try:
+                checked_copy(source, entry, file.write)
+            except ReleaseError as error:
+                raise ReleaseError(f"{error}; it changed while it was published, publish again") from error
         file.flush()
         os.fsync(file.fileno())

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Self
 
-from runner.errors import NotPublished, ReleaseError, TakenError, UsageError
+from runner.errors import NewerFormatError, NotPublished, ReleaseError, TakenError, UsageError
 from runner.releases.bundle import Bundle, checked_copy, unpack
 from runner.releases.limits import MAX_MANIFEST, USUAL, Limits
-from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
+from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest
 from runner.releases.reference import Digest, Kind, Reference
-from runner.text import did_you_mean
+from runner.releases.versions import version_order
+from runner.text import did_you_mean, in_one_line, shortened
 from runner.transports.base import Added, Transport
+from runner.transports.listing import SIGNATURE, Entry, Listing, small_file
+from runner.transports.yanks import YANKED, YANKED_FILE, yanked_file
 
-YANKED = "yanked"
-YANKED_FILE = "yanked.json"
-SIGNATURE = "signature"
-MAX_REASON = 1_000
+__all__ = ("Entry", "Published", "Registry", "version_order")
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A release that a registry lists."""
-
-    reference: Reference
-    sha256: str
-    """Of its manifest, as its checksum says; whoever reads the manifest compares them."""
-    yanked: str | None = None
-    """Why it was yanked; None where it was not."""
-    signed: bool = False
+MAX_SIGNATURES = 16
+MAX_STRAY = 20
+"""The most files of no release that are told, of one release."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,7 @@ class Registry:
     def __init__(self, transport: Transport, limits: Limits = USUAL) -> None:
         self._transport = transport
         self.limits = limits
-        self._listed: dict[Reference, Entry] | None = None
+        self._listing = Listing(transport)
 
     @property
     def where(self) -> str:
@@ -71,48 +62,9 @@ class Registry:
         """All releases, by kind, owner, name, and version from the oldest.
 
         Raises:
-            ReleaseError: the registry cannot be read, or what it lists is damaged.
+            ReleaseError: the registry cannot be read.
         """
-        if self._listed is None:
-            self._listed = self._read_list()
-        found = [entry for entry in self._listed.values() if kind in (None, entry.reference.kind)]
-        return sorted(found, key=lambda entry: _order(entry.reference))
-
-    def _read_list(self) -> dict[Reference, Entry]:
-        paths = {stored.path for stored in self._transport.stored()}
-        listed = {}
-        for path in sorted(paths):
-            folder, _, name = path.rpartition("/")
-            reference = Reference.of_folder(folder) if name == CHECKSUM else None
-            if reference is None:
-                continue
-            why = self._why_yanked(reference) if f"{folder}/{YANKED}/{YANKED_FILE}" in paths else None
-            signed = any(other.startswith(f"{folder}/{SIGNATURE}/") for other in paths)
-            listed[reference] = Entry(reference, self._checksum(reference), why, signed)
-        return listed
-
-    def _checksum(self, reference: Reference) -> str:
-        try:
-            return read_checksum(self._small(f"{reference.folder}/{CHECKSUM}", 1_000))
-        except ReleaseError as error:
-            raise type(error)(f"{reference} in {self.where}: {error}") from error
-
-    def _why_yanked(self, reference: Reference) -> str:
-        data = self._small(f"{reference.folder}/{YANKED}/{YANKED_FILE}", 4 * MAX_REASON + 1_000)
-        try:
-            said = json.loads(data)
-            if yanked_file(said["reason"]) != data:
-                raise ValueError("its bytes are not those that nip-run writes")
-        except (ValueError, KeyError, TypeError) as error:
-            raise ReleaseError(f"{reference} in {self.where}: {YANKED}/{YANKED_FILE} is damaged: {error}") from error
-        return str(said["reason"])
-
-    def _small(self, path: str, most: int) -> bytes:
-        with self._transport.open(path) as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise ReleaseError(f"{path} is larger than {most:,} bytes")
-        return data
+        return self._listing.of_kind(kind)
 
     def find(self, named: Reference | Digest) -> Entry:
         """The release that is meant: of a name without a version, the newest that is not yanked.
@@ -125,40 +77,64 @@ class Registry:
             found = [entry for entry in self.entries() if entry.sha256.startswith(named.hex)]
             if len({entry.sha256 for entry in found}) > 1:
                 raise UsageError(f"{named} is the start of {len(found)} releases; give more digits")
+            if len(found) > 1:  # one of them lies: a manifest says which release it is
+                found = [entry for entry in found if self._is_itself(entry)] or found
         elif named.version is not None:
-            found = [entry for entry in self.entries(named.kind) if entry.reference == named]
+            found = [entry for entry in self._listing.of_name(named) if entry.reference == named]
         else:
-            of_name = [entry for entry in self.entries(named.kind) if entry.reference.at("") == named.at("")]
+            of_name = self._listing.of_name(named)
             found = [entry for entry in of_name if entry.yanked is None] or of_name
         if found:
             return found[-1]
+        raise NotPublished(f"{self.where} has no {shortened(str(named), 200)}{self._nearest(named)}")
+
+    def _is_itself(self, entry: Entry) -> bool:
+        try:
+            self.read(entry)
+        except (ReleaseError, NewerFormatError):
+            return False
+        return True
+
+    def _nearest(self, named: Reference | Digest) -> str:
         known = [
             str(entry.reference if "@" in str(named) else entry.reference.at("")).rstrip("@")
             for entry in self.entries()
         ]
-        raise NotPublished(f"{self.where} has no {named}{did_you_mean(str(named), known)}")
+        return did_you_mean(str(named), known) if known else "; nothing is published there"
 
     def read(self, entry: Entry) -> tuple[Release, bytes]:
         """A release's manifest, and its bytes.
 
         Raises:
             ReleaseError: it is damaged, is another than its name or its checksum says, or is larger than is taken.
+            NewerFormatError: a newer nip-run wrote it.
         """
+        if entry.unreadable is not None:
+            raise ReleaseError(entry.unreadable)
         where = f"{entry.reference} in {self.where}"
         try:
-            data = self._small(f"{entry.reference.folder}/{MANIFEST}", MAX_MANIFEST)
+            data = small_file(self._transport, f"{entry.reference.folder}/{MANIFEST}", MAX_MANIFEST)
             if digest(data) != entry.sha256:
                 raise ReleaseError(f"{MANIFEST} is damaged: its bytes are not those of its hash in {CHECKSUM}")
             release = Release.from_bytes(data, self.limits)
-        except ReleaseError as error:
+        except (ReleaseError, NewerFormatError) as error:
             raise type(error)(f"{where}: {error}") from error
         if release.reference != entry.reference:
             raise ReleaseError(f"{where} says that it is {release.reference}")
         return release, data
 
     def open(self, entry: Entry, path: str) -> IO[bytes]:
-        """A file of a release to read; nothing is checked, see `checked_copy`."""
-        return self._transport.open(f"{entry.reference.folder}/{path}")
+        """A file of a release to read; nothing is checked, see `checked_copy`.
+
+        Raises:
+            ReleaseError: it is not there, or cannot be read.
+        """
+        try:
+            return self._transport.open(f"{entry.reference.folder}/{path}")
+        except NotPublished as error:
+            raise ReleaseError(
+                f"{path} is missing; the release is not whole here, as when a copy of the registry has not ended"
+            ) from error
 
     def content(self, entry: Entry, release: Release, path: str, most: int) -> bytes:
         """A small file of a release, checked.
@@ -193,7 +169,7 @@ class Registry:
         """Everything that is wrong with a release's files: each damaged one by name, and those of no release."""
         try:
             release, _ = self.read(entry)
-        except ReleaseError as error:
+        except (ReleaseError, NewerFormatError) as error:
             yield str(error)
             return
         for file in release.files:
@@ -202,12 +178,20 @@ class Registry:
                     checked_copy(source, file, lambda _: None)
             except ReleaseError as error:
                 yield f"{entry.reference} in {self.where}: {error}"
-        known = {MANIFEST, CHECKSUM, *(file.path for file in release.files)}
+        stray = list(islice(self._stray(entry, release), MAX_STRAY + 1))
+        for path in stray[:MAX_STRAY]:
+            yield f"{entry.reference} in {self.where}: {in_one_line(shortened(path, 300))} is no file of the release"
+        if len(stray) > MAX_STRAY:
+            yield f"{entry.reference} in {self.where}: and there are more files that are none of the release"
+
+    def _stray(self, entry: Entry, release: Release) -> Iterator[str]:
+        """The files in a release's folder that are none of its own."""
+        known = {MANIFEST, CHECKSUM, f"{YANKED}/{YANKED_FILE}", *(file.path for file in release.files)}
         prefix = f"{entry.reference.folder}/"
         for stored in self._transport.stored(prefix):
             path = stored.path.removeprefix(prefix)
-            if path not in known and path.partition("/")[0] not in (YANKED, SIGNATURE):
-                yield f"{entry.reference} in {self.where}: {path} is no file of the release"
+            if path not in known and path.partition("/")[0] != SIGNATURE:
+                yield path
 
     def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], Added]:
         """Add releases, in this order; those that are there with the very same bytes are left as they are.
@@ -216,26 +200,34 @@ class Registry:
             TakenError: a name and version is another release's; nothing was added.
             ReleaseError: the registry cannot be written; what was added whole stays, and the same call finishes.
         """
+        if len({bundle.release.reference for bundle in bundles}) < len({bundle.sha256 for bundle in bundles}):
+            raise TakenError("two releases that are to be published have one name and version; nothing was added")
         while True:
-            self._listed = None
-            there = {entry.reference: entry for entry in self.entries()}
+            self._listing.forget()
+            there = {
+                one.reference: one for bundle in bundles for one in self._listing.of_name(bundle.release.reference)
+            }
             for bundle in bundles:
                 _check_taken(bundle, there.get(bundle.release.reference), self.where)
-            missing = [bundle for bundle in bundles if bundle.release.reference not in there]
-            files = {bundle.release.reference.folder: list(bundle.files()) for bundle in missing}
+            missing = {bundle.release.reference: bundle for bundle in bundles if bundle.release.reference not in there}
+            files = {reference.folder: list(bundle.files()) for reference, bundle in missing.items()}
             added = Added()
             try:
                 if files:
                     added = self._transport.add(files, message)
-            except TakenError:
+            except TakenError as error:
                 # Somebody else was quicker: with the same release, or with another, which the next turn finds.
-                self._listed = None
-                if not {bundle.release.reference for bundle in missing} & {one.reference for one in self.entries()}:
-                    raise
+                self._listing.forget()
+                if not any(one.reference in missing for ref in missing for one in self._listing.of_name(ref)):
+                    raise TakenError(
+                        f"{error}, and no release can be read there: one that is being copied, or a copy that has not "
+                        "ended; copy it again, or remove the folder"
+                    ) from error
                 continue
-            self._listed = None
+            self._listing.forget()
             return [
-                Published(bundle.release.reference, bundle.sha256, bundle not in missing) for bundle in bundles
+                Published(bundle.release.reference, bundle.sha256, bundle.release.reference not in missing)
+                for bundle in bundles
             ], added
 
     def yank(self, reference: Reference, reason: str) -> Added:
@@ -246,14 +238,15 @@ class Registry:
             NotPublished: there is no such release.
             TakenError: it is yanked already.
         """
-        if not reason.strip() or len(reason) > MAX_REASON:
-            raise UsageError(f"why is it yanked? Give a reason of at most {MAX_REASON:,} characters")
+        file = yanked_file(reason)
         entry = self.find(reference)
+        if entry.unreadable is not None:
+            raise ReleaseError(entry.unreadable)
         if entry.yanked is not None:
             raise TakenError(f"{reference} is yanked already: {entry.yanked}")
         folder = f"{entry.reference.folder}/{YANKED}"
-        added = self._transport.add({folder: [(YANKED_FILE, yanked_file(reason))]}, f"Yank {entry.reference}: {reason}")
-        self._listed = None
+        added = self._transport.add({folder: [(YANKED_FILE, file)]}, f"Yank {entry.reference}: {reason}")
+        self._listing.forget()
         return added
 
     def add_signature(self, entry: Entry, files: Iterable[tuple[str, bytes]]) -> Added:
@@ -263,43 +256,33 @@ class Registry:
             TakenError: it has one.
         """
         added = self._transport.add({f"{entry.reference.folder}/{SIGNATURE}": list(files)}, f"Sign {entry.reference}")
-        self._listed = None
+        self._listing.forget()
         return added
 
     def signature(self, entry: Entry, most: int = 1 << 20) -> dict[str, bytes]:
-        """The files of a release's signature, by name; none where it has none."""
+        """The files of a release's signature, by name; none where it has none.
+
+        Raises:
+            ReleaseError: there are more than any signature has, or one is larger than `most` bytes.
+        """
         prefix = f"{entry.reference.folder}/{SIGNATURE}/"
+        paths = [stored.path for stored in islice(self._transport.stored(prefix), MAX_SIGNATURES + 1)]
+        if len(paths) > MAX_SIGNATURES:
+            raise ReleaseError(f"{entry.reference} in {self.where}: more than {MAX_SIGNATURES} files are its signature")
         found = {}
-        for stored in self._transport.stored(prefix):
+        for path in paths:
             with suppress(NotPublished):
-                found[stored.path.removeprefix(prefix)] = self._small(stored.path, most)
+                found[path.removeprefix(prefix)] = small_file(self._transport, path, most)
         return found
 
 
-def yanked_file(reason: str) -> bytes:
-    """What stands in `yanked.json`: the reason, and its hash, by which damage is found."""
-    return json.dumps({"reason": reason, "sha256": digest(reason.encode())}, indent=2).encode() + b"\n"
-
-
 def _check_taken(bundle: Bundle, there: Entry | None, where: str) -> None:
-    if there is not None and there.sha256 != bundle.sha256:
+    if there is None:
+        return
+    if there.unreadable is not None:
+        raise ReleaseError(there.unreadable)
+    if there.sha256 != bundle.sha256:
         raise TakenError(
             f"{bundle.release.reference} is published in {where} with other content (sha256:{there.sha256[:12]}, and "
             f"this is sha256:{bundle.sha256[:12]}), and a version never changes; publish this as another version"
         )
-
-
-_PART = re.compile(r"[0-9]+|[^0-9.]+")
-
-
-def version_order(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Versions in the order of their numbers: 1.2 before 1.10, and 1.0-rc1 before 1.0."""
-    release, _, pre = version.partition("-")
-    return (
-        *((1, int(p), "") if p.isdigit() else (0, 0, p) for p in _PART.findall(release)),
-        *(((-1, 0, pre),) if pre else ((0, 0, ""),)),
-    )
-
-
-def _order(reference: Reference) -> tuple[str, str, str, tuple[tuple[int, int, str], ...]]:
-    return reference.kind, reference.owner, reference.name, version_order(reference.version or "")
