@@ -187,8 +187,9 @@ def _assembled(layered: Layered, readers: Readers, components: Components, find_
     """
     if wrong := list(confined_problems(layered)):
         raise SpecError(wrong)
+    begun = list(take_start(layered, find_run))  # which may name a release, too
     refused = list(components.take(layered))
-    if wrong := [*take_start(layered, find_run), *take_models(layered, find_run), *take_debates(layered, find_run)]:
+    if wrong := [*begun, *take_models(layered, find_run), *take_debates(layered, find_run)]:
         raise SpecError([*refused, *wrong])
     try:
         spec = assemble(layered, readers)
