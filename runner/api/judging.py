@@ -25,6 +25,7 @@ def rejudge(
     results: str | Path | None = None,
     again: bool = False,
     allow_keys: str | Sequence[str] = (),
+    allow_commands: str | Sequence[str] = (),
 ) -> list[RunResult]:
     """Have the debates of a run judged by another judge; nobody else is asked.
 
@@ -53,4 +54,4 @@ def rejudge(
     problems = list(sweep_problems(str(folder.path), [games_of(spec) for spec in specs]))
     if problems:
         raise SpecError(problems)
-    return run_sweep(specs, path, again=again, allow_keys=allow_keys)
+    return run_sweep(specs, path, again=again, allow_keys=allow_keys, allow_commands=allow_commands)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.documents.fetched import refused
 from runner.documents.interpolation import resolve
 from runner.documents.layered import Layered
 from runner.documents.overrides import Override, apply_override
@@ -15,7 +16,7 @@ from runner.documents.own_tree import OwnTree
 from runner.documents.plain import KeyPath
 from runner.documents.reader import Document, from_mapping, read
 from runner.documents.renames import rename_document
-from runner.errors import NipRunError, Problem
+from runner.errors import NipRunError, Place, Problem
 from runner.text import did_you_mean, did_you_mean_file
 
 EXTENDS = "extends"
@@ -52,7 +53,9 @@ def load_layers(
     """
     layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable))
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
-    if written is None:
+    if written is None and (why := refused(path.parent, path)):
+        layered.problems.append(Problem(Place(shown), "", why))
+    elif written is None:
         files.add(path, shown, ())
     else:
         files.take(from_mapping(written, Document(shown, path.parent)), path, shown, ())
@@ -93,6 +96,8 @@ class _Files:
                 continue
             if found is None:
                 self._refuse(document, at, _not_found(base, document, self.layered))
+            elif why := refused(document.folder, found):
+                self._refuse(document, at, f"{base!r}: {why}")
             elif found.resolve() in (*chain, path.resolve()):
                 self._refuse(
                     document, at, f"{base!r} extends itself, by way of this file; take one of the two `extends` out"

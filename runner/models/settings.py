@@ -13,6 +13,9 @@ from runner.prompts.chat_format import ChatFormat
 MOST_TOP_LOGPROBS = 20
 """The most of the likeliest tokens that the wire format has at each position."""
 
+NOT_PUBLISHED = "???"
+"""A `base_url` that was left out of what was published: whoever plays it says where its model is served."""
+
 SystemRole = Literal["system", "developer", "user"]
 
 
@@ -102,7 +105,10 @@ class ModelSettings:
         ],
     )
     base_url: str | None = option(
-        "The server; null: OpenAI's.", default=None, example="http://127.0.0.1:8000/v1", pattern="^https?://[^@\\s]+$"
+        "The server; null: OpenAI's. `???`, in what was published: to be given by whoever plays it.",
+        default=None,
+        example="http://127.0.0.1:8000/v1",
+        pattern=r"^(https?://[^@\s]+|\?\?\?)$",
     )
     api_key_env: str | None = option(
         "The environment variable that holds the key. null: OPENAI_API_KEY for OpenAI itself, and no key for any "

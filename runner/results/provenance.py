@@ -51,6 +51,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         started_at=now(),
         rejudge_of=_rejudge_source(spec),
         components=recorded(spec.components) or None,
+        got_from=spec.got_from,
         recorded=INITIAL_FACTS,
     )
     return replace(manifest, **spec.as_recorded)
@@ -73,6 +74,8 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
         git_dirty=manifest.git_dirty,
         started_at=manifest.started_at,
         components=manifest.components,
+        got_from=manifest.got_from or plan.spec.got_from,
+        reproduces=manifest.reproduces,
         unknown=manifest.unknown,
     )
 

@@ -32,7 +32,7 @@ from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
 from runner.results.folder import RunFolder
-from runner.rollouts.failed_calls import FailedCalls
+from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
@@ -220,14 +220,8 @@ class Wiring:
         groups = self.costs.groups
 
         def earlier(job: Job) -> list[Call]:
-            calls = []
-            for record in failures(job.datapoint.id, job.number):
-                sample = record.sample
-                name = groups[self.plan.group_of(sample)].name
-                calls.append(
-                    Call(sample.round, sample.agent, sample.attempt, name, error=record.error, vote=sample.vote)
-                )
-            return calls
+            failed = failures(job.datapoint.id, job.number)
+            return [failed_call(record, groups[self.plan.group_of(record.sample)].name) for record in failed]
 
         return earlier
 

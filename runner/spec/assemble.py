@@ -36,7 +36,7 @@ from runner.spec.checks.until import until_problems
 from runner.spec.components import ComponentUse
 from runner.spec.design import design_problems
 from runner.spec.experiment import SAVED_SPEC, Experiment, experiment_schema
-from runner.spec.origin import fetched_folder
+from runner.spec.origin import fetched_folder, got_from
 from runner.spec.rejudged import Rejudged, conflicts, find_rejudged, rejudge_problems
 from runner.spec.seats import fill_seats
 from runner.storage.journal import JOURNAL
@@ -72,6 +72,8 @@ class Spec:
     """Those whose instructions' role follows from their chat format."""
     fetched: Path | None = None
     """The folder that it was fetched into, where it came from elsewhere."""
+    got_from: Mapping[str, str] | None = None
+    """The release that was got into that folder, and its hash."""
     point_places: Mapping[str, Place] = field(default_factory=dict)
     """Where the values of the point stand."""
     path: Path | None = None
@@ -203,6 +205,7 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         raise SpecError(problems)
     replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
     models, said = experiment.models, layered.data["models"]
+    fetched = fetched_folder(layered.folders.values())
     return replace(
         spec,
         protocol=spec.protocol if experiment.stances is None else spec.protocol.with_given_stance(),
@@ -214,7 +217,8 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         replays=replays,
         replayed=replayed,
         renamed=tuple(layered.renamed),
-        fetched=fetched_folder(layered.folders.values()),
+        fetched=fetched,
+        got_from=None if fetched is None else got_from(fetched),
     )
 
 

@@ -19,7 +19,6 @@ from runner.documents.own_tree import OwnTree
 from runner.documents.plain import KeyPath
 from runner.errors import NipRunError, Problem, UsageError
 from runner.releases.reference import Kind, is_reference
-from runner.spec.confined import check_inside
 
 USE = "use"
 MODEL_GROUP = "model_group"
@@ -69,14 +68,12 @@ class Components:
         """What a spec extends: a file, or an installed spec.
 
         Raises:
-            NipRunError: that spec cannot be used, or the file is outside of what the one that names it may name.
+            NipRunError: that spec cannot be used.
         """
         found = builtin.find(name, folder)
         if found is None and is_reference(name):
             number = sum(slot.startswith("extends:") for slot in self.uses)
             return self._found(f"extends:{number}", Kind.SPEC, name).path
-        if found is not None:
-            check_inside(name, found, folder)
         return found
 
     def take(self, layered: Layered) -> Iterator[Problem]:

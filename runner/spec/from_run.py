@@ -21,7 +21,7 @@ from runner.errors import JournalError, Problem, RunError, UsageError
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import FineTuneStep
 from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC
-from runner.spec.origin import fetched_folder, release_of
+from runner.spec.origin import DATA, fetched_folder, got_from
 from runner.storage.formats import STAGE_LOG
 from runner.storage.log_lines import read_journal
 from runner.text import comma_join, did_you_mean
@@ -33,9 +33,6 @@ _LATER = ("base_url", "api_key_env", "chat_format", "system_role", "send_name", 
 _STEP = frozenset(field.name for field in fields(FineTuneStep))
 _NAMED = re.compile(r"(?P<run>.+?)(?:@(?:i(?P<iteration>[0-9]{1,4})|(?P<last>last)))?")
 
-
-GOT = "data"
-"""Where the run stands in a folder that `get` left."""
 
 FindRun = Callable[[str], Path]
 """Looks up a run's folder by its id, or the start of it. Raises `UsageError` where there is none, or several."""
@@ -102,7 +99,7 @@ class Source:
         for models in self.switched[:iteration]:
             found = models.get(group, found)
         lineage = [{key: step[key] for key in step.keys() & _STEP} for step in found["lineage"]]
-        release = {} if self.fetched is None else release_of(self.fetched)
+        release = (None if self.fetched is None else got_from(self.fetched)) or {}
         if lineage and release and lineage[-1].get("release") is None:
             lineage[-1] |= {"release": release["release"], "release_sha256": release["sha256"]}
         return {**found, "lineage": lineage}
@@ -245,10 +242,13 @@ def named_model(said: str) -> re.Match[str]:
 def source_at(layered: Layered, at: KeyPath, run: str, find_run: FindRun) -> Source:
     """The run that is meant: by its folder, from that of the file that says it, or by its id."""
     beside = layered.folder(at) / run
-    for folder in (beside / GOT, beside):
-        if builtin.is_file(folder / SAVED_SPEC) and (folder == beside or builtin.is_file(folder / "manifest.json")):
-            return Source(folder.resolve())
+    inside = beside / DATA
     try:
-        return Source(find_run(run))
+        if builtin.is_file(inside / SAVED_SPEC) and builtin.is_file(inside / "manifest.json"):
+            found = inside.resolve()
+        else:
+            found = beside.resolve() if builtin.is_file(beside / SAVED_SPEC) else find_run(run)
     except UsageError as error:
         raise WrongModel(str(error)) from error
+    layered.folders.setdefault(str(found / SAVED_SPEC), found)  # one that was fetched may say who gets which key
+    return Source(found)

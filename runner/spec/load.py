@@ -19,7 +19,6 @@ from runner.errors import Place, Problem, SpecError
 from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.spec.assemble import Readers, Spec, assemble
 from runner.spec.components import Components, FindComponent, none_installed, without_what_follows
-from runner.spec.confined import confined_problems
 from runner.spec.experiment import (
     RENAMED_KEYS,
     SAVED_SPEC,
@@ -28,6 +27,7 @@ from runner.spec.experiment import (
     resettable_spec_keys,
 )
 from runner.spec.from_run import FindRun, no_runs, take_models
+from runner.spec.origin import path_problems
 from runner.spec.rejudged import take_debates
 from runner.spec.sweep import Sweep
 from runner.spec.training_from import take_start
@@ -185,7 +185,7 @@ def _assembled(layered: Layered, readers: Readers, components: Components, find_
     Raises:
         SpecError: with everything that is wrong.
     """
-    if wrong := list(confined_problems(layered)):
+    if wrong := list(path_problems(layered, saved=readers.saved)):
         raise SpecError(wrong)
     begun = list(take_start(layered, find_run))  # which may name a release, too
     refused = list(components.take(layered))

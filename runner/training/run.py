@@ -24,7 +24,7 @@ from runner.runs.accounting import Progress, Watch
 from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.reconstruct import saved_plan
 from runner.runs.result import RunResult
-from runner.runs.run import RunOptions, cache_beside, run_games
+from runner.runs.run import RunOptions, cache_beside, mark_as_fetched, run_games
 from runner.runs.spending import spending
 from runner.runs.troubles import troubles_of
 from runner.spec.load import Spec
@@ -76,6 +76,7 @@ def train(
             if finished:
                 return _as_it_was(results, folder, manifest, unused)
             plan = _as_trained(plan, folder)
+        mark_as_fetched(plan.spec, folder)
         write_inputs(plan.games, folder)
         settings = plan.spec.experiment.budget
         if options.budget is None and settings.limited:

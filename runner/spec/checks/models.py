@@ -16,7 +16,7 @@ from runner.models.extra_body import extra_body_problems
 from runner.models.layers.budget import BudgetSettings
 from runner.models.prices import price_of
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
-from runner.models.settings import ModelSettings
+from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.protocols.confidence import VerdictSettings
 from runner.protocols.parse import DecisionFormat
 from runner.protocols.protocol import Protocol
@@ -92,7 +92,7 @@ def _sharing_problems(layered: Layered, name: str, settings: Mapping[str, Any]) 
 
 def _server_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     url = settings.get("base_url")
-    wrong = address_problem(url) if url is not None else None
+    wrong = address_problem(url) if url not in (None, NOT_PUBLISHED) else None
     if wrong is not None:
         yield _of_group(layered, name, "base_url")(wrong)
 
