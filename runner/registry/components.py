@@ -17,12 +17,22 @@ from runner.datasets.load import load_dataset
 from runner.datasets.settings import DatasetSettings
 from runner.documents.dump import dump
 from runner.documents.fields import to_plain
+from runner.documents.layers import EXTENDS
+from runner.documents.reader import read
 from runner.errors import Place, Problem, ReleaseError, RunError, SpecError, UsageError
 from runner.hashing import tagged_hash
-from runner.prompts.templates import CONFIDENCE, FORBIDDEN, LAST_ROUND, MAX_BYTES, SUFFIX, VARIABLES, PromptSet, template_problems
+from runner.prompts.templates import (
+    CONFIDENCE,
+    FORBIDDEN,
+    LAST_ROUND,
+    MAX_BYTES,
+    SUFFIX,
+    VARIABLES,
+    PromptSet,
+    template_problems,
+)
 from runner.protocols.load import load_protocol
 from runner.protocols.protocol import Protocol
-from runner.registry.croissant import croissant_of
 from runner.registry.draft import Draft, Naming
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link, Release
@@ -133,16 +143,16 @@ def protocol_file(path: Path) -> tuple[bytes, Protocol]:
         ReleaseError: it cannot be read.
     """
     protocol = load_protocol(path.name, folder=path.absolute().parent, where=lambda _: Place(str(path)))
-    data = _read(path)
-    text = dump(_plain_protocol(protocol)).encode()
-    return (text if b"extends" in data else data), protocol
+    stands_alone = EXTENDS not in read(path).data
+    return _read(path) if stands_alone else dump(_plain_protocol(protocol)).encode(), protocol
 
 
 def _plain_protocol(protocol: Protocol) -> dict[str, Any]:
     data: dict[str, Any] = to_plain(protocol.file)
     if not protocol.is_turned:  # which a file declares by giving it
         del data["parameters"]["verifier_first"]
-    return _without_nulls(data)
+    cleaned: dict[str, Any] = _without_nulls(data)
+    return cleaned
 
 
 def _without_nulls(value: Any) -> Any:
@@ -277,6 +287,8 @@ def changed_renderings(folder: Path) -> list[str]:
 def _dataset(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
     if path.suffix not in _SUFFIXES:
         raise UsageError(f"{path} is no dataset's file; it is one of {comma_join(_SUFFIXES)}")
+    from runner.registry.croissant import croissant_of
+
     settings = DatasetSettings(path=path.name)
     dataset = load_dataset(settings, path, 0, lambda _: Place(str(path)))
     name = f"dataset{path.suffix}"
@@ -341,4 +353,3 @@ def _readme(release: Release, reference: Reference) -> str:
         f"# {reference}\n\n{release.description}\n\nLicence: {licence}.\n\nTo use it, install it and name it in a spec:"
         f"\n\n```sh\nnip-run install {reference}\n```\n\n```yaml\n{used}\n```\n"
     )
-

@@ -119,6 +119,16 @@ def load_all(
     return _load(_found(path, also), path, overrides, saved=False, found_by=(find_run, find_component))
 
 
+def read_written(path: str | Path, find_component: FindComponent = none_installed) -> Layered:
+    """What a spec's file says with all that it extends, before anything that it names is read: its sweep is not played.
+
+    Raises:
+        SpecError: with everything that is wrong before the keys are looked at.
+    """
+    found = _found(path, ())
+    return _layers(found, path, (), Components(find_component, OwnTree.of(found)))
+
+
 _WRITTEN = "spec"
 """How messages name a spec that is in no file."""
 
