@@ -1,4 +1,4 @@
-"""Several publishers to one repository at the same moment, and publishers that are killed: each release whole, and once."""
+"""Several publishers to one repository at once, and publishers that are killed: each release is whole, and once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.errors import NipRunError, ReleaseError, TakenError
 from runner.releases.bundle import Bundle
 from runner.transports.connect import connect
 from runner.transports.git import GitTransport
-from runner.transports.git_process import Bounds
+from runner.transports.git_watch import Bounds
 from tests.support import git
 from tests.support.processes import environment
 from tests.support.registries import bundle
