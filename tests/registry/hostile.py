@@ -290,6 +290,12 @@ def _data_is_a_link(folder: Path) -> None:
     (folder / "data").symlink_to(folder.parents[4] / "data-aside")
 
 
+def _data_is_a_file(folder: Path) -> None:
+    (folder / "data/a.txt").unlink()
+    (folder / "data").rmdir()
+    (folder / "data").touch()
+
+
 def _sparse(place: Path) -> None:
     with place.open("wb") as file:
         file.write(b"hello\n")
@@ -323,8 +329,7 @@ TREES: tuple[tuple[str, Change, str], ...] = (
     ("a file is a socket", _instead("README.md", _socket), "not a regular file"),
     ("a file is a folder", _instead("README.md", Path.mkdir), "Is a directory"),
     ("a folder is a link", _after(_data_is_a_link), LINK),
-    ("a folder is a file", _after(lambda f: ((f / "data/a.txt").unlink(), (f / "data").rmdir(), (f / "data").touch())),
-     "Not a directory"),
+    ("a folder is a file", _after(_data_is_a_file), "Not a directory"),
     ("no manifest", _instead("release.json", lambda _: None), f"release.json is missing; {MISSING}"),
     ("the manifest is a link out", _instead("release.json", _to_secret), LINK),
     ("the manifest is a FIFO", _instead("release.json", os.mkfifo), "not a regular file"),
