@@ -30,7 +30,7 @@ VISIBILITIES = ("public", "private")
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _MEDIA = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,60}")
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_COMMIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}")
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 _ROLE = re.compile(r"[a-z_]{1,40}(:[A-Za-z0-9._-]{1,100})?")
 
@@ -225,7 +225,7 @@ def _source(said: Any) -> Source:
         text_or_null(known[name])
     if known["commit"] is not None:
         match(_COMMIT, known["commit"])
-    if known["clean"] and None in (known["repository"], known["commit"], known["path"]):
+    if known["clean"] and known["commit"] is None and not known["why"]:
         raise ValueError("a source that is clean, and in no commit that others can get")
     if _PASSWORD.search(known["repository"] or ""):
         raise ValueError("a repository with a password in its address")
