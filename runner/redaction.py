@@ -17,7 +17,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from urllib.parse import quote
 
@@ -92,6 +92,35 @@ class Redactor:
             if form in data:
                 return True
         return False
+
+    def first(self, data: bytes) -> int | None:
+        """Where the first of the values stands in these bytes; of one that is spelled in escapes, where its line does.
+
+        Looked for in all forms but those with white space in them.
+        """
+        found = [at for form in self._forms if (at := data.find(form)) >= 0]
+        if found:
+            return min(found)
+        if self.may_be_escaped(data) and self.redact_escaped(data) is not data:
+            return self._line(data, lambda line: self.redact_escaped(line) is not line)
+        if b"%" in data or b"&#" in data or b"\\" in data:
+            return self._line(data, lambda line: any(map(self._spelled_in(line), self._spelled)))
+        return None
+
+    @staticmethod
+    def _spelled_in(line: bytes) -> Callable[[re.Pattern[str]], bool]:
+        text = line.decode("utf-8", "replace")
+        return lambda pattern: pattern.search(text) is not None
+
+    @staticmethod
+    def _line(data: bytes, holds: Callable[[bytes], bool]) -> int | None:
+        """Where the first line begins that holds something."""
+        at = 0
+        for line in data.splitlines(keepends=True):
+            if holds(line):
+                return at
+            at += len(line)
+        return None
 
     def may_be_escaped(self, data: bytes) -> bool:
         """Whether JSON could hold a value with escapes, so that it must be looked at after they are undone."""

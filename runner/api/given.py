@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.errors import UsageError
+from runner.registry.installed import finder_of
 from runner.results.default import default_results, no_folder
 from runner.results.results import Results
 from runner.spec import load as specs
@@ -12,7 +13,9 @@ from runner.spec.load import Spec, SpecSource
 
 
 def loaded(spec: Spec | SpecSource, results: Results | None = None) -> Spec:
-    return spec if isinstance(spec, Spec) else specs.load_spec(spec, (), (results or results_at(None)).path_of)
+    if isinstance(spec, Spec):
+        return spec
+    return specs.load_spec(spec, (), (results or results_at(None)).path_of, finder_of(spec))
 
 
 def results_at(given: str | Path | None) -> Results:

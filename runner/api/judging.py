@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runner.api.runs import run_sweep
 from runner.errors import SpecError, UsageError
+from runner.registry.installed import finder
 from runner.results.default import default_results, no_folder
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
@@ -24,6 +25,7 @@ def rejudge(
     results: str | Path | None = None,
     again: bool = False,
     allow_keys: str | Sequence[str] = (),
+    allow_commands: str | Sequence[str] = (),
 ) -> list[RunResult]:
     """Have the debates of a run judged by another judge; nobody else is asked.
 
@@ -48,8 +50,8 @@ def rejudge(
         raise UsageError(wrong)
     found = Results(Path(path))
     folder = run.folder if isinstance(run, RunResult) else found.find(str(run))
-    specs = rejudge_specs(folder, overrides, verdict, found.path_of)
+    specs = rejudge_specs(folder, overrides, verdict, found.path_of, finder())
     problems = list(sweep_problems(str(folder.path), [games_of(spec) for spec in specs]))
     if problems:
         raise SpecError(problems)
-    return run_sweep(specs, path, again=again, allow_keys=allow_keys)
+    return run_sweep(specs, path, again=again, allow_keys=allow_keys, allow_commands=allow_commands)

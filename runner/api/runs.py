@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.api.given import loaded, results_at
 from runner.errors import UsageError, Waiting
-from runner.models.keys import parse_allowed
+from runner.models.keys import all_allowed
 from runner.rollouts.transcript import Transcript
 from runner.runs.accounting import Progress
 from runner.runs.as_begun import as_begun
@@ -19,6 +19,7 @@ from runner.spec.load import Spec, SpecSource
 from runner.training.any_run import ToRun, name_of, run_all, run_spec
 from runner.training.plan import plan_of
 from runner.training.sweep_budgets import shared_budgets
+from runner.training.trust import check_trust
 
 
 def run(
@@ -31,6 +32,7 @@ def run(
     until_round: int | None = None,
     set_model: Mapping[str, str] | None = None,
     allow_keys: str | Sequence[str] = (),
+    allow_commands: str | Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
     on_rollout: Callable[[Transcript], None] | None = None,
 ) -> RunResult:
@@ -39,7 +41,8 @@ def run(
     `results` is by default what `NIP_RUN_RESULTS` names, else `results`. A finished run is shown and not played again;
     `again` plays it again, as a run of its own. `replay` plays the spec with the answers of another run (its result, id
     or folder), all of them or those before `until_round`. `set_model` names the models that the user has trained, by
-    group. `allow_keys` are the pairs `VAR=HOST`, or one, that a spec which came from elsewhere may send.
+    group. `allow_keys` are the pairs `VAR=HOST`, or one, that a spec which came from elsewhere may send;
+    `allow_commands` the programs that it may run.
 
     `on_progress` is called whenever the progress has moved, each time with a `Progress` of its own; `on_rollout` with
     each finished rollout in the order of the plan, those too that an earlier process played. Both are called while
@@ -58,7 +61,7 @@ def run(
     Raises:
         SpecError: with everything that is wrong, as `problems`; nothing was called.
         UsageError: what was asked is for the other kind of run, or `until_round` without `replay`; or a spec from
-            elsewhere wants a key.
+            elsewhere wants a key, or to run a program.
         BudgetExhausted: what is left does not fit the budget.
         ProviderRefusal: key, billing, unknown model, refused parameter.
         Interrupted: SIGINT or SIGTERM; run again to go on.
@@ -78,7 +81,7 @@ def run(
         watch=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
         on_rollout=on_rollout,
         manual_models=set_model or {},
-        allowed_keys=parse_allowed([allow_keys] if isinstance(allow_keys, str) else allow_keys),
+        allowed_keys=all_allowed(allow_keys, allow_commands),
     )
     return run_spec(loaded(spec, folder), folder, options, WhichRun(run_id, again, source))
 
@@ -89,6 +92,7 @@ def run_sweep(
     *,
     again: bool = False,
     allow_keys: str | Sequence[str] = (),
+    allow_commands: str | Sequence[str] = (),
     on_progress: Callable[[Spec, Progress], None] | None = None,
 ) -> list[RunResult]:
     """Run the points of a sweep side by side, under one budget and one set of limits; their results in order.
@@ -113,7 +117,9 @@ def run_sweep(
     names: list[str] = []
     for plan, _ in begun:
         names.append(name_of(plan, folder, which, given=names))
-    keys = parse_allowed([allow_keys] if isinstance(allow_keys, str) else allow_keys)
+    allowed = all_allowed(allow_keys, allow_commands)
+    for plan, _ in begun:
+        check_trust(plan, None, allowed)
     done: list[RunResult] = []
     waiting: list[Waiting] = []
 
@@ -135,7 +141,7 @@ def run_sweep(
                 plan,
                 name,
                 RunOptions(
-                    budget=budgets.of.get(key), locked=name in budgets.locked, watch=watch(spec), allowed_keys=keys
+                    budget=budgets.of.get(key), locked=name in budgets.locked, watch=watch(spec), allowed_keys=allowed
                 ),
             )
             for (key, plan, name), spec in zip(named, specs, strict=True)

@@ -12,6 +12,7 @@ from runner.documents.plain import KeyPath, plain
 from runner.errors import Place, Problem, SpecError, UsageError
 from runner.protocols import load as protocols
 from runner.protocols.protocol import Protocol
+from runner.registry.installed import finder_of
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.runs.sample_size import SampleSize, sample_size_of
 from runner.spec import load as specs
@@ -65,6 +66,7 @@ def load_spec(source: SpecSource, overrides: Overrides = (), results: str | Path
     Paths in a mapping are relative to the current folder. `overrides` are lines as on the command line (`KEY=VALUE`,
     `+KEY=VALUE`, `~KEY`), one of them as a text, or values by dotted key, which are taken as they are. Values may be
     NumPy's scalars, paths and tuples. `results`, as in `run`, is where the runs are that the spec takes models of.
+    Releases that it names are those that `nip-run.lock` pins, as `nip-run install` left them.
 
         >>> from runner import load_spec
         >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "agents.prover.max_response_words": 50})
@@ -77,7 +79,7 @@ def load_spec(source: SpecSource, overrides: Overrides = (), results: str | Path
         SpecError: with everything that is wrong, in all files, as `problems`; also where the spec sweeps (see
             `load_specs`).
     """
-    return specs.load_spec(source, overrides, results_at(results).path_of)
+    return specs.load_spec(source, overrides, results_at(results).path_of, finder_of(source))
 
 
 def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Path | None = None) -> list[Spec]:
@@ -93,7 +95,7 @@ def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Pat
     Raises:
         SpecError: with everything that is wrong, in all files and all points.
     """
-    return specs.load_specs(source, overrides, results_at(results).path_of)
+    return specs.load_specs(source, overrides, results_at(results).path_of, finder_of(source))
 
 
 def check(spec: Spec | SpecSource) -> Check:

@@ -46,6 +46,7 @@ def run(parser: argparse.ArgumentParser) -> None:
         help="the model that you trained for a group with `backend: files`",
     )
     allow_key(parser)
+    allow_command(parser)
     parser.add_argument("--again", action="store_true", help="play a finished run again, as a run of its own")
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
@@ -68,6 +69,7 @@ def rejudge(parser: argparse.ArgumentParser) -> None:
         "the judge may decide; default: last",
     )
     allow_key(parser)
+    allow_command(parser)
     parser.add_argument("--again", action="store_true", help="judge again what was judged so, as a run of its own")
     parser.add_argument("--run-id", metavar="ID", help="the run's id; default: by the first run's name")
 

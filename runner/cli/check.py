@@ -24,6 +24,7 @@ from runner.spec.warnings import warnings_of
 from runner.text import comma_join, counted
 from runner.training.keys import key_uses_of
 from runner.training.plan import AnyPlan, TrainingPlan
+from runner.training.trust import missing_addresses
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -77,8 +78,10 @@ def _keys(plan: AnyPlan) -> list[str]:
     """What a run would send where; of a spec from elsewhere, what must be allowed."""
     uses = key_uses_of(plan)
     lines = [f"sends {comma_join(map(str, uses))}"] if uses else []
+    lines += [f"{key} is to be given: an address is never published" for key in missing_addresses(plan)]
     if uses and plan.spec.fetched is not None:
         options = " ".join(use.option for use in uses)
+        lines += [f"runs {use.command}" for use in uses if use.command is not None]
         lines.append(f"It came from elsewhere, so a run of it needs: {options}")
     return lines
 
@@ -138,7 +141,9 @@ def _as_json(point: Point) -> dict[str, Any]:
         "protocol": spec.protocol.name,
         "plays_per_block": len(plan.games.variants),
         "schedule": schedule_as_json(spec.protocol, both_stances=spec.experiment.stances is not None),
-        "keys": [asdict(use) for use in key_uses_of(plan)],
+        "keys": [
+            {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
+        ],
         "models": [asdict(estimate) for estimate in _estimates(games)],
         "notes": list(point.notes),
         "warnings": warnings_of(spec),

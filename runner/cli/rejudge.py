@@ -11,6 +11,7 @@ from runner.cli.output import note
 from runner.cli.run import check_usage, play
 from runner.cli.specs import Point, note_renamed
 from runner.errors import Problem, SpecError, UsageError
+from runner.registry.installed import finder
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates
@@ -54,7 +55,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[Point]:
-    specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of)
+    specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of, finder())
     note_renamed(specs, quiet=args.quiet)
     plans = [games_of(spec) for spec in specs]
     problems: list[Problem] = list(sweep_problems(str(folder.path), plans))

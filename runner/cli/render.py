@@ -12,6 +12,7 @@ from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.models.providers.openai_body import request_body
 from runner.protocols.protocol import ACCEPT
+from runner.registry.installed import finder_of
 from runner.results.results import Results
 from runner.rollouts.job import Job
 from runner.rollouts.judging import asked_in
@@ -28,7 +29,7 @@ def execute(args: argparse.Namespace) -> int:
     if len(names) != 2:
         raise UsageError(f"a spec and an agent belong here: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
-    spec = load_specs(path, overrides, Results(args.results).path_of)[0]
+    spec = load_specs(path, overrides, Results(args.results).path_of, finder_of(path))[0]
     note_renamed([spec], quiet=args.quiet)
     if agent_name not in spec.protocol.agent_names:
         hint = (

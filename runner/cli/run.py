@@ -29,7 +29,7 @@ from runner.errors import (
     Waiting,
 )
 from runner.exit_codes import ExitCode
-from runner.models.keys import ALL, check_allowed, parse_allowed
+from runner.models.keys import ALL, all_allowed
 from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.rollouts.identity import MUTABLE_MODEL_KEYS
@@ -42,8 +42,9 @@ from runner.runs.troubles import troubles_of
 from runner.runs.which import ReplayOf, WhichRun
 from runner.statistics.intervals import load_intervals
 from runner.text import comma_join
-from runner.training.any_run import ToRun, keys_sent, name_of, run_all
+from runner.training.any_run import ToRun, name_of, run_all
 from runner.training.sweep_budgets import Budgets, shared_budgets
+from runner.training.trust import asked_for, check_trust, keys_sent
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class _Runs:
         self._names: dict[Point, str] = {}
         self._told: set[str] = set()
         """Notes that were shown while a run went on."""
-        self._allowed = parse_allowed(args.allow_key)
+        self._allowed = all_allowed(args.allow_key, args.allow_command)
         self._done: list[RunResult] = []
         self._waiting: list[_WaitingPoint] = []
 
@@ -170,10 +171,14 @@ class _Runs:
         sent = (use for point in self.points for use in keys_sent(point.plan, self._which.replay))
         uses = dict.fromkeys(use for use in sent if use.variable != ALL)
         for point in self.points:
-            if point.spec.fetched is not None:
-                check_allowed(keys_sent(point.plan, self._which.replay), self._allowed, point.spec.fetched)
-        if uses and not self.args.quiet:
+            check_trust(point.plan, self._which.replay, self._allowed)
+        if self.args.quiet:
+            return
+        if uses:
             note(f"sends {comma_join(map(str, uses))}")
+        for point in self.points:
+            if point.spec.fetched is not None and keys_sent(point.plan, self._which.replay):
+                note(f"{point.path} came from elsewhere: {_bill(point)}")
 
     def _name(self, point: Point) -> str:
         """The id of a point's run. With --again, points that would be one run have each a run of their own."""
@@ -181,6 +186,15 @@ class _Runs:
             given = self._names.values()
             self._names[point] = name_of(point.plan, self.results, self._which, given=given)
         return self._names[point]
+
+
+def _bill(point: Point) -> str:
+    """What a run may come to, in a line."""
+    asked = asked_for(point.plan)
+    least, most = (sum(one.calls[end] for one in asked) for end in (0, 1))
+    costs = [one.cost_usd for one in asked if one.cost_usd is not None]
+    cost = f"${sum(one[0] for one in costs):,.2f} to ${sum(one[1] for one in costs):,.2f}"
+    return f"{least:,} to {most:,} calls, cost {cost if len(costs) == len(asked) else 'unknown (no price)'}"
 
 
 def _watched(point: Point) -> Watched:
@@ -312,6 +326,8 @@ def _options(args: argparse.Namespace) -> list[str]:
         words += ["--replay", args.replay]
     for pair in args.allow_key:
         words += ["--allow-key", pair]
+    for program in args.allow_command:
+        words += ["--allow-command", program]
     if getattr(args, "verdict", "last") != "last":
         words += ["--verdict", args.verdict]
     if args.until_round is not None:

@@ -11,6 +11,7 @@ from runner.builtin import is_file
 from runner.cli.output import note, warn, wrapped
 from runner.cli.registry import COMMANDS
 from runner.errors import Problem, SpecError, UsageError
+from runner.registry.installed import finder_of
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.as_begun import as_begun
@@ -79,7 +80,8 @@ def load_points(words: Sequence[str], find_run: FindRun, *, quiet: bool) -> list
     problems: list[Problem] = []
     for path in specs:
         try:
-            plans = [plan_of(spec) for spec in load_all(path, overrides, find_run, also=list(COMMANDS))]
+            points = load_all(path, overrides, find_run, finder_of(path), also=list(COMMANDS))
+            plans = [plan_of(spec) for spec in points]
             problems.extend(sweep_problems(path, plans))
             loaded.extend(Point(path, plan) for plan in plans)
         except SpecError as error:

@@ -44,6 +44,11 @@ def option(
     return dataclasses.field(metadata=metadata)
 
 
+def key_of(field: Field[Any]) -> str:
+    """The key that a field declares: its name, without the `_` that keeps it apart from a word of Python's."""
+    return field.name.removesuffix("_")
+
+
 @cache
 def _types(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
@@ -68,9 +73,9 @@ def schema(cls: type, title: str) -> dict[str, Any]:
 def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
     properties, required = {}, []
     for field in dataclasses.fields(cls):
-        properties[field.name] = _field_schema(field, _types(cls)[field.name], definitions)
+        properties[key_of(field)] = _field_schema(field, _types(cls)[field.name], definitions)
         if field.default is MISSING and field.default_factory is MISSING:
-            required.append(field.name)
+            required.append(key_of(field))
     result: dict[str, Any] = {"type": "object", "description": _first_paragraph(cls), "properties": properties}
     if required:
         result["required"] = required
@@ -145,7 +150,8 @@ def _reference(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
 def from_plain(cls: type[T], data: Mapping[str, Any]) -> T:
     """A frozen `cls` from data that its schema has accepted."""
     hints = _types(cast("type", cls))
-    return cls(**{name: _value(hints[name], value) for name, value in data.items()})
+    names = {key_of(field): field.name for field in dataclasses.fields(cast("type", cls))}
+    return cls(**{names[key]: _value(hints[names[key]], value) for key, value in data.items()})
 
 
 def _value(hint: Any, value: Any) -> Any:
@@ -172,7 +178,7 @@ def _value(hint: Any, value: Any) -> Any:
 def to_plain(value: Any) -> Any:
     """A built value back as the data a document would hold, with every default written out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {key_of(field): to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -183,7 +189,7 @@ def to_plain(value: Any) -> Any:
 def changed(value: Any) -> list[str]:
     """The keys of a built value that are not as they are by default; those that must be given are left out."""
     return [
-        field.name
+        key_of(field)
         for field in dataclasses.fields(value)
         if field.default is not MISSING and getattr(value, field.name) != field.default
     ]
@@ -195,9 +201,9 @@ def path_keys(cls: type, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     for field in dataclasses.fields(cls):
         hint, _ = _without_none(_types(cls)[field.name])
         if field.metadata["path"]:
-            found.append((*prefix, field.name))
+            found.append((*prefix, key_of(field)))
         elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            found.extend(path_keys(hint, (*prefix, field.name)))
+            found.extend(path_keys(hint, (*prefix, key_of(field))))
     return found
 
 
@@ -221,7 +227,7 @@ def _removable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             yield from _removable(item, (*at, "*"))
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
         for field in dataclasses.fields(hint):
-            key, kind = (*at, field.name), _types(hint)[field.name]
+            key, kind = (*at, key_of(field)), _types(hint)[field.name]
             below = list(_removable(kind, key))
             if (*key, "*") in below and not _without_none(kind)[1] and field.default_factory is not MISSING:
                 yield key
@@ -245,5 +251,5 @@ def _resettable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             kind = _types(hint)[field.name]
             has_default = field.default is not MISSING or field.default_factory is not MISSING
             if has_default and kind is not Any and not _without_none(kind)[1]:
-                yield (*at, field.name)
-            yield from _resettable(kind, (*at, field.name))
+                yield (*at, key_of(field))
+            yield from _resettable(kind, (*at, key_of(field)))

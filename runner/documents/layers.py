@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.documents.fetched import refused
 from runner.documents.interpolation import resolve
-from runner.documents.layered import Layered
+from runner.documents.layered import FileRead, Layered
 from runner.documents.overrides import Override, apply_override
 from runner.documents.own_tree import OwnTree
 from runner.documents.plain import KeyPath
 from runner.documents.reader import Document, from_mapping, read
 from runner.documents.renames import rename_document
-from runner.errors import Problem
+from runner.errors import NipRunError, Place, Problem
 from runner.text import did_you_mean, did_you_mean_file
 
 EXTENDS = "extends"
@@ -23,7 +24,10 @@ MAX_EXTENDS = 16
 MAX_FILES = 64
 
 Find = Callable[[str, Path], Path | None]
-"""Looks a named file up: what is written and the folder of the file that says it, into a path."""
+"""Looks a named file up: what is written and the folder of the file that says it, into a path.
+
+Raises `NipRunError` with what is wrong where that is more than that there is none.
+"""
 
 
 def load_layers(
@@ -49,7 +53,9 @@ def load_layers(
     """
     layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable))
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
-    if written is None:
+    if written is None and (why := refused(path.parent, path)):
+        layered.problems.append(Problem(Place(shown), "", why))
+    elif written is None:
         files.add(path, shown, ())
     else:
         files.take(from_mapping(written, Document(shown, path.parent)), path, shown, ())
@@ -80,12 +86,21 @@ class _Files:
         self.layered.folders[shown] = document.folder
         self.layered.problems.extend(document.problems)
         self.layered.renamed.extend(renamed)
+        bases: dict[str, Path] = {}
+        if document.content is not None:
+            self.layered.read.append(FileRead(path, document.content, bases))
         if not document.data:
             return
         for at, base in _bases(document, self.layered):
-            found = self.find(base, document.folder)
+            try:
+                found = self.find(base, document.folder)
+            except NipRunError as error:
+                self._refuse(document, at, str(error))
+                continue
             if found is None:
                 self._refuse(document, at, _not_found(base, document, self.layered))
+            elif not self._is_release(found) and (why := refused(document.folder, found)):
+                self._refuse(document, at, f"{base!r}: {why}")
             elif found.resolve() in (*chain, path.resolve()):
                 self._refuse(
                     document, at, f"{base!r} extends itself, by way of this file; take one of the two `extends` out"
@@ -99,9 +114,14 @@ class _Files:
                 self._refuse(document, at, message)
                 return
             else:
+                bases[base] = found
                 self.add(found, _shown(found), (*chain, path.resolve()))
         extends = document.data.pop(EXTENDS, None) is not None
         _merge(document, self.layered, extends=extends)
+
+    def _is_release(self, path: Path) -> bool:
+        """Whether a file is an installed release's, which was named by its name and not by a path."""
+        return self.layered.tree is not None and self.layered.tree.is_of_release(path)
 
     def _take_whole_or_not(self, document: Document) -> None:
         """Take nothing of somebody else's file that is no document of ours: other messages would tell of it."""

@@ -14,7 +14,7 @@ files that travel with the package are always shown, and so is what the user nam
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +26,8 @@ class OwnTree:
     """The folder that holds a spec's own files."""
 
     root: Path
+    also: list[Path] = field(default_factory=list)
+    """The folders of installed releases that the spec names: what is published is nobody's secret."""
 
     @classmethod
     def of(cls, spec: Path) -> Self:
@@ -33,10 +35,14 @@ class OwnTree:
         folder = spec.absolute().parent.resolve()
         return cls(next(filter(_is_project, _upwards(folder)), folder))
 
+    def is_of_release(self, path: Path) -> bool:
+        """Whether a file is in one of `also`."""
+        return any(path.resolve().is_relative_to(root) for root in self.also)
+
     def holds(self, path: Path) -> bool:
         """Whether a file is in the tree, or travels with the package; a link is where it leads."""
         real = path.resolve()
-        return any(real.is_relative_to(root) for root in (self.root, *builtin.folders()))
+        return any(real.is_relative_to(root) for root in (self.root, *self.also, *builtin.folders()))
 
 
 def _upwards(folder: Path) -> Iterator[Path]:

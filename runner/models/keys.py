@@ -1,14 +1,16 @@
 """Which variable goes where: shown before anything is sent, and asked about where a spec came from elsewhere.
 
 A spec says which server it asks, and by which variable's value. One that came from elsewhere could so send any variable
-to any server: each pair must be allowed by hand. `runner.spec.origin` says which specs came from elsewhere.
+to any server, and run any program: each pair and each program must be allowed by hand. `runner.spec.origin` says which
+specs came from elsewhere.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,10 +18,12 @@ from runner.errors import UsageError
 from runner.models.settings import ModelSettings
 
 OPTION = "--allow-key"
+COMMAND_OPTION = "--allow-command"
 ALL = "*"
 """The whole environment, as a program gets it."""
 OPENAI = "api.openai.com"
 
+_COMMAND = "command:"
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|\*)=(\S+)")
 
@@ -30,17 +34,27 @@ class KeyUse:
 
     variable: str
     host: str
+    command: str | None = field(default=None, compare=False)
+    """Of a program: how it is called."""
 
     def __str__(self) -> str:
         return f"{self.variable} -> {self.host}"
 
     @property
     def option(self) -> str:
-        return (
-            f"{OPTION} '{self.variable}={self.host}'"
-            if self.variable == ALL
-            else f"{OPTION} {self.variable}={self.host}"
-        )
+        if self.program is not None:
+            return f"{COMMAND_OPTION} {shlex.quote(self.program)}"
+        return f"{OPTION} {self.variable}={self.host}"
+
+    @property
+    def program(self) -> str | None:
+        """What is run, which gets the whole environment; None: it is a server."""
+        return self.host.removeprefix(_COMMAND) if self.variable == ALL else None
+
+    @property
+    def told(self) -> str:
+        """What is sent where, with how a program is called."""
+        return str(self) if self.command is None else f"{self}   (it runs: {self.command})"
 
 
 def host_of(base_url: str | None) -> str:
@@ -62,7 +76,7 @@ def host_of(base_url: str | None) -> str:
 def key_uses(models: Iterable[ModelSettings], commands: Iterable[Sequence[str]] = ()) -> tuple[KeyUse, ...]:
     """What these models send to their servers, and what trainers of one's own get."""
     found = {KeyUse(s.key_variable, host_of(s.base_url)) for s in models if s.key_variable is not None}
-    found.update(KeyUse(ALL, f"command:{command[0]}") for command in commands)
+    found.update(KeyUse(ALL, _COMMAND + command[0], shlex.join(command)) for command in commands)
     return tuple(sorted(found))
 
 
@@ -84,6 +98,23 @@ def parse_allowed(words: Sequence[str]) -> frozenset[KeyUse]:
     return frozenset(allowed)
 
 
+def allowed_commands(programs: Sequence[str]) -> frozenset[KeyUse]:
+    """The programs of `--allow-command` and `allow_commands`, each as a spec names it.
+
+    Raises:
+        UsageError: a name is empty.
+    """
+    if not all(programs):
+        raise UsageError(f"{COMMAND_OPTION} '': the name of a program belongs here, as the spec has it")
+    return frozenset(KeyUse(ALL, _COMMAND + program) for program in programs)
+
+
+def all_allowed(keys: str | Sequence[str], commands: str | Sequence[str]) -> frozenset[KeyUse]:
+    """What the user allows a spec that came from elsewhere; one word or several of each. Raises as both above."""
+    keys, commands = ([words] if isinstance(words, str) else words for words in (keys, commands))
+    return parse_allowed(keys) | allowed_commands(commands)
+
+
 def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], fetched_to: Path) -> None:
     """See that each use of a spec that was fetched into a folder is allowed.
 
@@ -92,10 +123,15 @@ def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], fetched
     """
     missing = sorted(set(uses) - set(allowed))
     if missing:
-        pairs = "\n".join(f"  {use}" for use in missing)
+        pairs = "\n".join(f"  {use.told}" for use in missing)
         options = " ".join(use.option for use in missing)
-        pairs_there = [f"{use.variable}={use.host}" for use in missing]
+        keys = [f"{use.variable}={use.host}" for use in missing if use.program is None]
+        programs = [use.program for use in missing if use.program is not None]
+        in_python = [
+            *([f"allow_keys={keys}"] if keys else []),
+            *([f"allow_commands={programs}"] if programs else []),
+        ]
         raise UsageError(
             f"this spec came from elsewhere (it is in {fetched_to}) and would send:\n{pairs}\nNothing was sent. If "
-            f"you trust whoever gets that, allow it: {options} (in Python: allow_keys={pairs_there})"
+            f"you trust whoever gets that, allow it: {options} (in Python: {', '.join(in_python)})"
         )

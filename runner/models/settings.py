@@ -13,6 +13,9 @@ from runner.prompts.chat_format import ChatFormat
 MOST_TOP_LOGPROBS = 20
 """The most of the likeliest tokens that the wire format has at each position."""
 
+NOT_PUBLISHED = "???"
+"""A `base_url` that was left out of what was published: whoever plays it says where its model is served."""
+
 SystemRole = Literal["system", "developer", "user"]
 
 
@@ -44,6 +47,15 @@ class FineTuneStep:
     method: Literal["sft", "dpo"] = option("Supervised, or by preferences.", example="sft")
     dataset_sha256: str = option("SHA-256 of the dataset file.", example="e3b0c442")
     job: str | None = option("The job's id at the trainer.", default=None, example="ftjob-abc")
+    weights_sha256: str | None = option(
+        "Of weights on the machine that trained: the hash of their files, by which they are known again.",
+        default=None,
+        example="9f86d081",
+    )
+    release: str | None = option(
+        "The published run or model that it was taken from.", default=None, example="run/acme/nip-ei-0123456789@1"
+    )
+    release_sha256: str | None = option("SHA-256 of that release's manifest.", default=None, example="4e07408562")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +105,10 @@ class ModelSettings:
         ],
     )
     base_url: str | None = option(
-        "The server; null: OpenAI's.", default=None, example="http://127.0.0.1:8000/v1", pattern="^https?://[^@\\s]+$"
+        "The server; null: OpenAI's. `???`, in what was published: to be given by whoever plays it.",
+        default=None,
+        example="http://127.0.0.1:8000/v1",
+        pattern=r"^(https?://[^@\s]+|\?\?\?)$",
     )
     api_key_env: str | None = option(
         "The environment variable that holds the key. null: OPENAI_API_KEY for OpenAI itself, and no key for any "

@@ -30,7 +30,7 @@ VISIBILITIES = ("public", "private")
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _MEDIA = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,60}")
-_COMMIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 _ROLE = re.compile(r"[a-z_]{1,40}(:[A-Za-z0-9._-]{1,100})?")
 
@@ -43,6 +43,10 @@ class FileEntry:
     size: int
     sha256: str
     media_type: str
+
+
+BUILTIN = "nip-run:"
+"""Before the path of a file that comes with nip-run, which is in no repository: `why` has the version that pins it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +222,11 @@ def _file(said: Any) -> FileEntry:
     return FileEntry(**known)
 
 
+def is_builtin(path: str | None) -> bool:
+    """Whether a source's path is that of a file which comes with nip-run: its version pins it."""
+    return path is not None and path.startswith("nip-run:")
+
+
 def _source(said: Any) -> Source:
     known = only(said, Source)
     typed(known["clean"], bool)
@@ -225,7 +234,8 @@ def _source(said: Any) -> Source:
         text_or_null(known[name])
     if known["commit"] is not None:
         match(_COMMIT, known["commit"])
-    if known["clean"] and known["commit"] is None and not known["why"]:
+    where = (known["repository"], known["commit"], known["path"])
+    if known["clean"] and None in where and not is_builtin(known["path"]):
         raise ValueError("a source that is clean, and in no commit that others can get")
     if _PASSWORD.search(known["repository"] or ""):
         raise ValueError("a repository with a password in its address")

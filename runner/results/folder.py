@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import orjson
 
 from runner.errors import NewerFormatError, RunError
 from runner.results.manifest import Manifest, Status
-from runner.spec.experiment import SAVED_SPEC
+from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
 from runner.storage.atomic import atomic_write, read_json
 from runner.storage.files import make_folder, make_folders
 from runner.storage.formats import KEY, RUN_FOLDER, STAGE_LOG, refuse_newer
@@ -24,10 +26,24 @@ class RunFolder:
     """The paths of one run."""
 
     path: Path
+    name: str | None = field(default=None, compare=False)
+    """The run's id, where the folder is not named so: that of a run that was got from a registry."""
+
+    @classmethod
+    def got(cls, path: Path) -> Self:
+        """The folder of a run that a release brought.
+
+        Raises:
+            RunError: its manifest is missing, damaged, or says what can be no run's id.
+        """
+        run_id = cls(path).manifest().run_id
+        if not re.fullmatch(RUN_ID_PATTERN, run_id):
+            raise RunError(f"{path / 'manifest.json'}: {run_id!r} can be no run's id")
+        return cls(path, run_id)
 
     @property
     def run_id(self) -> str:
-        return self.path.name
+        return self.name or self.path.name
 
     @property
     def spec(self) -> Path:

@@ -18,6 +18,7 @@ from runner.results.manifest import Manifest, Status
 from runner.results.provenance import new_manifest
 from runner.rollouts.run_plan import RunPlan
 from runner.spec.experiment import RUN_ID_PATTERN
+from runner.spec.origin import DATA, MARKER
 from runner.storage.files import make_folders
 from runner.storage.locks import locked
 from runner.storage.log_lines import check_log_format
@@ -73,14 +74,14 @@ class Results:
     def find(self, name: str) -> RunFolder:
         """A run by its id, by the start of it where that is one run's alone, or by its folder, wherever that is.
 
-        `last` is the newest run. The start of a training run's id means that run, and none of its parts;
-        that of a run whose debates others judge, that run.
+        The folder that a run was got into from a registry means that run. `last` is the newest run. The start of a
+        training run's id means that run, and none of its parts; that of a run whose debates others judge, that run.
 
         Raises:
             UsageError: there is none, or there are several.
         """
-        direct = RunFolder(Path(name))
-        if is_file(direct.manifest_path):
+        direct = _direct(Path(name))
+        if direct is not None:
             return direct
         exact = self.run(name)
         if name and is_file(exact.manifest_path):
@@ -198,3 +199,11 @@ class Results:
         if not re.fullmatch(RUN_ID_PATTERN, run_id):
             raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {RUN_ID_PATTERN}")
         return locked(self.run(run_id).lock, f"run {run_id}")
+
+
+def _direct(path: Path) -> RunFolder | None:
+    """The run in a folder, or the one that was got into it; None where there is none."""
+    for folder, root in ((path, path.parent), (path / DATA, path)):
+        if is_file(folder / "manifest.json"):
+            return RunFolder.got(folder) if folder.name == DATA and is_file(root / MARKER) else RunFolder(folder)
+    return None

@@ -13,6 +13,7 @@ from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import played_plan
 from runner.spec.assemble import Spec
+from runner.spec.origin import DATA
 from runner.storage.parquet import read_tables
 
 _SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollouts GROUP BY datapoint_id ORDER BY 1"
@@ -28,11 +29,18 @@ def compared_with(plan: Plan, results: Results, run_id: str) -> Compared | None:
     until = plan.spec.experiment.until
     if until is None or until.compare is None:
         return None
-    own = [results.run(run_id).path, *([] if plan.spec.path is None else [plan.spec.path.parent])]
+    spec, own = plan.spec, [results.run(run_id).path]
+    if spec.path is not None:
+        own += [spec.path.parent, *([] if spec.fetched is None else [spec.path.parent / DATA])]
     for folder in own:
         saved = frozen(folder / "inputs" / FILE)
         if saved is not None and saved.asked == until.compare:
             return saved
+    if spec.fetched is not None and not {"until", "until.compare"} & spec.overridden:
+        raise UsageError(
+            f"until.compare: {until.compare!r} is a run in your own results, which what came from elsewhere may not "
+            "name; say it yourself, until.compare=RUN, or play all: until=null"
+        )
     try:
         other = results.find(until.compare)
     except UsageError as error:

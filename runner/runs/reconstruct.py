@@ -17,10 +17,11 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.rollouts.debates import Debates
 from runner.rollouts.engine import Engine
+from runner.rollouts.failed_calls import failed_call
 from runner.rollouts.job import Job
 from runner.rollouts.judging import JudgingEngine
 from runner.rollouts.plan import Plan
-from runner.rollouts.rollout import Rollout
+from runner.rollouts.rollout import Call, Rollout
 from runner.spec.load import load_saved
 from runner.storage.files import open_to_read
 from runner.text import comma_join
@@ -125,15 +126,18 @@ def rollout_named(folder: RunFolder, plan: Plan, name: str) -> Rollout:
 
 
 class Reconstructor:
-    """Plays games from one run's journal."""
+    """Plays games from one run's journal.
 
-    def __init__(self, folder: RunFolder, plan: Plan) -> None:
+    Of the attempts that failed it knows too (see `failures`); the rollouts have them only `with_failures`.
+    """
+
+    def __init__(self, folder: RunFolder, plan: Plan, *, with_failures: bool = False) -> None:
         if not folder.journal.is_file():
             raise RunError(f"{folder.path} holds no journal")
         self.plan, self._folder = plan, folder
         self._asked: list[Request] = []
         self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
-        self._engine = engine_of(plan, self._complete)
+        self._engine = engine_of(plan, self._complete, **({"failed_calls": self._failed} if with_failures else {}))
 
     async def _complete(self, request: Request) -> Completion:
         record = self._recorded.get(request.sample)
@@ -176,6 +180,14 @@ class Reconstructor:
     def failures(self, job: Job) -> Sequence[FailureRecord]:
         """The failed attempts of a game, in the order in which they failed."""
         return self._recorded.failures(job.datapoint.id, job.number)
+
+    def _failed(self, job: Job) -> list[Call]:
+        models = self.plan.spec.experiment.models
+        return [failed_call(record, models[self.plan.group_of(record.sample)].name) for record in self.failures(job)]
+
+    def __len__(self) -> int:
+        """How many answers, and ends of games, the journal holds."""
+        return len(self._recorded)
 
     def asked(self, sample: SampleKey) -> Asked | None:
         """What was asked for a sample, where the journal holds how that ended."""

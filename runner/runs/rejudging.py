@@ -8,6 +8,7 @@ from typing import Any, Literal
 from runner.documents.own_tree import OwnTree
 from runner.errors import UsageError
 from runner.results.folder import RunFolder
+from runner.spec.components import FindComponent
 from runner.spec.experiment import SAVED_SPEC
 from runner.spec.from_run import FindRun
 from runner.spec.load import Overrides, Spec, load_all, load_saved
@@ -19,7 +20,13 @@ WhichVerdicts = Literal["last", "each"]
 """Where the first judge decided, or had its last chance to; or at every turn up to there in which it might have."""
 
 
-def rejudge_specs(folder: RunFolder, overrides: Overrides, verdict: WhichVerdicts, find_run: FindRun) -> list[Spec]:
+def rejudge_specs(
+    folder: RunFolder,
+    overrides: Overrides,
+    verdict: WhichVerdicts,
+    find_run: FindRun,
+    find_component: FindComponent,
+) -> list[Spec]:
     """The specs that have a run's debates judged, one for each point of a sweep in the overrides.
 
     Raises:
@@ -33,7 +40,7 @@ def rejudge_specs(folder: RunFolder, overrides: Overrides, verdict: WhichVerdict
             f"such as {manifest.run_id}-i0"
         )
     _check(overrides)
-    specs = load_all(_written(folder, verdict), overrides, find_run, tree=OwnTree.of(folder.spec))
+    specs = load_all(_written(folder, verdict), overrides, find_run, find_component, tree=OwnTree.of(folder.spec))
     if any(spec.rejudged is None for spec in specs):
         raise UsageError("rejudge.run is the run that is named already; leave it out of the overrides")
     return specs

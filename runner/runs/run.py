@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from runner.errors import FolderGoneError, NipRunError, RunDirectoryError, UsageError
+from runner.documents.fetched import MARKER, MAX_MARKER
+from runner.errors import FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
 from runner.models.keys import KeyUse
 from runner.models.layers.budget import Budget
+from runner.results.beginning import write_beginning
 from runner.results.changes import is_unchanged, resized
 from runner.results.compared import Compared
 from runner.results.folder import RunFolder
@@ -31,7 +34,8 @@ from runner.runs.spending import spending
 from runner.runs.troubles import troubles_of
 from runner.runs.which import ReplayOf
 from runner.spec.load import Spec
-from runner.storage.atomic import read_json
+from runner.storage.atomic import atomic_write, read_json
+from runner.storage.files import read_bounded
 from runner.text import counted
 
 
@@ -52,7 +56,9 @@ class RunOptions:
     manual_models: Mapping[str, str] = field(default_factory=dict)
     """Of a training run: the models that the user trained, by group."""
     allowed_keys: frozenset[KeyUse] = frozenset()
-    """What the user lets a spec that came from elsewhere send, and where."""
+    """What the user lets a spec that came from elsewhere send, and where; and which programs it may run."""
+    reproduces: Mapping[str, Any] | None = None
+    """The release whose run this one plays again."""
 
 
 def run_games(
@@ -120,6 +126,9 @@ def opened(
     changes = _checked_size(plan, folder, manifest) if part is None else []
     check_debates(plan, folder)
     results.board.check()
+    mark_as_fetched(plan.spec, folder)
+    if not folder.manifest_path.is_file():
+        write_beginning(plan.spec, folder)
     write_inputs(plan, folder)
     if compared is not None:
         compared.write(folder)
@@ -127,6 +136,7 @@ def opened(
         updated_manifest(manifest, plan).recording("replay_of", "cache"),
         replay_of=source,
         cache=cache_beside(plan.spec, folder),
+        reproduces=options.reproduces or manifest.reproduces,
         **({} if part is None else asdict(part)),
     )
     session = Session(
@@ -249,6 +259,17 @@ def ending(session: Session, results: Results) -> Iterator[None]:
         if not isinstance(error, FolderGoneError) and session.folder.manifest_path.is_file():
             results.board.append_unfinished(session.folder)
         raise
+
+
+def mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
+    """Have what is saved of a spec that came from elsewhere be no more trusted than the spec is."""
+    if spec.fetched is None:
+        return
+    try:
+        said = read_bounded(spec.fetched / MARKER, MAX_MARKER)
+    except OSError as error:
+        raise RunError(f"cannot read {spec.fetched / MARKER}: {error.strerror}; get the release again") from error
+    atomic_write(folder.path / MARKER, said)
 
 
 def cache_beside(spec: Spec, folder: RunFolder) -> str | None:

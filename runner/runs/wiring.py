@@ -32,7 +32,7 @@ from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
 from runner.results.folder import RunFolder
-from runner.rollouts.failed_calls import FailedCalls
+from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
@@ -108,7 +108,7 @@ class Wiring:
                 connection.complete,
                 journal,
                 recorded,
-                {name: _parameters_hash(settings) for name, settings in self.costs.groups.items()},
+                {name: parameters_hash(settings) for name, settings in self.costs.groups.items()},
                 sharing=self.plan.sharing,
                 sent=self._sent,
                 events=events,
@@ -220,19 +220,13 @@ class Wiring:
         groups = self.costs.groups
 
         def earlier(job: Job) -> list[Call]:
-            calls = []
-            for record in failures(job.datapoint.id, job.number):
-                sample = record.sample
-                name = groups[self.plan.group_of(sample)].name
-                calls.append(
-                    Call(sample.round, sample.agent, sample.attempt, name, error=record.error, vote=sample.vote)
-                )
-            return calls
+            failed = failures(job.datapoint.id, job.number)
+            return [failed_call(record, groups[self.plan.group_of(record.sample)].name) for record in failed]
 
         return earlier
 
 
-def _parameters_hash(settings: ModelSettings) -> str:
+def parameters_hash(settings: ModelSettings) -> str:
     """The identity of what a group's requests hold besides the messages."""
     sent = {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}
     return tagged_hash("model", sent)

@@ -19,8 +19,9 @@ from runner.documents.layers import load_layers
 from runner.documents.plain import KeyPath
 from runner.errors import JournalError, Problem, RunError, UsageError
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
-from runner.models.settings import FineTuneStep
+from runner.models.settings import NOT_PUBLISHED, FineTuneStep
 from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC
+from runner.spec.origin import DATA, fetched_folder, got_from
 from runner.storage.formats import STAGE_LOG
 from runner.storage.log_lines import read_journal
 from runner.text import comma_join, did_you_mean
@@ -42,7 +43,7 @@ def no_runs(name: str) -> Path:
     raise UsageError(f"no run folder {name!r}; by an id it is found where a results folder is given")
 
 
-class _Wrong(Exception):
+class WrongModel(Exception):
     """Why no model can be taken, and what to write."""
 
 
@@ -51,6 +52,11 @@ class Source:
     """A run whose models are taken."""
 
     path: Path
+
+    @cached_property
+    def fetched(self) -> Path | None:
+        """The folder that it was unpacked into, where it came from elsewhere."""
+        return fetched_folder([self.path])
 
     @cached_property
     def spec(self) -> Mapping[str, Any]:
@@ -78,7 +84,7 @@ class Source:
         try:
             records = [record for _, record in read_journal(log) if record.get("stage") == "switched"]
         except (JournalError, RunError) as error:
-            raise _Wrong(str(error)) from error
+            raise WrongModel(str(error)) from error
         return [record["models"] for record in sorted(records, key=lambda record: record["iteration"])]
 
     def state(self, group: str, iteration: int) -> dict[str, Any]:
@@ -93,6 +99,9 @@ class Source:
         for models in self.switched[:iteration]:
             found = models.get(group, found)
         lineage = [{key: step[key] for key in step.keys() & _STEP} for step in found["lineage"]]
+        release = (None if self.fetched is None else got_from(self.fetched)) or {}
+        if lineage and release and lineage[-1].get("release") is None:
+            lineage[-1] |= {"release": release["release"], "release_sha256": release["sha256"]}
         return {**found, "lineage": lineage}
 
     def iteration(self, named: re.Match[str]) -> int:
@@ -101,15 +110,15 @@ class Source:
         if named["iteration"] is not None:
             asked = int(named["iteration"])
             if not self.trains:
-                raise _Wrong(
+                raise WrongModel(
                     f"run {self.path.name} is a benchmark, whose models have no iterations; leave @i{asked} out"
                 )
             if asked > done:
-                raise _Wrong(f"no iteration {asked}: {self.there}")
+                raise WrongModel(f"no iteration {asked}: {self.there}")
             return asked
         asked = self.spec["training"].get("iterations", 1) if self.trains else 0
         if done < asked:
-            raise _Wrong(f"it is not finished, so that it has no last models yet: {self.there}; take one of them")
+            raise WrongModel(f"it is not finished, so that it has no last models yet: {self.there}; take one of them")
         return done
 
     @property
@@ -141,12 +150,12 @@ def _take_model(layered: Layered, group: str, settings: dict[str, Any], find_run
     said, name = settings.pop(FROM_RUN), settings.pop(FROM_GROUP, None) or group
     try:
         _refuse_two_models(layered, at, settings)
-        found = _named(said)
-        source = _source(layered, at, found["run"], find_run)
+        found = named_model(said)
+        source = source_at(layered, at, found["run"], find_run)
         if name not in source.groups:
-            raise _Wrong(f"no model group {name!r}{did_you_mean(str(name), source.groups)}; {source.there}")
+            raise WrongModel(f"no model group {name!r}{did_you_mean(str(name), source.groups)}; {source.there}")
         _put(layered, at, settings, source, name, iteration=source.iteration(found))
-    except _Wrong as wrong:
+    except WrongModel as wrong:
         yield Problem(layered.place(at), ".".join(map(str, at)), str(wrong))
 
 
@@ -154,18 +163,20 @@ def _take_all(layered: Layered, rerun: dict[str, Any], find_run: FindRun) -> Ite
     """The models of all iterations, for `training.rerun_tests`."""
     at: KeyPath = ("training", "rerun_tests", "run")
     try:
-        source = _source(layered, at, rerun["run"], find_run)
+        source = source_at(layered, at, rerun["run"], find_run)
         groups = layered.data.get("models")
         mine = [name for name in source.groups if isinstance(groups, dict) and isinstance(groups.get(name), dict)]
         trained = sorted({name for models in source.switched for name in models})
         if not trained:
-            raise _Wrong(f"run {source.path.name} has finished no iteration, so that there are no models to test again")
+            raise WrongModel(
+                f"run {source.path.name} has finished no iteration, so that there are no models to test again"
+            )
         if not set(trained) & set(mine):
-            raise _Wrong(f"run {source.path.name} trains {comma_join(trained)}, no model group of this spec")
+            raise WrongModel(f"run {source.path.name} trains {comma_join(trained)}, no model group of this spec")
         for name in mine:
             assert isinstance(groups, dict)
             _put(layered, at, groups[name], source, name, iteration=0)
-    except _Wrong as wrong:
+    except WrongModel as wrong:
         yield Problem(layered.place(at), ".".join(map(str, at)), str(wrong))
         return
     done = len(source.switched)
@@ -184,7 +195,7 @@ def _refuse_two_models(layered: Layered, at: KeyPath, settings: Mapping[str, Any
     model, run = (layered.place((*at[:-1], key)).file for key in ("model", at[-1]))
     order = {file: number for number, file in enumerate(layered.files)}  # a base stands behind what extends it
     if model == run or order.get(model, -1) < order.get(run, -1):
-        raise _Wrong(
+        raise WrongModel(
             f"{FROM_RUN} says which model it is, and so does models.{at[1]}.model; leave one out, or set it to null"
         )
 
@@ -196,32 +207,44 @@ def _put(
     theirs = source.groups[group]
     provider = theirs.get("provider", DEFAULT_PROVIDER)
     if PROVIDERS[provider].needs_run:
-        raise _Wrong(f"group {group!r} of run {source.path.name} replays a run, and has no model")
+        raise WrongModel(f"group {group!r} of run {source.path.name} replays a run, and has no model")
     ours = settings.setdefault("provider", provider)
     if ours != provider and ours in PROVIDERS and PROVIDERS[ours].needs_model:
-        raise _Wrong(f"{group} of run {source.path.name} is played by provider {provider}, not {ours}; set it so")
+        raise WrongModel(f"{group} of run {source.path.name} is played by provider {provider}, not {ours}; set it so")
     taken = source.state(group, iteration)
     if ours == provider:
         theirs = {"chat_format": "openai", **theirs}  # 0.1.0 knew no other, and wrote none
+        if source.fetched is not None:
+            theirs = _without_server(theirs)
         taken |= {key: theirs[key] for key in _LATER if key in theirs and key not in settings}
     for key, value in taken.items():
         settings[key] = value
         layered.places[(*at[:2], key)] = layered.place(at)
 
 
-def _named(said: str) -> re.Match[str]:
+def _without_server(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run from elsewhere: whom a key is sent to is for whoever plays it to say."""
+    kept = {key: value for key, value in theirs.items() if key not in ("base_url", "api_key_env")}
+    return {**kept, "base_url": NOT_PUBLISHED} if theirs.get("base_url") is not None else kept
+
+
+def named_model(said: str) -> re.Match[str]:
     found = _NAMED.fullmatch(said)
     if found is None or "@" in found["run"]:
-        raise _Wrong(f"{said!r} names no model; write RUN, RUN@i3 (what iteration 3 plays with) or RUN@last")
+        raise WrongModel(f"{said!r} names no model; write RUN, RUN@i3 (what iteration 3 plays with) or RUN@last")
     return found
 
 
-def _source(layered: Layered, at: KeyPath, run: str, find_run: FindRun) -> Source:
+def source_at(layered: Layered, at: KeyPath, run: str, find_run: FindRun) -> Source:
     """The run that is meant: by its folder, from that of the file that says it, or by its id."""
     beside = layered.folder(at) / run
-    if builtin.is_file(beside / SAVED_SPEC):
-        return Source(beside.resolve())
+    inside = beside / DATA
     try:
-        return Source(find_run(run))
+        if builtin.is_file(inside / SAVED_SPEC) and builtin.is_file(inside / "manifest.json"):
+            found = inside.resolve()
+        else:
+            found = beside.resolve() if builtin.is_file(beside / SAVED_SPEC) else find_run(run)
     except UsageError as error:
-        raise _Wrong(str(error)) from error
+        raise WrongModel(str(error)) from error
+    layered.folders.setdefault(str(found / SAVED_SPEC), found)  # one that was fetched may say who gets which key
+    return Source(found)

@@ -18,6 +18,7 @@ from runner.documents.renames import SWEEP
 from runner.errors import Place, Problem, SpecError
 from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.spec.assemble import Readers, Spec, assemble
+from runner.spec.components import Components, FindComponent, none_installed, without_what_follows
 from runner.spec.experiment import (
     RENAMED_KEYS,
     SAVED_SPEC,
@@ -26,8 +27,11 @@ from runner.spec.experiment import (
     resettable_spec_keys,
 )
 from runner.spec.from_run import FindRun, no_runs, take_models
+from runner.spec.origin import path_problems
 from runner.spec.rejudged import take_debates
 from runner.spec.sweep import Sweep
+from runner.spec.training_from import take_start
+from runner.spec.written import Written, as_words
 from runner.text import comma_join, did_you_mean_file
 
 __all__ = ["Spec", "load_spec", "load_specs"]
@@ -35,6 +39,9 @@ __all__ = ["Spec", "load_spec", "load_specs"]
 _SHOWN = 5
 _PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
 """Keys that a protocol file has, and no spec."""
+
+_NO_SWEEP = Override(f"{SWEEP}={{}}")
+"""What makes a spec one of its points, before that point's own overrides."""
 
 _PROTOCOL_ALSO = {"name", "description", "agents"}
 """Keys that both have."""
@@ -46,13 +53,18 @@ Overrides = str | Sequence[str] | Mapping[str, Any]
 """Lines as on the command line, `KEY=VALUE`, `+KEY=VALUE` and `~KEY`, or one; or values by dotted key, as they are."""
 
 
-def load_spec(source: SpecSource, overrides: Overrides = (), find_run: FindRun = no_runs) -> Spec:
+def load_spec(
+    source: SpecSource,
+    overrides: Overrides = (),
+    find_run: FindRun = no_runs,
+    find_component: FindComponent = none_installed,
+) -> Spec:
     """Load a spec without a sweep; see `runner.api.load_spec`, which finds runs in a results folder.
 
     Raises:
         SpecError: with everything that is wrong, in all files, as `problems`; also where the spec sweeps.
     """
-    return _only(source, load_specs(source, overrides, find_run))
+    return _only(source, load_specs(source, overrides, find_run, find_component))
 
 
 def load_saved(path: str | Path) -> Spec:
@@ -61,7 +73,7 @@ def load_saved(path: str | Path) -> Spec:
     Raises:
         SpecError: with everything that is wrong, in all files.
     """
-    return _only(path, _load(Path(path), path, (), saved=True, find_run=no_runs))
+    return _only(path, _load(Path(path), path, (), saved=True, found_by=(no_runs, none_installed)))
 
 
 def _only(source: SpecSource, specs: Sequence[Spec]) -> Spec:
@@ -77,19 +89,25 @@ def _only(source: SpecSource, specs: Sequence[Spec]) -> Spec:
     return specs[0]
 
 
-def load_specs(source: SpecSource, overrides: Overrides = (), find_run: FindRun = no_runs) -> list[Spec]:
+def load_specs(
+    source: SpecSource,
+    overrides: Overrides = (),
+    find_run: FindRun = no_runs,
+    find_component: FindComponent = none_installed,
+) -> list[Spec]:
     """Load every point of a spec's sweep, in order; see `runner.api.load_specs`.
 
     Raises:
         SpecError: with everything that is wrong, in all files and all points.
     """
-    return load_all(source, overrides, find_run)
+    return load_all(source, overrides, find_run, find_component)
 
 
 def load_all(
     source: SpecSource,
     overrides: Overrides = (),
     find_run: FindRun = no_runs,
+    find_component: FindComponent = none_installed,
     *,
     also: Sequence[str] = (),
     tree: OwnTree | None = None,
@@ -99,10 +117,20 @@ def load_all(
     `tree` holds the files that are a mapping's own, by default the current folder's.
     """
     if isinstance(source, Mapping):
-        return _load(Path(_WRITTEN), source, overrides, saved=False, find_run=find_run, tree=tree)
+        return _load(Path(_WRITTEN), source, overrides, saved=False, found_by=(find_run, find_component), tree=tree)
     saved = Path(source) / SAVED_SPEC
     path = saved if builtin.is_file(saved) else source  # the folder of a run
-    return _load(_found(path, also), path, overrides, saved=False, find_run=find_run)
+    return _load(_found(path, also), path, overrides, saved=False, found_by=(find_run, find_component))
+
+
+def read_written(path: str | Path, find_component: FindComponent = none_installed) -> Layered:
+    """What a spec's file says with all that it extends, before anything that it names is read: its sweep is not played.
+
+    Raises:
+        SpecError: with everything that is wrong before the keys are looked at.
+    """
+    found = _found(path, ())
+    return _layers(found, path, (), Components(find_component, OwnTree.of(found)))
 
 
 _WRITTEN = "spec"
@@ -130,12 +158,15 @@ def _load(
     overrides: Overrides,
     *,
     saved: bool,
-    find_run: FindRun,
+    found_by: tuple[FindRun, FindComponent],
     tree: OwnTree | None = None,
 ) -> list[Spec]:
+    find_run, find_component = found_by
     given = _overrides(overrides)
     path = None if isinstance(source, Mapping) else found.absolute()
-    layered = _layers(found, source, given, tree)
+    tree = tree or OwnTree.of(found)
+    components = Components(find_component, tree)
+    layered = _layers(found, source, given, components)
     readers = Readers(saved=saved)
     sweep = Sweep(layered)
     sweep.check_size()
@@ -147,20 +178,44 @@ def _load(
     specs = []
     for point in sweep.points() if sweep.size else [None]:
         try:
-            swept = (
-                layered if point is None else _layers(found, source, [*given, Override(f"{SWEEP}={{}}"), *point], tree)
-            )
+            swept, named = layered, components
+            if point is not None:
+                named = Components(find_component, tree)
+                swept = _layers(found, source, [*given, _NO_SWEEP, *point], named)
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
-            if wrong := [*take_models(swept, find_run), *take_debates(swept, find_run)]:
-                raise SpecError(wrong)
-            spec = replace(assemble(swept, readers), point=values, point_places=places)
-            specs.append(replace(spec, path=path, overridden=overridden))
+            spec = _assembled(swept, readers, named, find_run)
+            written = Written(tuple(swept.read), as_words([*given, *([] if point is None else [_NO_SWEEP, *point])]))
+            origin = replace(spec.origin, written=written)
+            specs.append(
+                replace(spec, point=values, point_places=places, path=path, overridden=overridden, origin=origin)
+            )
         except SpecError as error:
             problems.extend(error.problems)
     if problems:
         raise SpecError(problems)
     return specs
+
+
+def _assembled(layered: Layered, readers: Readers, components: Components, find_run: FindRun) -> Spec:
+    """One point, with what it names of releases and runs put in.
+
+    Raises:
+        SpecError: with everything that is wrong.
+    """
+    if wrong := list(path_problems(layered, saved=readers.saved)):
+        raise SpecError(wrong)
+    begun = list(take_start(layered, find_run))  # which may name a release, too
+    refused = list(components.take(layered))
+    if wrong := [*begun, *take_models(layered, find_run), *take_debates(layered, find_run)]:
+        raise SpecError([*refused, *wrong])
+    try:
+        spec = assemble(layered, readers)
+    except SpecError as error:
+        raise SpecError([*refused, *without_what_follows(error.problems, refused)]) from error
+    if refused:
+        raise SpecError(refused)
+    return replace(spec, components=components.uses)
 
 
 def _found(path: str | Path, also: Sequence[str]) -> Path:
@@ -204,7 +259,7 @@ def _other_kind(path: Path, found: Path | None) -> str | None:
     return f"a folder, not a spec; {there}"
 
 
-def _layers(found: Path, source: SpecSource, overrides: Sequence[Override], tree: OwnTree | None) -> Layered:
+def _layers(found: Path, source: SpecSource, overrides: Sequence[Override], components: Components) -> Layered:
     """The spec's file with all it extends and all overrides.
 
     Raises:
@@ -216,12 +271,12 @@ def _layers(found: Path, source: SpecSource, overrides: Sequence[Override], tree
         found,
         _shown(source),
         overrides,
-        builtin.find,
+        components.find_base,
         RENAMED_KEYS,
         keys=keys,
         removable=removable_spec_keys(),
         resettable=resettable_spec_keys(),
-        tree=tree,
+        tree=components.tree,
         written=written,
     )
     if _PROTOCOL_KEYS & layered.data.keys() and not layered.data.keys() & keys.keys() - _PROTOCOL_ALSO:

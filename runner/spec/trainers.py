@@ -181,6 +181,14 @@ class TrainingSettings:
         "(rollouts.num_responses_per_timestep).",
         example="expert_iteration",
     )
+    from_: str | None = option(
+        "Go on from the models of another run, each trained group from its own: RUN, RUN@i3 (what iteration 3 plays "
+        "with) or a folder that `get` left; or from an installed model, `OWNER/NAME@VERSION`, where one group is "
+        "trained. Saved with the run is what this comes to, as of `models.GROUP.from_run` and `models.GROUP.use`.",
+        default=None,
+        example="ei-nip-0123456789",
+        minLength=1,
+    )
     iterations: int = option(
         "How often to play, train and switch models.", default=1, minimum=1, maximum=MAX_ITERATIONS
     )

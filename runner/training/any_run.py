@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from runner.errors import UsageError, Waiting
-from runner.models.keys import KeyUse, check_allowed
 from runner.models.tally import Tally
 from runner.results.results import LAST, Results
 from runner.rollouts.plan import Plan
@@ -17,10 +16,10 @@ from runner.runs.result import RunResult
 from runner.runs.run import RunOptions, run_games
 from runner.runs.spending import spending
 from runner.runs.together import GamesOf, run_together
-from runner.runs.which import ReplayOf, WhichRun
+from runner.runs.which import WhichRun
 from runner.spec.load import Spec
-from runner.training.keys import key_uses_of
 from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
+from runner.training.trust import check_trust
 
 
 def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun) -> RunResult:
@@ -116,7 +115,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
     """
     if not isinstance(plan, TrainingPlan):
         return run_games(_checked(ToRun(plan, run_id, options)), results, run_id, options)
-    _check_keys(plan, options)
+    check_trust(plan, options.replay, options.allowed_keys)
     if options.replay is not None:
         raise UsageError(
             "--replay is for benchmarks (in Python: replay); replay the games of one iteration: its run is <run id>-i0"
@@ -133,20 +132,10 @@ def _checked(run: ToRun) -> Plan:
         UsageError: what was asked is for training runs; or a spec from elsewhere wants a key.
     """
     assert isinstance(run.plan, Plan)
-    _check_keys(run.plan, run.options)
+    check_trust(run.plan, run.options.replay, run.options.allowed_keys)
     if run.options.manual_models:
         raise UsageError("--set-model is for training runs (in Python: set_model); this spec is a benchmark")
     return run.plan
-
-
-def _check_keys(plan: AnyPlan, options: RunOptions) -> None:
-    if plan.spec.fetched is not None:
-        check_allowed(keys_sent(plan, options.replay), options.allowed_keys, plan.spec.fetched)
-
-
-def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ...]:
-    """Which variables a run of a plan sends where; a whole replay asks nobody."""
-    return () if replay is not None and replay.until_round is None else key_uses_of(plan)
 
 
 def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collection[str] = ()) -> str:

@@ -20,6 +20,7 @@ from runner.training.dataset_stage import edited_by_user
 from runner.training.plan import Models, TrainingPlan
 from runner.training.stage_log import StageLog, iteration_folder
 from runner.training.stages import DatasetReport, JobEnded, JobNoted, TrainingEnded, Waited
+from runner.training.weights import recorded_weights
 
 log = logging.getLogger("nip_run.training")
 
@@ -118,7 +119,7 @@ class GroupJob:
             model=self.status.model,
             dataset_sha256=self.job.dataset_sha256,
             handle=dict(self._handle),
-            facts={**self.status.facts, **edited},
+            facts={**self.status.facts, **edited, **recorded_weights(self.status.model)},
         )
 
     def _ended(self) -> JobEnded:

@@ -122,5 +122,6 @@ class Loop:
             method=self.plan.method,
             dataset_sha256=trained.dataset_sha256,
             job=trained.provider_job,
+            weights_sha256=trained.facts.get("weights_sha256"),
         )
         return after_training(settings, self.plan.spec.experiment.models[group], step)

@@ -93,7 +93,7 @@ class TrainingPlan:
     def identity(self) -> str:
         """The hash that tells training runs apart."""
         experiment, learnt = self.spec.experiment, to_plain(self.training)
-        del learnt["iterations"]
+        del learnt["iterations"], learnt["from"]  # which the models say
         if self.training.rerun_tests is None:  # as 0.1.0 had it, which knew no such key
             del learnt["rerun_tests"]
         return tagged_hash(

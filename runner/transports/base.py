@@ -23,7 +23,8 @@ class Stored:
     """A file of a registry."""
 
     path: str
-    size: int
+    size: int | None
+    """In bytes; None where the place does not say before it is read."""
 
 
 @dataclass(frozen=True)

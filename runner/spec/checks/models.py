@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner import builtin
 from runner.builtin import is_file, is_folder
 from runner.documents.fields import from_plain
 from runner.documents.layered import Layered
@@ -16,7 +17,7 @@ from runner.models.extra_body import extra_body_problems
 from runner.models.layers.budget import BudgetSettings
 from runner.models.prices import price_of
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
-from runner.models.settings import ModelSettings
+from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.protocols.confidence import VerdictSettings
 from runner.protocols.parse import DecisionFormat
 from runner.protocols.protocol import Protocol
@@ -47,7 +48,7 @@ def model_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterator[P
         if not saved:
             yield from _extra_problems(layered, name, settings)
         if traits.needs_run:
-            yield from _replay_problems(layered, name, settings)
+            yield from _replay_problems(layered, name, settings, saved=saved)
 
 
 def verdict_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterator[Problem]:
@@ -92,7 +93,7 @@ def _sharing_problems(layered: Layered, name: str, settings: Mapping[str, Any]) 
 
 def _server_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     url = settings.get("base_url")
-    wrong = address_problem(url) if url is not None else None
+    wrong = address_problem(url) if url not in (None, NOT_PUBLISHED) else None
     if wrong is not None:
         yield _of_group(layered, name, "base_url")(wrong)
 
@@ -103,10 +104,12 @@ def _extra_problems(layered: Layered, name: str, settings: Mapping[str, Any]) ->
         yield _of_group(layered, name, "extra_body", key)(message)
 
 
-def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any], *, saved: bool) -> Iterator[Problem]:
     run = settings.get("run")
     if run is None:
         yield _of_group(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
+    elif saved and not builtin.is_there(replay_folder(layered, name)):
+        return  # the run has all its answers in its own journal, and may have been got without the one that it replays
     elif not is_folder(replay_folder(layered, name)):
         yield _of_group(layered, name, "run")(f"no run folder {run!r}; `nip-run runs` lists those there are")
     elif not _can_be_read(replay_folder(layered, name) / JOURNAL):

@@ -1,0 +1,111 @@
+"""What a spec names by reference, into the installed release that is meant: by the lock, from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from runner.errors import NotPublished, ReleaseError
+from runner.registry.lock import Lock
+from runner.registry.store import Installed, Store
+from runner.releases.reference import Digest, Kind, Reference, parse
+from runner.spec.components import ComponentUse, FindComponent
+from runner.text import did_you_mean
+
+MAIN_FILES: Mapping[Kind, str] = {
+    Kind.PROTOCOL: "protocol.yaml",
+    Kind.AGENT: "agent.yaml",
+    Kind.TRAINER: "trainer.yaml",
+    Kind.SPEC: "spec.yaml",
+    Kind.MODEL: "model.yaml",
+}
+"""The file of a release that a reference to it stands for; of prompts it is the folder, of a dataset its one table."""
+
+DATASETS = ("dataset.jsonl", "dataset.csv", "dataset.parquet", "dataset.json")
+
+
+def finder(spec: Path | None = None, store: Store | None = None) -> FindComponent:
+    """Looks up what a spec's file names, by the lock that is nearest above it; None: a spec of the current folder."""
+    return _Finder(Path.cwd() if spec is None else spec.absolute().parent, store or Store()).find
+
+
+def finder_of(source: str | Path | Mapping[str, Any]) -> FindComponent:
+    """`finder` for a spec however it is given: its file, built in or not, the folder of a run, or a mapping."""
+    if isinstance(source, Mapping):
+        return finder()
+    path = Path(source)
+    return finder(path / "spec.yaml" if path.is_dir() else path)
+
+
+@dataclass(frozen=True)
+class _Finder:
+    folder: Path
+    store: Store
+
+    @cached_property
+    def lock(self) -> Lock:
+        return Lock.above(self.folder)
+
+    def find(self, kind: Kind, named: str) -> ComponentUse:
+        """See `FindComponent`.
+
+        Raises:
+            UsageError: it is no reference to a release of this kind.
+            NotPublished: it is not installed, or the lock does not name it.
+            ReleaseError: it is damaged, or is another than the lock says.
+        """
+        meant = parse(named, kind)
+        reference = self._by_hash(meant, kind) if isinstance(meant, Digest) else self._pinned(meant)
+        there = self._checked(reference)
+        if not isinstance(meant, Digest) and there.sha256 != self.lock.pins[reference].sha256:
+            raise ReleaseError(
+                f"{reference} is installed as sha256:{there.sha256[:12]}, and {self.lock.path} pins "
+                f"sha256:{self.lock.pins[reference].sha256[:12]}; nip-run uninstall {reference}, then nip-run install"
+            )
+        return ComponentUse(_main(there), str(reference), there.sha256)
+
+    def _by_hash(self, digest: Digest, kind: Kind) -> Reference:
+        """Which needs no pin: it says the one release itself."""
+        try:
+            found = self.store.by_hash(digest)
+        except NotPublished as error:
+            raise NotPublished(f"{digest} is not installed; nip-run install {digest}") from error
+        if found.kind != kind:
+            raise ReleaseError(f"{digest} is {found}, and a {kind} belongs here")
+        return found
+
+    def _pinned(self, meant: Reference) -> Reference:
+        found = self.lock.find(meant)
+        if found is not None:
+            return found
+        if meant.version is not None and self.store.has(meant):
+            raise NotPublished(f"{meant} is installed, and {self.lock.path} does not pin it; nip-run install {meant}")
+        known = [one for one in self.lock.pins if one.kind == meant.kind]
+        hint = did_you_mean(str(meant), [str(one if meant.version else one.at("")).rstrip("@") for one in known])
+        raise NotPublished(f"{meant} is not installed{hint}; nip-run install {meant}")
+
+    def _checked(self, reference: Reference) -> Installed:
+        try:
+            return self.store.check(reference)
+        except NotPublished as error:
+            raise NotPublished(
+                f"{reference} is not installed here, though {self.lock.path} pins it; nip-run install"
+            ) from error
+
+
+def _main(there: Installed) -> Path:
+    """The file or folder that an installed release stands for.
+
+    Raises:
+        ReleaseError: it has none.
+    """
+    if there.release.kind == Kind.PROMPTS:
+        return there.folder
+    names = DATASETS if there.release.kind == Kind.DATASET else (MAIN_FILES.get(there.release.kind, ""),)
+    found = next((name for name in names if there.release.file(name) is not None), None)
+    if found is None:
+        raise ReleaseError(f"{there.release.reference} has no {names[0]}, so that nothing can be made of it")
+    return there.folder / found

@@ -1,0 +1,110 @@
+"""The names of this machine and its user, which are nobody else's business: home, user, host, where results lie."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote
+
+SHORTEST = 3
+"""A name of fewer characters would be found in any text."""
+
+GENERIC = frozenset(
+    (
+        "root", "user", "users", "admin", "administrator", "ubuntu", "debian", "runner", "test", "guest", "nobody",
+        "daemon", "build", "builder", "docker", "vagrant", "jovyan", "developer", "agent", "model", "data", "home",
+        "work", "worker", "student", "localhost", "localdomain", "ip6-localhost", "ip6-loopback", "host", "container",
+        "server", "machine", "computer", "laptop", "main", "node", "prover", "verifier", "none",
+    )
+)  # fmt: skip
+"""Names that say nothing of anybody, and that honest texts are full of."""
+
+_HOSTS = Path("/etc/hosts")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What must not stand in anything that leaves: paths by what they are, and words likewise."""
+
+    paths: Mapping[str, str]
+    words: Mapping[str, str]
+
+    @classmethod
+    def here(cls, results: Path | None = None) -> Names:
+        """Those of this process: its home, its user, its host, and a results folder. No network is asked."""
+        paths: dict[str, str] = {}
+        for path, what in ((_home(), "the path of your home"), (results, "the path of the results folder")):
+            for spelled in () if path is None else (str(path.absolute()), os.path.realpath(path)):
+                if len(Path(spelled).parts) > 1:
+                    paths.setdefault(spelled, what)
+        users = dict.fromkeys(_users(), "your user name")
+        hosts = dict.fromkeys(_hosts(), "the name of this machine")
+        known = {**hosts, **users}
+        return cls(paths, {w: what for w, what in known.items() if len(w) >= SHORTEST and w.lower() not in GENERIC})
+
+    def but(self, allowed: Collection[str]) -> Names:
+        """Without words that may stand there: a user name that is the release's owner, say."""
+        spared = {word.lower() for word in allowed}
+        return Names(self.paths, {word: what for word, what in self.words.items() if word.lower() not in spared})
+
+    def __call__(self, data: bytes) -> Iterator[tuple[int, str]]:
+        """Where they stand in bytes, and what each is."""
+        for pattern, what in self._patterns:
+            for found in pattern.finditer(data):
+                yield found.start(), what
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[bytes], str]]:
+        paths = [(path_pattern(path), what) for path, what in self.paths.items()]
+        return [*paths, *((word_pattern(word), what) for word, what in self.words.items())]
+
+
+def path_pattern(path: str) -> re.Pattern[bytes]:
+    """A path in text, JSON, or percent-encoded, where it does not go on in the same name."""
+    forms = {path, path.replace("/", "\\/"), quote(path, safe=""), path.replace("\\", "\\\\")}
+    joined = b"|".join(re.escape(form.encode("utf-8", "surrogateescape")) for form in sorted(forms))
+    return re.compile(b"(?:" + joined + b")(?![A-Za-z0-9_-])")
+
+
+def word_pattern(word: str) -> re.Pattern[bytes]:
+    """A word that is no part of a longer one, as it is and in lower case; in JSON an escape may stand before it."""
+    before = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%2[fF]))"
+    spelled = sorted({word, word.lower()})
+    joined = b"|".join(re.escape(one.encode("utf-8", "surrogateescape")) for one in spelled)
+    return re.compile(before + b"(?:" + joined + b")(?![A-Za-z0-9_])")
+
+
+def _home() -> Path | None:
+    with suppress(RuntimeError):
+        return Path.home()
+    return None
+
+
+def _users() -> Iterator[str]:
+    with suppress(Exception):  # no such user, in a container
+        yield getpass.getuser()
+    yield from filter(None, (os.environ.get(name) for name in ("USER", "LOGNAME", "SUDO_USER")))
+    home = _home()
+    if home is not None and len(home.parts) > 2:  # /home/NAME; a home that is /root names nobody
+        yield home.name
+
+
+def _hosts() -> Iterator[str]:
+    """The host by all names that it has by itself, without asking a server for them."""
+    own = {socket.gethostname(), os.environ.get("HOSTNAME", "")} - {""}
+    with suppress(OSError):
+        for line in _HOSTS.read_text("utf-8", "replace").splitlines():
+            names = line.partition("#")[0].split()[1:]
+            if own & set(names):
+                own |= set(names)
+    for name in sorted(own):
+        yield name
+        if "." in name and not name.replace(".", "").isdigit():
+            yield name.partition(".")[0]

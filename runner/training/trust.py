@@ -1,0 +1,92 @@
+"""What a plan of either kind may do: where it sends what, which programs it runs, how much it asks for.
+
+It is looked at before any client is made, and before anything is written. What a user wrote may do all of it; of what
+came from elsewhere each key, host and program must be allowed by name, and so must a large bill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from runner.errors import UsageError
+from runner.models.keys import KeyUse, check_allowed
+from runner.models.settings import NOT_PUBLISHED, ModelSettings
+from runner.rollouts.estimate import CostEstimate, estimates, total_cost
+from runner.runs.spending import used_models
+from runner.runs.which import ReplayOf
+from runner.text import comma_join
+from runner.training.keys import key_uses_of
+from runner.training.plan import AnyPlan, TrainingPlan
+
+MAX_CALLS = 10_000
+"""The most calls that a spec from elsewhere makes without a budget that the user gives."""
+
+
+def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ...]:
+    """Which variables a run of a plan sends where; a whole replay asks nobody."""
+    return () if replay is not None and replay.until_round is None else key_uses_of(plan)
+
+
+def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyUse]) -> None:
+    """See that a run of a plan may do what it would.
+
+    Raises:
+        UsageError: it does not say where a model is served; or came from elsewhere, and would send, run or ask for what
+            was not allowed.
+    """
+    if replay is not None and replay.until_round is None:
+        return
+    _check_addresses(plan)
+    if plan.spec.fetched is None:
+        return
+    check_allowed(keys_sent(plan, replay), allowed, plan.spec.fetched)
+    _check_size(plan)
+
+
+def _asked(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
+    """The model groups that are asked over a network, or trained there."""
+    models = plan.spec.experiment.models
+    trained = plan.training.trainers if isinstance(plan, TrainingPlan) else ()
+    for group in dict.fromkeys((*used_models(plan.games), *trained)):
+        if group in models and models[group].traits.remote:
+            yield group, models[group]
+
+
+def missing_addresses(plan: AnyPlan) -> list[str]:
+    """The keys that say where a model is served, of the groups that are asked, where that was left out."""
+    return [f"models.{group}.base_url" for group, model in _asked(plan) if model.base_url == NOT_PUBLISHED]
+
+
+def _check_addresses(plan: AnyPlan) -> None:
+    keys = missing_addresses(plan)
+    if keys:
+        words = " ".join(f"{key}=http://HOST:PORT/v1" for key in keys)
+        raise UsageError(
+            f"{comma_join(keys)}: {NOT_PUBLISHED} stands there, since an address is never published. Say where you "
+            f"serve the model: {words} (null: at OpenAI)"
+        )
+
+
+def asked_for(plan: AnyPlan) -> list[CostEstimate]:
+    """Calls, tokens and cost of all games of a run, without retries; see `estimates`."""
+    return total_cost(estimate for games in plan.all_games() for estimate in estimates(games))
+
+
+def _check_size(plan: AnyPlan) -> None:
+    """See that a spec from elsewhere does not ask for more than a user may expect.
+
+    Raises:
+        UsageError: it does, and the user gave it no budget.
+    """
+    if any(key.partition(".")[0] == "budget" for key in plan.spec.overridden):
+        return
+    remote = {group for group, _ in _asked(plan)}
+    asked = [one for one in asked_for(plan) if one.group in remote]
+    most = sum(one.calls[1] for one in asked)
+    if most > MAX_CALLS:
+        costs = [None if one.cost_usd is None else one.cost_usd[1] for one in asked]
+        told = "a price that is not known" if None in costs else f"at most ${sum(filter(None, costs)):,.2f}"
+        raise UsageError(
+            f"this spec came from elsewhere (it is in {plan.spec.fetched}) and may make {most:,} calls, for {told}; "
+            "nothing was sent. Say the most that you will spend: budget.usd=N, or budget.completions=N"
+        )

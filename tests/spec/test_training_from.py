@@ -1,0 +1,148 @@
+"""`training.from`: a training goes on from another run's models, here or as `get` left it, and that is recorded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.api import load_spec
+from runner.errors import SpecError
+from runner.models.settings import NOT_PUBLISHED
+from runner.registry.links import links_of, trained_facts
+from runner.results.results import Results
+from runner.runs.result import RunResult
+from runner.spec.origin import MARKER
+from tests.support.training import trained, training_spec
+
+RELEASE = {"release": "run/acme/learn@1", "sha256": "ab" * 32, "where": "file:/elsewhere"}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """A training run of one iteration, which the others go on from."""
+    folder = tmp_path_factory.mktemp("first")
+    return trained(training_spec(folder, training={"iterations": 1}), folder / "results")
+
+
+def results_of(result: RunResult) -> Path:
+    return Results.of(result.folder).path
+
+
+def going_on(folder: Path, said: Any, **changes: Any) -> Path:
+    training = {"from": said, "iterations": 1, **changes.pop("training", {})}
+    return training_spec(folder, name="further", training=training, **changes)
+
+
+def refused(folder: Path, results: Path, said: Any, **changes: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        load_spec(going_on(folder, said, **changes), results=results)
+    (problem,) = caught.value.problems
+    assert problem.key == "training.from"
+    assert "spec.yaml:" in str(problem)
+    return problem.message
+
+
+def test_a_training_goes_on_from_a_run_and_its_lineage_carries_on(first: RunResult, tmp_path: Path) -> None:
+    path = going_on(tmp_path, first.run_id)
+    spec = load_spec(path, results=results_of(first))
+    assert spec.experiment.training is not None
+    assert spec.experiment.training.from_ is None  # what it comes to is in the models
+    before = json.loads((first.folder.path / "state.json").read_text())
+    assert {name: group.model for name, group in spec.experiment.models.items()} == {
+        name: state["model"] for name, state in before.items()
+    }
+    result = trained_on(spec, results_of(first))
+    for group in trained_facts(result.folder):
+        (old,), (new,) = group["lineage"], group["made"]
+        assert (old["run_id"], new["run_id"]) == (first.run_id, result.run_id)
+        assert new["from_model"] == old["model"] == group["model"]
+    after = json.loads((result.folder.path / "state.json").read_text())
+    assert [step["run_id"] for step in after["v"]["lineage"]] == [first.run_id, result.run_id]
+    inputs = [link for link in links_of(result.folder, Results(results_of(first)), "acme") if link.role == "input"]
+    assert [link.identity for link in inputs] == [f"dummy:{before[name]['model']}" for name in ("p", "v")]
+
+
+def trained_on(spec: Any, results: Path) -> RunResult:
+    from runner.api import run
+
+    return run(spec, results)
+
+
+def test_the_saved_spec_of_what_went_on_needs_the_other_run_no_more(first: RunResult, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    result = trained_on(load_spec(going_on(tmp_path, str(first.folder.path)), results=results), results)
+    saved = yaml.safe_load(result.folder.spec.read_text())
+    assert saved["training"]["from"] is None
+    assert saved["models"]["v"]["lineage"][0]["run_id"] == first.run_id
+    assert trained_on(load_spec(result.folder.path, results=results), results).was_finished
+
+
+def got(first: RunResult, folder: Path, **served: Any) -> Path:
+    """A folder as `get` leaves it: the marker, a spec that extends, and the run's own folder in `data/`."""
+    shutil.copytree(first.folder.path, folder / "data")
+    (folder / MARKER).write_text(json.dumps(RELEASE), "utf-8")
+    (folder / "spec.yaml").write_text("extends: [data/spec.yaml]\n", "utf-8")
+    file = folder / "data" / "spec.yaml"
+    said = yaml.safe_load(file.read_text())
+    said["models"] = {name: {**group, **served} for name, group in said["models"].items()}
+    file.write_text(yaml.safe_dump(said))
+    return folder
+
+
+def test_a_training_goes_on_from_what_was_got_and_records_which_release_that_was(
+    first: RunResult, tmp_path: Path
+) -> None:
+    got(first, tmp_path / "theirs")
+    spec = load_spec(going_on(tmp_path / "mine", "../theirs"), results=tmp_path / "results")
+    assert spec.got_from == {"release": RELEASE["release"], "sha256": RELEASE["sha256"]}
+    result = trained_on(spec, tmp_path / "results")
+    links = [link for link in links_of(result.folder, Results(tmp_path / "results"), "me") if link.role == "input"]
+    assert {(link.release, link.sha256) for link in links} == {(RELEASE["release"], RELEASE["sha256"])}
+    state = json.loads((result.folder.path / "state.json").read_text())
+    assert [step["release"] for step in state["v"]["lineage"]] == [RELEASE["release"], None]
+
+
+def test_no_server_and_no_key_of_a_strangers_run_are_taken_over(first: RunResult, tmp_path: Path) -> None:
+    """Else going on from a got run would send a key of the user's to a host of the publisher's."""
+    got(first, tmp_path / "theirs", provider="openai", base_url="https://evil.example/v1", api_key_env="HOME")
+    mine = {"provider": "openai", "base_url": "http://127.0.0.1:9/v1"}
+    by_hand = {"trainers": {"p": {"backend": "files"}, "v": {"backend": "files"}}}
+    path = going_on(tmp_path / "mine", "../theirs", models={"p": mine, "v": mine}, training=by_hand)
+    spec = load_spec(path, results=tmp_path)
+    for group in spec.experiment.models.values():
+        assert (group.base_url, group.api_key_env) == (mine["base_url"], None)
+    none = {"provider": "openai"}
+    path = going_on(tmp_path / "mine", "../theirs", models={"p": none, "v": none}, training=by_hand)
+    unsaid = load_spec(path, results=tmp_path).experiment.models.values()
+    assert {(group.base_url, group.api_key_env) for group in unsaid} == {(NOT_PUBLISHED, None)}
+
+
+def test_what_cannot_be_gone_on_from_is_refused_at_its_key(first: RunResult, tmp_path: Path) -> None:
+    results = results_of(first)
+    assert "no run" in refused(tmp_path, results, "nothing-of-the-kind")
+    assert "no iteration 3" in refused_by_a_group(tmp_path, results, f"{first.run_id}@i3")
+    assert "nip-run get run/acme/learn@1 DIR" in refused(tmp_path, results, "run/acme/learn@1")
+    assert "of which group is it the model?" in refused(tmp_path, results, "acme/model@1")
+    assert "has trained no model" in refused(tmp_path, results, f"{first.run_id}-i0")
+    frozen = {"agents": {"prover": {"freeze": True}}, "training": {"trainers": {"p": None}}}
+    said = {**frozen, "models": {"v": {"model": "mine"}}}
+    assert "models.v.model says which model it is" in refused(tmp_path, results, "acme/model@1", **said)
+    assert "leave one out" in refused(tmp_path, results, first.run_id, models={"v": {"from_run": first.run_id}})
+
+
+def refused_by_a_group(folder: Path, results: Path, said: str) -> str:
+    """The message where each group is refused for itself."""
+    with pytest.raises(SpecError) as caught:
+        load_spec(going_on(folder, said), results=results)
+    assert {problem.key for problem in caught.value.problems} == {"models.p.from_run", "models.v.from_run"}
+    return caught.value.problems[0].message
+
+
+def test_a_benchmark_goes_on_from_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="this is for `kind: training`"):
+        load_spec(training_spec(tmp_path, kind="benchmark", training={"from": "x"}))
