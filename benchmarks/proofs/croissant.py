@@ -14,6 +14,7 @@ import sys
 import venv
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import unquote
 
 from runner.api import load_spec, run
 from runner.registry.croissant import column_kinds, croissant_of
@@ -27,9 +28,14 @@ import json, sys
 import mlcroissant
 dataset = mlcroissant.Dataset(jsonld=sys.argv[1])
 def plain(value):
-    return value.decode() if isinstance(value, bytes) else [*map(plain, value)] if hasattr(value, "__len__") and not isinstance(value, str) else value
-rows = [{name.split("/", 1)[1]: plain(value) for name, value in row.items()} for row in dataset.records("datapoints")]
-print(json.dumps({"errors": sorted(dataset.metadata.issues.errors), "rows": rows}, default=lambda value: value.item()))
+    if isinstance(value, bytes):
+        return value.decode()
+    return [plain(one) for one in value] if hasattr(value, "__len__") and not isinstance(value, str) else value
+rows = [
+    {name.split("/", 1)[1]: plain(value) for name, value in row.items()} for row in dataset.records("datapoints")
+]
+found = {"errors": sorted(dataset.metadata.issues.errors), "rows": rows}
+print(json.dumps(found, default=lambda value: value.item()))
 """
 
 ODD = [
@@ -54,8 +60,6 @@ def _check(python: str, folder: Path, expected: list[dict[str, object]]) -> None
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["errors"] == [], found["errors"]
-    from urllib.parse import unquote
-
     rows = [{unquote(name): value for name, value in row.items()} for row in found["rows"]]
     assert rows == expected, (rows[:1], expected[:1])
     print(f"{folder.name}: {len(rows)} rows, nothing wrong")

@@ -99,7 +99,7 @@ class _Files:
                 continue
             if found is None:
                 self._refuse(document, at, _not_found(base, document, self.layered))
-            elif why := refused(document.folder, found):
+            elif not self._is_release(found) and (why := refused(document.folder, found)):
                 self._refuse(document, at, f"{base!r}: {why}")
             elif found.resolve() in (*chain, path.resolve()):
                 self._refuse(
@@ -118,6 +118,10 @@ class _Files:
                 self.add(found, _shown(found), (*chain, path.resolve()))
         extends = document.data.pop(EXTENDS, None) is not None
         _merge(document, self.layered, extends=extends)
+
+    def _is_release(self, path: Path) -> bool:
+        """Whether a file is an installed release's, which was named by its name and not by a path."""
+        return self.layered.tree is not None and self.layered.tree.is_of_release(path)
 
     def _take_whole_or_not(self, document: Document) -> None:
         """Take nothing of somebody else's file that is no document of ours: other messages would tell of it."""

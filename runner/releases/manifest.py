@@ -222,6 +222,11 @@ def _file(said: Any) -> FileEntry:
     return FileEntry(**known)
 
 
+def is_builtin(path: str | None) -> bool:
+    """Whether a source's path is that of a file which comes with nip-run: its version pins it."""
+    return path is not None and path.startswith("nip-run:")
+
+
 def _source(said: Any) -> Source:
     known = only(said, Source)
     typed(known["clean"], bool)
@@ -230,8 +235,7 @@ def _source(said: Any) -> Source:
     if known["commit"] is not None:
         match(_COMMIT, known["commit"])
     where = (known["repository"], known["commit"], known["path"])
-    is_builtin = where[:2] == (None, None) and (known["path"] or "").startswith(BUILTIN)
-    if known["clean"] and None in where and not is_builtin:
+    if known["clean"] and None in where and not is_builtin(known["path"]):
         raise ValueError("a source that is clean, and in no commit that others can get")
     if _PASSWORD.search(known["repository"] or ""):
         raise ValueError("a repository with a password in its address")

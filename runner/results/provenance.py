@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from runner.agents.agent import Agent
 from runner.hashing import tagged_hash
@@ -82,10 +84,16 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
         started_at=manifest.started_at,
         sources=manifest.sources,
         components=manifest.components,
-        got_from=manifest.got_from or plan.spec.got_from,
+        got_from=manifest.got_from or _got_from(plan.spec, manifest.components or {}),
         reproduces=manifest.reproduces,
         unknown=manifest.unknown,
     )
+
+
+def _got_from(spec: Spec, components: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The release that a spec was got in; a saved one's folder has the mark of an installed one that it names, too."""
+    named = {one["release"] for one in components.values()}
+    return None if spec.got_from is None or spec.got_from["release"] in named else spec.got_from
 
 
 def _rejudge_source(spec: Spec) -> RejudgeSource | None:

@@ -224,6 +224,8 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
     replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
     models, said = experiment.models, layered.data["models"]
     fetched = fetched_folder(layered.folders.values())
+    tree = layered.tree
+    got = fetched_folder(one for one in layered.folders.values() if tree is None or not tree.is_of_release(one))
     return replace(
         spec,
         protocol=spec.protocol if experiment.stances is None else spec.protocol.with_given_stance(),
@@ -236,7 +238,7 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         replayed=replayed,
         renamed=tuple(layered.renamed),
         fetched=fetched,
-        got_from=None if fetched is None else got_from(fetched),
+        got_from=None if got is None else got_from(got),
     )
 
 

@@ -123,6 +123,16 @@ def load_all(
     return _load(_found(path, also), path, overrides, saved=False, found_by=(find_run, find_component))
 
 
+def read_written(path: str | Path, find_component: FindComponent = none_installed) -> Layered:
+    """What a spec's file says with all that it extends, before anything that it names is read: its sweep is not played.
+
+    Raises:
+        SpecError: with everything that is wrong before the keys are looked at.
+    """
+    found = _found(path, ())
+    return _layers(found, path, (), Components(find_component, OwnTree.of(found)))
+
+
 _WRITTEN = "spec"
 """How messages name a spec that is in no file."""
 
@@ -195,8 +205,9 @@ def _assembled(layered: Layered, readers: Readers, components: Components, find_
     """
     if wrong := list(path_problems(layered, saved=readers.saved)):
         raise SpecError(wrong)
+    begun = list(take_start(layered, find_run))  # which may name a release, too
     refused = list(components.take(layered))
-    if wrong := [*take_start(layered, find_run), *take_models(layered, find_run), *take_debates(layered, find_run)]:
+    if wrong := [*begun, *take_models(layered, find_run), *take_debates(layered, find_run)]:
         raise SpecError([*refused, *wrong])
     try:
         spec = assemble(layered, readers)

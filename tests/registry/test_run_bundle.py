@@ -30,7 +30,7 @@ from tests.compatibility.old import FIXTURES
 from tests.support.paths import ROOT
 from tests.support.processes import python
 from tests.support.repositories import pushed
-from tests.support.runs import played
+from tests.support.runs import played, table
 from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec
 
@@ -140,7 +140,7 @@ print(draft_of(folder, Results.of(folder), Naming("acme", licence="CC-BY-4.0")).
 
 def test_rollouts_are_lines_with_the_columns_of_the_table_in_its_order(run: Path) -> None:
     lines = read(draft(run), "data/rollouts.jsonl").splitlines()
-    rows = duckdb.sql(f"SELECT * FROM read_parquet('{run / 'rollouts.parquet'}')").fetchall()
+    rows = [list(row.values()) for row in table(run, "rollouts")]
     found = [json.loads(line) for line in lines]
     assert [list(row) for row in found] == [list(COLUMNS["rollouts"])] * len(rows)
     for row, values in zip(found, rows, strict=True):
@@ -156,11 +156,9 @@ def test_the_tables_made_again_from_a_release_are_those_of_the_run(tmp_path: Pat
     folder = RunFolder.got(got(made, tmp_path / "got") / "data")
     write_tables(folder)
     for name in COLUMNS:
-        ours, theirs = (
-            duckdb.sql(f"SELECT * FROM read_parquet('{at.table(name)}')") for at in (RunFolder(path), folder)
-        )
-        assert ours.columns == theirs.columns
-        assert ours.fetchall() == theirs.fetchall()
+        ours, theirs = table(path, name), table(folder.path, name)
+        assert list(ours[0]) == list(theirs[0])
+        assert ours == theirs
 
 
 # Parameters
@@ -306,9 +304,9 @@ def test_what_others_wrote_is_no_markup_in_the_readme(tmp_path: Path) -> None:
 
 def test_no_word_of_a_model_or_of_the_dataset_is_in_the_readme(run: Path) -> None:
     text = read(draft(run), "README.md").decode()
-    messages = duckdb.sql(f"SELECT content FROM read_parquet('{run / 'messages.parquet'}')").fetchall()
+    messages = [row["content"] for row in table(run, "messages")]
     assert messages
-    assert not any(content in text for (content,) in messages if len(content) > 3)
+    assert not any(content in text for content in messages if len(content) > 3)
 
 
 # Training runs, replays, and runs of 0.1.0
@@ -342,10 +340,7 @@ def test_a_replayed_model_needs_no_other_run_to_be_read(tmp_path: Path) -> None:
     folder = RunFolder.got(got(made, tmp_path / "got") / "data")
     shutil.rmtree(first.path)
     write_tables(folder)
-    ours, theirs = (
-        duckdb.sql(f"SELECT * FROM read_parquet('{at.table('messages')}')").fetchall() for at in (second, folder)
-    )
-    assert ours == theirs
+    assert table(folder.path, "messages") == table(second.path, "messages")
 
 
 def test_the_release_that_it_was_made_from_is_linked_as_the_user_says(run: Path) -> None:

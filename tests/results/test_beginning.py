@@ -43,7 +43,8 @@ def extended(folder: Path) -> Path:
     (folder / "bases").mkdir()
     (folder / "bases" / "spec.yaml").write_bytes(b"\xef\xbb\xbf# mine\r\n" + base.read_bytes())
     (folder / "bases" / "data.jsonl").write_bytes((folder / "data.jsonl").read_bytes())
-    base.write_text("extends: [base/offline.yaml, bases/spec.yaml]   # twice\nseed: 3\ndataset: {group_by: null, split: null}\n")
+    own = "seed: 3\ndataset: {group_by: null, split: null}\n"
+    base.write_text(f"extends: [base/offline.yaml, bases/spec.yaml]   # two\n{own}")
     return base
 
 
@@ -117,8 +118,8 @@ def test_a_run_says_which_commit_each_part_is_in_and_keeps_it_when_it_goes_on(tm
 def test_nothing_of_it_is_part_of_what_a_run_is(tmp_path: Path) -> None:
     hashes = []
     for name in ("plain", "in_git", "split"):
-        spec = spec_file(tmp_path / name, size=2, fine_tune=None) if (tmp_path / name).mkdir() is None else None
-        assert spec is not None
+        (tmp_path / name).mkdir()
+        spec = spec_file(tmp_path / name, size=2, fine_tune=None)
         if name == "in_git":
             committed(tmp_path / name)
         if name == "split":
