@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner import builtin
 from runner.documents.fetched import refused
 from runner.documents.interpolation import resolve
 from runner.documents.layered import Layered
@@ -17,6 +18,7 @@ from runner.documents.plain import KeyPath
 from runner.documents.reader import Document, from_mapping, read
 from runner.documents.renames import rename_document
 from runner.errors import NipRunError, Place, Problem
+from runner.releases.reference import is_reference
 from runner.text import did_you_mean, did_you_mean_file
 
 EXTENDS = "extends"
@@ -96,7 +98,7 @@ class _Files:
                 continue
             if found is None:
                 self._refuse(document, at, _not_found(base, document, self.layered))
-            elif why := refused(document.folder, found):
+            elif not _is_release(base, document.folder) and (why := refused(document.folder, found)):
                 self._refuse(document, at, f"{base!r}: {why}")
             elif found.resolve() in (*chain, path.resolve()):
                 self._refuse(
@@ -127,6 +129,11 @@ class _Files:
 
     def _refuse(self, document: Document, at: KeyPath, message: str) -> None:
         self.layered.problems.append(Problem(document.places[at], EXTENDS, message))
+
+
+def _is_release(base: str, folder: Path) -> bool:
+    """Whether an installed release is named, which the user pinned, and no file."""
+    return is_reference(base) and builtin.find(base, folder) is None
 
 
 def _not_found(base: str, document: Document, layered: Layered) -> str:
