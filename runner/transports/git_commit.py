@@ -66,7 +66,8 @@ class Commits:
 
     def _who(self, role: str) -> str:
         said = [
-            os.environ.get(f"GIT_{role}_{key.upper()}") or self._git("config", "--default", "", "--get", f"user.{key}").decode()
+            os.environ.get(f"GIT_{role}_{key.upper()}")
+            or self._git("config", "--default", "", "--get", f"user.{key}").decode()
             for key in ("name", "email")
         ]
         name, mail = (_WORDS.sub("", text).strip() for text in said)

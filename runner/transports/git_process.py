@@ -126,7 +126,11 @@ class Git:
         self._environment = _environment(folder, protocols)
 
     def __call__(
-        self, *arguments: str, feed: Iterable[bytes] | None = None, seconds: float | None = None, unbounded: bool = False
+        self,
+        *arguments: str,
+        feed: Iterable[bytes] | None = None,
+        seconds: float | None = None,
+        unbounded: bool = False,
     ) -> bytes:
         """What a command says on stdout. `feed` is written to it; `unbounded` are commands on files of our own alone.
 
@@ -170,7 +174,9 @@ class Git:
         return min(self.bounds.pack_bytes, shutil.disk_usage(self.folder).free // 2)
 
     def _failed(self, command: str, code: int, said: str, disk: int | None) -> GitFailed:
-        if disk is not None and (abs(code) == signal.SIGXFSZ or code == 128 + signal.SIGXFSZ or _TOO_LARGE.search(said)):
+        if disk is not None and (
+            abs(code) == signal.SIGXFSZ or code == 128 + signal.SIGXFSZ or _TOO_LARGE.search(said)
+        ):
             return GitFailed(f"it has more than {disk:,} bytes, which is more than is taken", said)
         for pattern, words in _WORDS:
             if pattern.search(said):
@@ -317,23 +323,35 @@ def without_secrets(text: str) -> str:
 _TOO_LARGE = re.compile(r"File too large|signal 25|File size limit|unable to write file|write error")
 _WORDS = (
     (
-        re.compile(r"could not read (Username|Password)|Authentication failed|Permission denied \(|returned error: 40[13]"),
+        re.compile(
+            r"could not read (Username|Password)|Authentication failed|Permission denied \(|returned error: 40[13]"
+        ),
         "it wants to know who you are; give git a credential helper, or a key to your SSH agent, and try `git ls-remote`",
     ),
     (
-        re.compile(r"does not appear to be a git repository|[Rr]epository .*not found|does not exist|returned error: 404"),
+        re.compile(
+            r"does not appear to be a git repository|[Rr]epository .*not found|does not exist|returned error: 404"
+        ),
         "no repository is there, or none that you may see",
     ),
-    (re.compile(r"dubious ownership"), "it is another user's; have git trust it: git config --global --add safe.directory"),
+    (
+        re.compile(r"dubious ownership"),
+        "it is another user's; have git trust it: git config --global --add safe.directory",
+    ),
     (
         re.compile(r"returned error: 30[1278]"),
         "it has moved, and is not followed; ask for its new address, and give that",
     ),
     (
-        re.compile(r"fsck error|error: object [0-9a-f]+: |error in object|invalid index-pack|bad (tree|object)|corrupt"),
+        re.compile(
+            r"fsck error|error: object [0-9a-f]+: |error in object|invalid index-pack|bad (tree|object)|corrupt"
+        ),
         "it holds what git takes for damaged, or for an attack",
     ),
-    (re.compile(r"[Oo]ut of memory|malloc|mmap failed|unable to create (async|thread)"), "it needs more memory than is taken"),
+    (
+        re.compile(r"[Oo]ut of memory|malloc|mmap failed|unable to create (async|thread)"),
+        "it needs more memory than is taken",
+    ),
     (
         re.compile(r"(index-pack|unpack-objects|fetch-pack|rev-list)\S* died of signal|died of signal 11"),
         "git itself gave up on what it holds",
