@@ -6,7 +6,6 @@ import base64
 import json
 import shutil
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +45,7 @@ class Player:
 
 
 @pytest.fixture(scope="module")
-def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
+def player(tmp_path_factory: pytest.TempPathFactory) -> Player:
     folder = tmp_path_factory.mktemp("player")
     home = folder / "home" / "zaphod"
     home.mkdir(parents=True)
@@ -59,7 +58,7 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
         done = nip_run_here(home / "spec.yaml", cwd=folder, **one.variables)
         assert done.returncode == 0, done.stderr
     (home / "spec.yaml").unlink()
-    yield one
+    return one
 
 
 def publish(player: Player, *words: str | Path) -> tuple[int, str, str]:
