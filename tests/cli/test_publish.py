@@ -120,7 +120,7 @@ def test_another_machine_gives_the_same_manifest(player: Player, tmp_path: Path)
     for number, seed in enumerate(("1", "977")):
         home = tmp_path / f"home{number}" / f"somebody{number}"
         home.mkdir(parents=True)
-        results = home / "elsewhere" * (number + 1) / "results"
+        results = home.joinpath(*["elsewhere"] * (number + 1), "results")
         shutil.copytree(player.folder / "results", results)
         done = nip_run(
             "publish", player.run.name, "--results", results, "--dry-run", "--json", *AS, cwd=home,
