@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.documents.fetched import refused
 from runner.documents.interpolation import resolve
-from runner.documents.layered import Layered
+from runner.documents.layered import FileRead, Layered
 from runner.documents.overrides import Override, apply_override
 from runner.documents.own_tree import OwnTree
 from runner.documents.plain import KeyPath
@@ -86,6 +86,9 @@ class _Files:
         self.layered.folders[shown] = document.folder
         self.layered.problems.extend(document.problems)
         self.layered.renamed.extend(renamed)
+        bases: dict[str, Path] = {}
+        if document.content is not None:
+            self.layered.read.append(FileRead(path, document.content, bases))
         if not document.data:
             return
         for at, base in _bases(document, self.layered):
@@ -96,7 +99,7 @@ class _Files:
                 continue
             if found is None:
                 self._refuse(document, at, _not_found(base, document, self.layered))
-            elif why := refused(document.folder, found):
+            elif not self._is_release(found) and (why := refused(document.folder, found)):
                 self._refuse(document, at, f"{base!r}: {why}")
             elif found.resolve() in (*chain, path.resolve()):
                 self._refuse(
@@ -111,9 +114,14 @@ class _Files:
                 self._refuse(document, at, message)
                 return
             else:
+                bases[base] = found
                 self.add(found, _shown(found), (*chain, path.resolve()))
         extends = document.data.pop(EXTENDS, None) is not None
         _merge(document, self.layered, extends=extends)
+
+    def _is_release(self, path: Path) -> bool:
+        """Whether a file is an installed release's, which was named by its name and not by a path."""
+        return self.layered.tree is not None and self.layered.tree.is_of_release(path)
 
     def _take_whole_or_not(self, document: Document) -> None:
         """Take nothing of somebody else's file that is no document of ours: other messages would tell of it."""

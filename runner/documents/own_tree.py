@@ -35,6 +35,10 @@ class OwnTree:
         folder = spec.absolute().parent.resolve()
         return cls(next(filter(_is_project, _upwards(folder)), folder))
 
+    def is_of_release(self, path: Path) -> bool:
+        """Whether a file is in one of `also`."""
+        return any(path.resolve().is_relative_to(root) for root in self.also)
+
     def holds(self, path: Path) -> bool:
         """Whether a file is in the tree, or travels with the package; a link is where it leads."""
         real = path.resolve()

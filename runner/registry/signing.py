@@ -159,7 +159,5 @@ def _library() -> tuple[Any, Any, Any]:
     try:
         from model_signing import hashing, signing, verifying
     except ImportError as error:
-        raise UsageError(
-            f"signatures need the package model-signing ({error}); pip install 'nip-run[sign]'"
-        ) from error
+        raise UsageError(f"signatures need the package model-signing ({error}); pip install 'nip-run[sign]'") from error
     return signing, hashing, verifying

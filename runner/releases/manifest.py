@@ -45,6 +45,10 @@ class FileEntry:
     media_type: str
 
 
+BUILTIN = "nip-run:"
+"""Before the path of a file that comes with nip-run, which is in no repository: `why` has the version that pins it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """Where a file came from: a commit that others can get, and whether the file was what that commit holds.
@@ -230,11 +234,8 @@ def _source(said: Any) -> Source:
         text_or_null(known[name])
     if known["commit"] is not None:
         match(_COMMIT, known["commit"])
-    if (
-        known["clean"]
-        and not is_builtin(known["path"])
-        and None in (known["repository"], known["commit"], known["path"])
-    ):
+    where = (known["repository"], known["commit"], known["path"])
+    if known["clean"] and None in where and not is_builtin(known["path"]):
         raise ValueError("a source that is clean, and in no commit that others can get")
     if _PASSWORD.search(known["repository"] or ""):
         raise ValueError("a repository with a password in its address")

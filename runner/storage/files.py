@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
