@@ -96,6 +96,8 @@ HOMES = {
         "runner.models.providers.openai_body",
         "runner.models.providers.openai_wire",
         "runner.models.records",
+        "runner.registry.clean",
+        "runner.registry.clean_log",
         "runner.releases.manifest",
         "runner.results.compared",
         "runner.results.folder",
@@ -114,6 +116,7 @@ HOMES = {
         "runner.documents.reader",
         "runner.documents.yaml_words",
         "runner.models.prices",
+        "runner.registry.clean_yaml",
         "runner.results.board_rows",
     },
 }

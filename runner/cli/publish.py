@@ -62,7 +62,8 @@ def _kind(said: str | None) -> Kind | None:
     if said is None:
         return None
     if said not in set(Kind):
-        raise UsageError(f"--kind {said}: there is no such kind{did_you_mean(said, [*map(str, Kind)]) or f'; {comma_join(Kind)}'}")
+        near = did_you_mean(said, [*map(str, Kind)]) or f"; there are {comma_join(Kind)}"
+        raise UsageError(f"--kind {said}: there is no such kind{near}")
     return Kind(said)
 
 
