@@ -99,6 +99,8 @@ HOMES = {
         "runner.registry.croissant",
         "runner.registry.records",
         "runner.registry.run_bundle",
+        "runner.registry.clean",
+        "runner.registry.clean_log",
         "runner.releases.manifest",
         "runner.results.beginning",
         "runner.results.compared",
@@ -119,6 +121,7 @@ HOMES = {
         "runner.documents.scalars",
         "runner.documents.yaml_words",
         "runner.models.prices",
+        "runner.registry.clean_yaml",
         "runner.results.board_rows",
     },
 }
