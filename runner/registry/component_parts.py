@@ -15,7 +15,7 @@ from runner.documents.layers import load_layers
 from runner.errors import Problem, ReleaseError, SpecError, UsageError
 from runner.hashing import tagged_hash
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
-from runner.registry.components import Made
+from runner.registry.component_files import Made
 from runner.registry.draft import Naming
 from runner.registry.installed import finder_of
 from runner.releases.bundle import Content

@@ -17,7 +17,7 @@ from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.models.settings import NOT_PUBLISHED
 from runner.protocols.load import find_protocol
-from runner.registry.components import Made, protocol_file, template_files
+from runner.registry.component_files import Made, protocol_file, template_files
 from runner.registry.draft import Naming
 from runner.registry.installed import finder_of
 from runner.releases.bundle import Content

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.documents.own_tree import upwards
 from runner.errors import NewerFormatError, ReleaseError, TakenError, UsageError
 from runner.releases.reference import Digest, Reference, parse
 from runner.storage.atomic import atomic_write
@@ -57,8 +58,8 @@ class Lock:
         Raises:
             ReleaseError: it is damaged.
         """
-        start = folder.absolute()
-        found = next((up / LOCK for up in (start, *start.parents) if (up / LOCK).is_file()), Path.cwd() / LOCK)
+        above = (up / LOCK for up in upwards(folder.absolute()))
+        found = next((path for path in above if path.is_file()), Path.cwd() / LOCK)
         return cls.read(found)
 
     @classmethod
