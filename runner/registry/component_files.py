@@ -220,7 +220,7 @@ def changed_renderings(folder: Path) -> list[str]:
 def dataset(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
     if path.suffix not in _SUFFIXES:
         raise UsageError(f"{path} is no dataset's file; it is one of {comma_join(_SUFFIXES)}")
-    from runner.registry.croissant import croissant_of
+    from runner.registry.croissant import column_kinds, croissant_of
 
     settings = DatasetSettings(path=path.name)
     dataset = load_dataset(settings, path, 0, lambda _: Place(str(path)))
@@ -229,7 +229,7 @@ def dataset(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
     labels = Counter(str(point.label) for point in dataset.datapoints)
     splits = Counter(str(split) for split in (point.columns.get("split") for point in dataset.datapoints) if split)
     description = naming.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
-    columns = {"id": "text", "label": "integer", **_types(dataset.columns, [p.columns for p in dataset.datapoints])}
+    columns = {"id": "text", **column_kinds({"label": p.label, **p.columns} for p in dataset.datapoints)}
     croissant = croissant_of(naming.name or path.stem, description, licence, {name: path}, columns)
     return Made(
         {name: path, "croissant.json": croissant},
@@ -244,18 +244,6 @@ def dataset(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
         notes=() if licence else ("no licence is given, so that nobody may assume anything; say --licence",),
         description=description,
     )
-
-
-_KINDS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "text"}
-
-
-def _types(columns: tuple[str, ...], rows: list[Mapping[str, Any]]) -> dict[str, str]:
-    """What each column holds: text, integer, number, boolean; `json` where it is nested, or mixed."""
-    found = {}
-    for name in columns:
-        kinds = {_KINDS.get(type(row[name]), "json") for row in rows if row.get(name) is not None}
-        found[name] = kinds.pop() if len(kinds) == 1 else "number" if kinds == {"integer", "number"} else "json"
-    return found
 
 
 def _read(path: Path, most: int = 1 << 20) -> bytes:

@@ -48,7 +48,11 @@ PLACES: Mapping[str, Place] = {"folder": folder, "git": git_path, "git-daemon": 
 
 
 def bundle(
-    name: str = "council", contents: Mapping[str, Content] | None = None, *, version: str = "1", kind: Kind = Kind.PROMPTS
+    name: str = "council",
+    contents: Mapping[str, Content] | None = None,
+    *,
+    version: str = "1",
+    kind: Kind = Kind.PROMPTS,
 ) -> Bundle:
     """A small release of acme's."""
     release = Release(kind=kind, owner="acme", name=name, version=version, description="for tests")
