@@ -246,6 +246,7 @@ class ProviderRefusal(NipRunError):
 
     `of_one_call` is what the failure is if other requests of the model group are taken; None: none will be. `changes`
     are the keys of the spec to change before the same is tried again, each with its new value where one is advised.
+    `no_such_model` says that the provider knows no model of this name, or no longer.
     """
 
     exit_code = ExitCode.REFUSED
@@ -256,10 +257,12 @@ class ProviderRefusal(NipRunError):
         *,
         of_one_call: CallError | None = None,
         changes: Mapping[str, str | None] = MappingProxyType({}),
+        no_such_model: bool = False,
     ) -> None:
         super().__init__(message)
         self.of_one_call = of_one_call
         self.changes = changes
+        self.no_such_model = no_such_model
 
 
 class CallError(NipRunError):

@@ -50,7 +50,10 @@ HOMES = {
         "runner.storage.read_only",
         "runner.storage.python_values",
     },
-    "httpx2": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
+    "cryptography": {"runner.registry.signing"},
+    "httpx2": {"runner.models.providers.openai", "runner.models.providers.openai_http", "runner.transports.hub_http"},
+    "huggingface_hub": {"runner.transports.hub_session"},
+    "model_signing": {"runner.registry.signing"},
     "jinja2": {"runner.prompts.sandbox", "runner.prompts.work"},
     "jsonschema": {"runner.documents.check"},
     "numpy": {

@@ -1,11 +1,130 @@
-"""`nip-run get`: not built yet."""
+"""`nip-run get`: what is published into a folder, checked, and what can be done with it."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+from typing import Any
 
-from runner.errors import UsageError
+from runner.cli.output import heading, print_json, say, warn, with_interval
+from runner.exit_codes import ExitCode
+from runner.registry.fetched import LOCK, PARAMETERS, Got, get
+from runner.registry.takes import Takes, as_named, what_it_takes
+from runner.releases.reference import Kind, parse
+from runner.text import comma_join, in_one_line
+from runner.transports.connect import connect
+from runner.version import __version__
 
 
 def execute(args: argparse.Namespace) -> int:
-    raise UsageError(f"not built yet: {args}")
+    named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+    with connect(args.where) as registry:
+        got = get(registry, named, args.folder, args.signer_key)
+    takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
+    if args.json:
+        print_json(_as_json(got, takes))
+        return ExitCode.DONE
+    for line in got.notes:
+        warn(f"warning: {line}" if "yanked" in line else f"note: {line}")
+    heading(f"{got.release.reference}  sha256:{got.sha256[:12]}")
+    if got.release.description:
+        say(in_one_line(got.release.description))
+    for name, shown in _of_run(got, takes, quiet=args.quiet) if takes else _of_component(got):
+        say(f"{name:<12} {shown}")
+    return ExitCode.DONE
+
+
+def _as_json(got: Got, takes: Takes | None) -> dict[str, Any]:
+    release = got.release
+    return {
+        "release": str(release.reference),
+        "sha256": got.sha256,
+        "folder": str(got.folder),
+        "facts": dict(release.facts),
+        "licence": release.licence,
+        "version": release.facts.get("version"),
+        "nip_run": __version__,
+        "notes": list(got.notes),
+        "environment": _environment(got) if takes else None,
+        "play": None if takes is None else takes.to_json(),
+        "reproduce": None if takes is None else _command("reproduce", got),
+        "named": None if takes else as_named(release),
+    }
+
+
+def _command(command: str, got: Got) -> str:
+    return f"nip-run {command} {shlex.quote(str(got.folder))}"
+
+
+def _environment(got: Got) -> str:
+    """The command that makes the environment in which it was played; None where the release has no lock."""
+    if got.release.file(LOCK) is None:
+        return "not recorded"
+    venv, lock = (shlex.quote(str(got.folder / name)) for name in (".venv", LOCK))
+    return f"python -m venv {venv} && {shlex.quote(str(got.folder / '.venv' / 'bin' / 'pip'))} install -r {lock}"
+
+
+def _of_run(got: Got, takes: Takes, *, quiet: bool) -> list[tuple[str, str]]:
+    facts = got.release.facts
+    rows = [
+        ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
+        ("result", f"{_result(facts.get('accuracy'))}; self-reported: {_command('reproduce', got)}"),
+        ("models", _models(facts.get("models"))),
+        ("licence", got.release.licence or "none given: all rights are with its publisher"),
+        ("where", str(got.folder)),
+    ]
+    if facts.get("version") != __version__:
+        rows.append(("version", f"played with nip-run {facts.get('version')}, and this is {__version__}"))
+    if quiet:
+        return rows
+    return [
+        *rows,
+        ("environment", _environment(got)),
+        ("play it", takes.command if takes.problem is None else f"cannot be played as it is: {takes.problem}"),
+        ("contacts", _contacts(takes)),
+        ("costs", _costs(takes)),
+        ("change it", f"{got.folder / PARAMETERS}: what is edited there wins"),
+        ("play again", f"{_command('reproduce', got)} --fresh"),
+        ("check it", _command("verify", got)),
+    ]
+
+
+def _result(accuracy: Any) -> str:
+    """Accuracy with its interval, as it was published."""
+    try:
+        value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
+        return f"accuracy {value} of {accuracy['n']} rollouts"
+    except (KeyError, TypeError, ValueError):
+        return "no accuracy"
+
+
+def _models(models: Any) -> str:
+    if not isinstance(models, dict):
+        return "none"
+    return comma_join(f"{agent}: {model}" for agent, model in models.items()) or "none"
+
+
+def _contacts(takes: Takes) -> str:
+    sent = comma_join(str(use) for use in takes.keys)
+    given = comma_join(takes.addresses)
+    told = [f"sends {sent}" if sent else "sends no key"] + ([f"you say where: {given}"] if given else [])
+    return "; ".join(told)
+
+
+def _costs(takes: Takes) -> str:
+    if takes.calls is None:
+        return "unknown"
+    calls = f"{takes.calls[0]:,} to {takes.calls[1]:,} calls"
+    cost = "price unknown" if takes.cost_usd is None else "${:.2f} to ${:.2f}".format(*takes.cost_usd)
+    return f"{calls}, {cost}"
+
+
+def _of_component(got: Got) -> list[tuple[str, str]]:
+    release = got.release
+    where = shlex.quote(str(release.reference))
+    return [
+        ("what", f"{release.kind}, {len(release.files)} files"),
+        ("licence", release.licence or "none given: all rights are with its publisher"),
+        ("where", str(got.folder)),
+        ("in a spec", f"{as_named(release)}   (after: nip-run install {where})"),
+    ]

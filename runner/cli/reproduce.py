@@ -1,11 +1,139 @@
-"""`nip-run reproduce`: not built yet."""
+"""`nip-run reproduce`: does what was published follow from its transcripts; and played anew, is it still so."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
+from runner.cli.frugal import one_blas_thread
+from runner.cli.output import heading, note, print_json, say, warn
+from runner.cli.progress import Watched, watching
 from runner.errors import UsageError
+from runner.exit_codes import ExitCode
+from runner.models.keys import ALL, all_allowed
+from runner.registry.chain import Chain, chain_of
+from runner.registry.fetched import Got, found_in, is_got, opened
+from runner.registry.reproduce import Fresh, Replayed, facts_of, fresh_plan, got_for, played_anew, replayed
+from runner.releases.reference import Kind, parse
+from runner.results.results import Results
+from runner.rollouts.plan import Plan
+from runner.statistics.intervals import load_intervals
+from runner.text import comma_join
+from runner.training.trust import check_trust, keys_sent
+from runner.transports.connect import connect
+from runner.version import __version__
+
+FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
 
 
 def execute(args: argparse.Namespace) -> int:
-    raise UsageError(f"not built yet: {args}")
+    results = Results(args.results)
+    if args.overrides and not args.fresh:
+        raise UsageError("--set is for --fresh: a replay asks nobody, and nothing of it can be set")
+    got = _got(args, results)
+    for line in got.notes:
+        warn(f"warning: {line}")
+    with one_blas_thread():
+        load_intervals()
+    if args.fresh:
+        return _fresh(args, got, results)
+    if got.is_training_run:
+        return _chain(args, got, results)
+    with watching([Watched(str(got.release.reference), None)], set(), quiet=args.quiet) as display:
+        found = replayed(got, results, display.of(0))
+    if args.json:
+        print_json(facts_of(found))
+    else:
+        _show(found)
+    return ExitCode.FAILED if found.different else ExitCode.DONE
+
+
+def _got(args: argparse.Namespace, results: Results) -> Got:
+    folder = Path(args.reference)
+    if is_got(folder):
+        return opened(folder)
+    named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+    with connect(args.where) as registry:
+        return got_for(registry, found_in(registry, named), results)
+
+
+def _show(found: Replayed) -> None:
+    name = f"{found.got.release.reference} (as {found.run_id})"
+    if found.same_version:
+        said = "does not follow from the transcripts:" if found.different else "follows from the transcripts"
+    else:
+        versions = f"recomputed with {__version__}, played with {found.recorded_version}"
+        said = f"{versions}: " + ("these differ:" if found.different else "nothing differs")
+    heading(f"{name}: {said}")
+    for line in found.different:
+        say(line)
+
+
+def _chain(args: argparse.Namespace, got: Got, results: Results) -> int:
+    """A training run: its parts each, and the chain of its models."""
+    with connect(args.where) as registry:
+        found: Chain = chain_of(got, registry, results)
+    if args.json:
+        print_json(
+            {
+                "release": str(got.release.reference),
+                "follows": not found.wrong,
+                "different": list(found.different),
+                "parts": [facts_of(part) for part in found.parts],
+            }
+        )
+    else:
+        for part in found.parts:
+            _show(part)
+        said = "its parts and the chain of its models follow" if not found.wrong else "does not follow:"
+        heading(f"{got.release.reference}: {said}")
+        for line in found.different:
+            say(line)
+    return ExitCode.FAILED if found.wrong else ExitCode.DONE
+
+
+def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
+    plan = fresh_plan(got, args.overrides)
+    allowed = all_allowed(args.allow_key, args.allow_command)
+    check_trust(plan, None, allowed)
+    uses = [use for use in keys_sent(plan) if use.variable != ALL]
+    if uses and not args.quiet:
+        note(f"sends {comma_join(map(str, uses))}")
+    size = plan.size if isinstance(plan, Plan) else None
+    with watching([Watched(str(got.release.reference), size)], set(), quiet=args.quiet) as display:
+        found = played_anew(got, plan, results, allowed, metric=args.metric, watch=display.of(0))
+    code = FRESH_CODES[found.outcome]
+    if args.json:
+        print_json(
+            {
+                "release": str(got.release.reference),
+                "run_id": found.run_id,
+                "outcome": found.outcome,
+                "verdict": found.verdict,
+                "compared": asdict(found.compared),
+                "notes": list(found.comparison.notes),
+                "exit_code": int(code),
+            }
+        )
+        return code
+    heading(f"{got.release.reference}, played anew as {found.run_id}: {args.metric} {found.verdict}")
+    if not args.quiet:
+        for line in _next(args, found):
+            say(line)
+    return code
+
+
+def _next(args: argparse.Namespace, found: Fresh) -> Sequence[str]:
+    """The commands that show more."""
+    where = "" if args.results.as_posix() == "results" else f" --results {shlex.quote(str(args.results))}"
+    folder = shlex.quote(str(found.got.folder))
+    lines = [f"compare: nip-run compare {folder} {found.run_id}{where}"]
+    if found.outcome == "drifted":
+        lines += [
+            f"{flip.datapoint}: nip-run show {folder} {flip.base_rollout} {found.run_id} {flip.other_rollout}{where}"
+            for flip in found.compared.flips[:5]
+        ]
+    return lines

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.documents.fetched import refused
 from runner.documents.interpolation import resolve
-from runner.documents.layered import Layered
+from runner.documents.layered import FileRead, Layered
 from runner.documents.overrides import Override, apply_override
 from runner.documents.own_tree import OwnTree
 from runner.documents.plain import KeyPath
@@ -86,6 +86,9 @@ class _Files:
         self.layered.folders[shown] = document.folder
         self.layered.problems.extend(document.problems)
         self.layered.renamed.extend(renamed)
+        bases: dict[str, Path] = {}
+        if document.content is not None:
+            self.layered.read.append(FileRead(path, document.content, bases))
         if not document.data:
             return
         for at, base in _bases(document, self.layered):
@@ -111,6 +114,7 @@ class _Files:
                 self._refuse(document, at, message)
                 return
             else:
+                bases[base] = found
                 self.add(found, _shown(found), (*chain, path.resolve()))
         extends = document.data.pop(EXTENDS, None) is not None
         _merge(document, self.layered, extends=extends)

@@ -19,7 +19,7 @@ from runner.documents.layers import load_layers
 from runner.documents.plain import KeyPath
 from runner.errors import JournalError, Problem, RunError, UsageError
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
-from runner.models.settings import FineTuneStep
+from runner.models.settings import NOT_PUBLISHED, FineTuneStep
 from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC
 from runner.spec.origin import DATA, fetched_folder, got_from
 from runner.storage.formats import STAGE_LOG
@@ -225,11 +225,7 @@ def _put(
 def _without_server(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a run from elsewhere: whom a key is sent to is for whoever plays it to say."""
     kept = {key: value for key, value in theirs.items() if key not in ("base_url", "api_key_env")}
-    return {**kept, "base_url": TO_BE_SAID} if theirs.get("base_url") is not None else kept
-
-
-TO_BE_SAID = "???"
-"""The address of a server that whoever plays a published spec says."""
+    return {**kept, "base_url": NOT_PUBLISHED} if theirs.get("base_url") is not None else kept
 
 
 def named_model(said: str) -> re.Match[str]:

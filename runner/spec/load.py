@@ -31,6 +31,7 @@ from runner.spec.origin import path_problems
 from runner.spec.rejudged import take_debates
 from runner.spec.sweep import Sweep
 from runner.spec.training_from import take_start
+from runner.spec.written import Written, as_words
 from runner.text import comma_join, did_you_mean_file
 
 __all__ = ["Spec", "load_spec", "load_specs"]
@@ -38,6 +39,9 @@ __all__ = ["Spec", "load_spec", "load_specs"]
 _SHOWN = 5
 _PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
 """Keys that a protocol file has, and no spec."""
+
+_NO_SWEEP = Override(f"{SWEEP}={{}}")
+"""What makes a spec one of its points, before that point's own overrides."""
 
 _PROTOCOL_ALSO = {"name", "description", "agents"}
 """Keys that both have."""
@@ -177,11 +181,15 @@ def _load(
             swept, named = layered, components
             if point is not None:
                 named = Components(find_component, tree)
-                swept = _layers(found, source, [*given, Override(f"{SWEEP}={{}}"), *point], named)
+                swept = _layers(found, source, [*given, _NO_SWEEP, *point], named)
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
             spec = _assembled(swept, readers, named, find_run)
-            specs.append(replace(spec, point=values, point_places=places, path=path, overridden=overridden))
+            written = Written(tuple(swept.read), as_words([*given, *([] if point is None else [_NO_SWEEP, *point])]))
+            origin = replace(spec.origin, written=written)
+            specs.append(
+                replace(spec, point=values, point_places=places, path=path, overridden=overridden, origin=origin)
+            )
         except SpecError as error:
             problems.extend(error.problems)
     if problems:

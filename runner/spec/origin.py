@@ -19,6 +19,7 @@ from runner.documents.layered import Layered
 from runner.documents.plain import KeyPath
 from runner.errors import Problem
 from runner.protocols.load import find_protocol
+from runner.releases.reference import is_reference
 from runner.spec.experiment import Experiment
 
 __all__ = ["DATA", "MARKER", "fetched_folder", "got_from", "path_problems"]
@@ -57,6 +58,7 @@ NAMING: dict[KeyPath, _Named] = {
     ("models", "*", "run"): _beside,
     ("models", "*", "from_run"): _run,
     ("training", "rerun_tests", "run"): _run,
+    ("training", "from"): _run,
 }
 """Every key by which a spec names a file, or the folder of a run, and how it is looked up; `*` is any one name.
 
@@ -65,7 +67,7 @@ NAMING: dict[KeyPath, _Named] = {
 
 assert set(path_keys(Experiment)) <= NAMING.keys()
 
-_BY_ID = {("rejudge", "run"), ("models", "*", "from_run"), ("training", "rerun_tests", "run")}
+_BY_ID = {("rejudge", "run"), ("models", "*", "from_run"), ("training", "rerun_tests", "run"), ("training", "from")}
 """Those by which a run may be named by its id, in the user's own results."""
 
 _NOT_READ = {("cache",)}
@@ -92,6 +94,8 @@ def _why(key: KeyPath, value: str, folder: Path, named: _Named) -> str | None:
     if key == ("dataset", "path") and value.startswith(HUB):
         return "it is on the Hub, which what came from elsewhere may not contact"
     path = named(value, folder)
+    if key == ("training", "from") and is_reference(value) and not builtin.is_there(folder / value):
+        return None  # an installed model
     if key in _BY_ID and (path is None or not builtin.is_there(path)):
         return "it is no folder beside the spec, and what came from elsewhere may not name runs by their ids"
     return None if path is None else refused(folder, path)

@@ -32,8 +32,6 @@ _SMALL = "64k"
 """Files up to this size come with a commit, where the server can tell them apart; the others when they are read."""
 _USUAL_BRANCHES = ("main", "master")
 
-TRIES = 30
-"""How often a commit is made again because somebody else's came first."""
 LONGEST_WAIT = 2.0
 _QUESTION_SECONDS = 120.0
 
@@ -127,6 +125,8 @@ class GitTransport:
 
     def _read(self) -> None:
         """Fetch the newest commit, and read that from now on."""
+        if self._place.local and not Path(self._place.url).is_dir():
+            raise GitFailed("no repository is there")
         name, branch = self._place.commit, None
         if name is None:
             name, branch = self._named()
@@ -214,7 +214,7 @@ class GitTransport:
                 raise TakenError(f"{self.where} has {folder} already")
 
     def _add(self, commits: Commits, folders: Mapping[str, object], branch: str) -> Added:
-        for attempt in range(TRIES):
+        for attempt in range(self._bounds.pushes):
             tip = self._known_tip()
             commit = commits.on(tip.commit)
             if self._push(commit, branch, tip.commit):
@@ -271,18 +271,15 @@ class _Work:
 
     def __init__(self, protocols: Sequence[str], bounds: Bounds) -> None:
         root = Path(tempfile.mkdtemp(prefix="nip-run-git-"))
-        self._remove = weakref.finalize(self, _remove, root)
         folder = root / "registry.git"
-        make_folder(folder)
         self.git = Git(folder, protocols, bounds)
-        self.git("init", "--quiet", "--bare", "--template=", ".")
         self.objects = Objects(self.git)
+        self.close = weakref.finalize(self, _end, root, self.objects)
+        make_folder(folder)
+        self.git("init", "--quiet", "--bare", "--template=", ".")
 
-    def close(self) -> None:
-        self.objects.close()
-        self._remove()
 
-
-def _remove(root: Path) -> None:
+def _end(root: Path, objects: Objects) -> None:
+    objects.close()
     with suppress(OSError):
         remove_folder(root)

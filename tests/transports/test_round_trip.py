@@ -17,7 +17,7 @@ from tests.support.registries import PLACES, bundle
 CONTENTS = {
     "README.md": b"# Council\n",
     "empty.txt": b"",
-    "data/journal.jsonl": os.urandom(100_000) * 30,  # larger than what comes with a commit, and than what is held whole
+    "data/journal.jsonl": os.urandom(100_000) * 12,  # larger than what comes with a commit, and than what is held whole
     "data/inputs/odd.bin": bytes(range(256)) * 400 + b"\r\n\r\n",
 }
 

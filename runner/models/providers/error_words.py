@@ -21,6 +21,13 @@ RATE = _any(
 SOON = _any(r"per[ _-]?minute", r"(?:retry|try again) in \d", r"retryDelay", r"PerMinute")
 """Of a quota: that it is soon there again."""
 
+NO_MODEL = _any(
+    r"\bmodel\b.{0,200}(?:does not exist|not found|not available any more|no longer (?:available|served|supported))",
+    r"no such model", r"unknown model",
+    r"\bmodel\b.{0,200}(?:has been |is )(?:deprecated|decommissioned|retired|shut down)",
+)  # fmt: skip
+"""Of a model: that the server has none of this name, or no longer."""
+
 MONEY = _any(
     r"insufficient[_ ](?:quota|balance|credits?|funds)", r"exceeded your current quota", r"billing[_ ]hard[_ ]limit",
     r"billing[_ ]not[_ ]active", r"credit balance is too low", r"requires more credits", r"budget has been exceeded",

@@ -53,6 +53,7 @@ POLICY = frozenset(
     )
 )
 CONTEXT = frozenset(("context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"))
+NO_MODEL = frozenset(("model_not_found", "unknown_model", "model_decommissioned", "DeploymentNotFound"))
 TOO_LONG = "string_above_max_length"
 """Of a message it is the prompt that is too long, of another parameter it is the spec's."""
 
@@ -151,6 +152,11 @@ class _Told:
         return self.says(words.TEMPLATE, (400, 422, 500))
 
     @property
+    def is_of_no_model(self) -> bool:
+        """Whether the server has no model of this name, or no longer; a path that it has not is another thing."""
+        return bool(self.codes & NO_MODEL) or self.says(words.NO_MODEL, (400, 404, 410))
+
+    @property
     def is_malformed(self) -> bool:
         """Whether it may be of this one request."""
         return self.status in (400, 422) and self.is_of_messages and not self._is_of_all
@@ -212,7 +218,12 @@ def classified(
     advice = _advice(status, told, settings, group)
     one = MalformedError(f"{said} ({_ONE_REFUSED.format(group=group)})", status=status)
     of_one_call = one if told.is_malformed and not told.is_of_template else None
-    return ProviderRefusal(f"{said}\n{advice.words}", of_one_call=of_one_call, changes=advice.changes)
+    return ProviderRefusal(
+        f"{said}\n{advice.words}",
+        of_one_call=of_one_call,
+        changes=advice.changes,
+        no_such_model=told.is_of_no_model,
+    )
 
 
 def status_in(error: object) -> int:

@@ -1,0 +1,152 @@
+"""A release into a folder that says where it came from, with nothing in it executed; and what lies in such a folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.documents.fetched import MARKER, got_from, marker
+from runner.errors import NipRunError, ReleaseError, UsageError
+from runner.registry.recompute import write_tables
+from runner.registry.signing import check_release
+from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
+from runner.releases.reference import Digest, Kind, Reference
+from runner.results.folder import RunFolder
+from runner.spec.origin import DATA
+from runner.storage.atomic import fsync_dir
+from runner.storage.files import make_folders, open_to_read, remove_folder
+from runner.transports.registry import Entry, Registry
+
+SPEC = "spec.yaml"
+PARAMETERS = "parameters.yaml"
+LOCK = "environment.lock"
+
+MAX_SMALL = 2 << 20
+
+
+@dataclass(frozen=True)
+class Got:
+    """A release in a folder."""
+
+    folder: Path
+    release: Release
+    sha256: str
+    """Of its manifest."""
+    notes: tuple[str, ...] = ()
+    """What whoever got it should know: why it was yanked, whether it is signed, what could not be read."""
+
+    @property
+    def run(self) -> RunFolder | None:
+        """The run that it brought; None of a component."""
+        return RunFolder.got(self.folder / DATA) if self.release.kind == Kind.RUN else None
+
+    @property
+    def is_training_run(self) -> bool:
+        """Whether it is a training run, whose games are in releases of their own."""
+        return self.release.kind == Kind.RUN and not (self.folder / DATA / "journal.jsonl").is_file()
+
+
+def get(
+    registry: Registry, named: Reference | Digest, folder: Path | None = None, signer_key: Path | None = None
+) -> Got:
+    """Write a release into a folder, by default one of its name here: all of it, or nothing.
+
+    Of a run the tables are made again from its journal, which executes nothing: its templates are rendered as when it
+    was played.
+
+    Raises:
+        NotPublished, UsageError: there is no such release, or the folder holds something.
+        ReleaseError: it is damaged, or not signed by that key; nothing was written.
+    """
+    entry = registry.find(named)
+    signed = check_release(registry, entry, signer_key)
+    notes = [] if entry.yanked is None else [f"{entry.reference} was yanked: {entry.yanked}"]
+    notes += [] if signed is None else [signed]
+    target = (folder or Path(entry.reference.name)).absolute()
+    with _whole(target) as beside:
+        also = {MARKER: marker(str(entry.reference), entry.sha256, registry.where)}
+        release = registry.unpack(entry, beside, also=also)
+        got = Got(beside, release, entry.sha256)
+        if release.kind == Kind.RUN and not got.is_training_run:
+            try:
+                write_tables(RunFolder.got(beside / DATA))
+            except NipRunError as error:
+                said = str(error).replace(str(beside), str(target))
+                notes.append(f"its tables cannot be made again, and show and compare cannot read it: {said}")
+    return Got(target, release, entry.sha256, tuple(notes))
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """A place beside a folder, which becomes it once the block has ended well.
+
+    Raises:
+        UsageError: the folder holds something.
+        ReleaseError: it cannot be written.
+    """
+    if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
+        raise UsageError(f"{target} is there already; give a folder that is not, or an empty one")
+    beside = target.with_name(f".nip-run-{secrets.token_hex(8)}.got")
+    try:
+        make_folders(target.parent)
+        yield beside
+        with suppress(FileNotFoundError):
+            target.rmdir()
+        beside.rename(target)
+        fsync_dir(target.parent)
+    except OSError as error:
+        raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            remove_folder(beside)
+
+
+def opened(folder: Path) -> Got:
+    """What lies in a folder that `get` left. Its files may have been changed since; see `runner.registry.verify`.
+
+    Raises:
+        UsageError: nothing was got into it.
+        ReleaseError: its manifest is missing or damaged.
+    """
+    if not is_got(folder):
+        raise UsageError(f"{folder} is no folder that `nip-run get` left: it has no {MARKER}")
+    data, said = small(folder / MANIFEST), got_from(folder)
+    release = Release.from_bytes(data)
+    if read_checksum(small(folder / CHECKSUM)) != digest(data):
+        raise ReleaseError(f"{folder / MANIFEST} is damaged: its bytes are not those of its hash in {CHECKSUM}")
+    if said is None or said != {"release": str(release.reference), "sha256": digest(data)}:
+        raise ReleaseError(f"{folder / MARKER} is damaged: it does not name the release that lies beside it")
+    return Got(folder, release, digest(data))
+
+
+def is_got(folder: Path) -> bool:
+    """Whether a release was got into a folder."""
+    return (folder / MARKER).is_file() and (folder / MANIFEST).is_file()
+
+
+def small(path: Path, most: int = MAX_SMALL) -> bytes:
+    """A small file of a got folder.
+
+    Raises:
+        ReleaseError: it is missing, or larger than that.
+    """
+    try:
+        with open_to_read(path) as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise ReleaseError(f"cannot read {path}: {error.strerror or os.strerror(error.errno or 0)}") from error
+    if len(data) > most:
+        raise ReleaseError(f"{path} is larger than {most:,} bytes")
+    return data
+
+
+def found_in(registry: Registry, named: Reference | Digest) -> Entry:
+    """The entry of a release that must be a run's. Raises as `Registry.find`; UsageError: it is none."""
+    entry = registry.find(named)
+    if entry.reference.kind != Kind.RUN:
+        raise UsageError(f"{entry.reference} is a {entry.reference.kind}, and no run; only a run can be reproduced")
+    return entry

@@ -1,0 +1,77 @@
+"""What it takes to play what was got: the command, what that would contact and send, and roughly what it costs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.errors import NipRunError
+from runner.models.keys import KeyUse
+from runner.models.settings import NOT_PUBLISHED
+from runner.releases.manifest import Release
+from runner.releases.reference import Kind
+from runner.spec.load import load_specs
+from runner.training.plan import plan_of
+from runner.training.trust import asked_for, keys_sent, missing_addresses
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What playing a got spec anew takes."""
+
+    command: str
+    keys: tuple[KeyUse, ...] = ()
+    """What is sent where; the host is `???` where the address is to be given."""
+    addresses: tuple[str, ...] = ()
+    """The keys that say where models are served, which are to be given."""
+    calls: tuple[int, int] | None = None
+    """From the shortest games to the longest, without retries."""
+    cost_usd: tuple[float, float] | None = None
+    """None: the price of a model is unknown."""
+    problem: str | None = None
+    """Why it cannot be played as it is."""
+
+    def to_json(self) -> dict[str, Any]:
+        keys = [{"variable": use.variable, "host": use.host, "command": use.command} for use in self.keys]
+        return {**asdict(self), "keys": keys}
+
+
+def what_it_takes(folder: Path) -> Takes:
+    """Of a folder that `get` left; nothing is asked."""
+    command = f"nip-run {shlex.quote(str(folder))}"
+    try:
+        plans = [plan_of(spec) for spec in load_specs(folder)]
+        keys = tuple(sorted({use for plan in plans for use in keys_sent(plan)}))
+        addresses = tuple(dict.fromkeys(key for plan in plans for key in missing_addresses(plan)))
+        asked = [one for plan in plans for one in asked_for(plan)]
+    except NipRunError as error:
+        return Takes(command, problem=str(error))
+    options = [
+        *(f"{key}=http://HOST:PORT/v1" for key in addresses),
+        *(use.option.replace(NOT_PUBLISHED, "HOST:PORT") for use in keys),
+    ]
+    low, high = (sum(one.calls[end] for one in asked) for end in (0, 1))
+    known = [one.cost_usd for one in asked if one.cost_usd is not None]
+    cost = (sum(one[0] for one in known), sum(one[1] for one in known)) if len(known) == len(asked) else None
+    return Takes(" ".join([command, *options]), keys, addresses, (low, high), cost)
+
+
+NAMED: Mapping[Kind, str] = {
+    Kind.PROTOCOL: "protocol: {{use: {0}}}",
+    Kind.PROMPTS: "prompts: {0}",
+    Kind.DATASET: "dataset: {{path: {0}}}",
+    Kind.AGENT: "agents: {{NAME: {{use: {0}}}}}",
+    Kind.TRAINER: "training: {{trainers: {{GROUP: {{use: {0}}}}}}}",
+    Kind.SPEC: "extends: {0}",
+    Kind.MODEL: "models: {{GROUP: {{use: {0}}}}}",
+}
+"""How a spec names a component of each kind."""
+
+
+def as_named(release: Release) -> str:
+    """How a spec names a component, once it is installed."""
+    reference = release.reference
+    return NAMED[release.kind].format(f"{reference.owner}/{reference.name}@{reference.version}")

@@ -1,0 +1,261 @@
+"""What is wrong with a release, a got folder or a run: bytes, inputs, records. Nothing is played, nothing written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from runner.errors import NipRunError, ReleaseError
+from runner.hashing import tagged_hash
+from runner.models.records import read_records
+from runner.models.settings import NOT_PUBLISHED
+from runner.registry.fetched import Got, get, opened
+from runner.registry.recompute import recomputed
+from runner.registry.rows import different_rows
+from runner.registry.signing import check_release
+from runner.releases.bundle import checked_copy
+from runner.releases.reference import Kind
+from runner.results.folder import RunFolder
+from runner.results.inputs import spec_hash
+from runner.results.manifest import PLAYED, Manifest
+from runner.results.results import Results
+from runner.results.tables import COLUMNS
+from runner.rollouts.identity import protocol_content
+from runner.rollouts.plan import Plan
+from runner.runs.reconstruct import saved_plan
+from runner.spec.origin import DATA
+from runner.storage.atomic import read_json
+from runner.storage.files import open_to_read
+from runner.training.stage_log import read_stages
+from runner.transports.registry import Entry, Registry
+
+COUNTS = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
+"""Counts of a manifest that follow from the journal alone. Cost does not: prices change."""
+
+DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
+"""What `get` adds to the files of a release."""
+
+MAX_TOLD = 20
+"""So many differences of one kind are told by name; of the others how many there are."""
+
+
+def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None = None) -> Iterator[str]:
+    """What is wrong with a release in a registry: its bytes, its signature, and of a run its records."""
+    wrong = list(registry.wrong(entry))
+    try:
+        check_release(registry, entry, signer_key)
+    except ReleaseError as error:
+        wrong.append(str(error))
+    yield from dict.fromkeys(wrong)
+    if entry.reference.kind != Kind.RUN or wrong:
+        return
+    with TemporaryDirectory(prefix=".nip-run-") as place:
+        got = get(registry, entry.reference, Path(place) / "got")
+        yield from (_without(place, line) for line in _wrong_records(got))
+
+
+def _without(place: str, line: str) -> str:
+    """A message that names no folder which is gone when it is read."""
+    return line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
+
+
+def wrong_in_got(folder: Path) -> Iterator[str]:
+    """What is wrong in a folder that `get` left: each file that is not as published, and the run's records."""
+    try:
+        got = opened(folder)
+    except ReleaseError as error:
+        yield str(error)
+        return
+    wrong = [*wrong_files(got), *_added_files(got)]
+    yield from wrong
+    if got.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
+        yield from _wrong_records(got)
+
+
+def wrong_files(got: Got, *, data_only: bool = False) -> Iterator[str]:
+    """The files of a release that are not as published; with `data_only` of the run alone, which nobody edits."""
+    for entry in got.release.files:
+        if data_only and not entry.path.startswith(f"{DATA}/"):
+            continue
+        try:
+            with open_to_read(got.folder / entry.path) as source:
+                checked_copy(source, entry, lambda _: None)
+        except ReleaseError as error:
+            yield f"{got.folder}: {error}"
+        except OSError as error:
+            yield f"{got.folder}: {entry.path} cannot be read: {error.strerror}"
+
+
+def _added_files(got: Got) -> Iterator[str]:
+    """Files among those of the run that are none of the release's; beside them a reader may keep others."""
+    known = {entry.path for entry in got.release.files} | {f"{DATA}/{name}" for name in DERIVED}
+    for at, _, names in os.walk(got.folder / DATA):
+        for name in names:
+            path = Path(at, name).relative_to(got.folder).as_posix()
+            if path not in known:
+                yield f"{got.folder}: {path} is no file of the release"
+
+
+def _wrong_records(got: Got) -> Iterator[str]:
+    try:
+        run = got.run
+        assert run is not None
+        yield from wrong_in_run(run)
+        yield from _wrong_facts(got, run)
+    except NipRunError as error:
+        yield str(error)
+
+
+def _wrong_facts(got: Got, run: RunFolder) -> Iterator[str]:
+    """What a board would show of the release that is not what its own files say."""
+    facts, manifest = got.release.facts, run.manifest()
+    said = {**{name: getattr(manifest, name) for name in COUNTS}, "run_id": manifest.run_id, "kind": manifest.kind}
+    for name, value in said.items():
+        if name in facts and facts[name] != value:
+            yield f"{got.release.reference}: its facts say {name} {facts[name]!r}, and its manifest.json {value!r}"
+    if run.metrics.is_file() and facts.get("accuracy") is not None:
+        rows = read_json(run.metrics).get("metrics", [])
+        found: Mapping[str, Any] = next(
+            (one for one in rows if (one["agent"], one["metric"]) == (None, "accuracy")), {}
+        )
+        for name, value in facts["accuracy"].items():
+            if found.get(name) != value:
+                yield f"{got.release.reference}: its facts say accuracy.{name} {value!r}, and its metrics.json " + (
+                    repr(found.get(name))
+                )
+    hashes = {"run": manifest.identity, "game": manifest.game_sha256}
+    for name, value in hashes.items():
+        if got.release.identity.get(name, value) != value:
+            yield f"{got.release.reference}: its identity ({name}) is not that of its manifest.json"
+
+
+def wrong_in_run(folder: RunFolder) -> Iterator[str]:
+    """What is wrong with a run: its journal, its inputs, and what was recorded of it; of a training run, its parts."""
+    try:
+        manifest = folder.manifest()
+    except NipRunError as error:
+        yield str(error)
+        return
+    if manifest.is_training_run:
+        yield from _wrong_training(folder, manifest)
+        return
+    wrong = [*_wrong_journal(folder, manifest), *_wrong_inputs(folder, manifest)]
+    yield from wrong
+    if not wrong:
+        try:
+            yield from _wrong_numbers(folder, manifest)
+        except NipRunError as error:
+            yield str(error)
+
+
+def _wrong_training(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    try:
+        read_stages(folder.path, manifest.identity)
+    except NipRunError as error:
+        yield str(error)
+    yield from _wrong_inputs(folder, manifest)
+    for part in Results.of(folder).parts_of(manifest.run_id) if folder.name is None else ():
+        yield from (f"{part.run_id}: {line}" for line in wrong_in_run(part))
+
+
+def _wrong_journal(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    try:
+        for _ in read_records(folder.journal, manifest.identity):
+            pass
+    except NipRunError as error:
+        yield str(error)
+
+
+def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    """The inputs that are not those of the manifest's hashes, each by name."""
+    try:
+        plan = saved_plan(folder)
+    except NipRunError as error:
+        yield f"{folder.path}: its inputs cannot be read: {error}"
+        return
+    inputs = folder.path / "inputs"
+    prompts = {name: tagged_hash("prompt", text) for name, text in plan.spec.prompts.sources.items()}
+    for name in sorted(prompts.keys() | manifest.prompts_sha256.keys()):
+        if prompts.get(name) != manifest.prompts_sha256.get(name):
+            yield f"{inputs / 'prompts' / name}.jinja is not the template that the manifest has the hash of"
+    for what, is_same in _hashes(plan, manifest):
+        if not is_same:
+            yield f"{folder.path}: {what} not what the manifest has the hash of"
+
+
+def _hashes(plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
+    yield "inputs/dataset.jsonl is", plan.spec.dataset.sha256 == manifest.dataset_sha256
+    if manifest.format == 0:  # 0.1.0 hashed protocols and specs otherwise
+        return
+    protocol = tagged_hash("protocol", protocol_content(plan.spec.protocol))
+    if not manifest.is_training_run and manifest.parent_run_id is None:
+        yield "inputs/protocol.yaml is", protocol == manifest.protocol_sha256
+    yield "the game (rules, prompts, models) is", plan.game_hash == manifest.game_sha256
+    cleaned = any(settings.base_url == NOT_PUBLISHED for settings in plan.spec.experiment.models.values())
+    yield "spec.yaml is", cleaned or spec_hash(plan) == manifest.spec_sha256
+
+
+def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    """What was recorded and does not follow from the journal."""
+    if manifest.status not in PLAYED:
+        return
+    with recomputed(folder) as again:
+        yield from different_metrics(read_json(folder.metrics), again.metrics)
+        yield from (
+            f"manifest.json says {name} {getattr(manifest, name)!r}; from the journal follows {again.counts[name]!r}"
+            for name in (*COUNTS, "status")
+            if getattr(manifest, name) is not None and getattr(manifest, name) != again.counts[name]
+        )
+        yield from _told(different_rows(folder, again.folder))
+
+
+def _told(lines: Iterable[str]) -> Iterator[str]:
+    """Differences by name, and how many more there are."""
+    more = 0
+    for place, line in enumerate(lines):
+        if place < MAX_TOLD:
+            yield line
+        else:
+            more += 1
+    if more:
+        yield f"and {more:,} more rows"
+
+
+def different_metrics(recorded: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
+    """Metrics and other numbers that differ, by name, with both values."""
+    names = sorted((recorded.keys() | again.keys()) - {"run_id"})
+    for name in names:
+        ours, theirs = recorded.get(name), again.get(name)
+        if ours == theirs:
+            continue
+        if name == "metrics":
+            yield from _different_estimates(ours, theirs)
+        else:
+            yield f"metrics.json: {name}: recorded {ours!r}, recomputed {theirs!r}"
+
+
+def _different_estimates(recorded: Any, again: Any) -> Iterator[str]:
+    by_name: list[dict[tuple[Any, Any], Mapping[str, Any]]] = [{}, {}]
+    for found, rows in zip(by_name, (recorded, again), strict=True):
+        with suppress(TypeError, KeyError):
+            found.update({(row["agent"], row["metric"]): row for row in rows})
+    ours, theirs = by_name
+    told = 0
+    for agent, metric in dict.fromkeys((*theirs, *ours)):
+        one, other = ours.get((agent, metric)), theirs.get((agent, metric))
+        if one == other:
+            continue
+        told += 1
+        name = metric if agent is None else f"{metric} of {agent}"
+        if one is None or other is None:
+            yield f"metric {name}: {'not recorded' if one is None else 'recorded, and follows from nothing'}"
+            continue
+        for key in sorted(one.keys() | other.keys()):
+            if one.get(key) != other.get(key):
+                yield f"metric {name}, {key}: recorded {one.get(key)!r}, recomputed {other.get(key)!r}"
+    if not told:
+        yield "metrics.json: its metrics are in another order, or some stand there twice"

@@ -1,0 +1,210 @@
+"""A release in a folder: whole or not there, marked, ready to be read and played; and what playing it takes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.api import compare, open_run, rejudge, run
+from runner.errors import NotPublished, ReleaseError, UsageError
+from runner.registry.fetched import get, opened
+from runner.registry.takes import what_it_takes
+from runner.releases.manifest import digest
+from runner.releases.reference import Kind, parse
+from runner.results.folder import RunFolder
+from runner.results.tasks import Task
+from runner.spec.load import load_spec
+from runner.spec.origin import MARKER
+from runner.transports.connect import connect
+from tests.support.got import bundle_of, publish
+from tests.support.processes import command, environment, nip_run_here
+from tests.support.runs import played, table
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
+    """A registry with one run in it, its reference, and the folder of the run itself."""
+    folder = tmp_path_factory.mktemp("published")
+    result = played(spec_file(folder), folder / "results")
+    return folder / "registry", publish(folder / "registry", bundle_of(result.path)), result.path
+
+
+def got(published: tuple[Path, str, Path], folder: Path) -> Path:
+    with connect(str(published[0])) as registry:
+        get(registry, parse(published[1]), folder)
+    return folder
+
+
+def test_what_is_got_says_where_it_came_from_and_has_the_published_bytes(
+    published: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    folder = got(published, tmp_path / "a" / "got")
+    said = json.loads((folder / MARKER).read_bytes())
+    assert (said["release"], said["where"]) == (published[1], f"file:{published[0]}")
+    assert said["sha256"] == digest((folder / "release.json").read_bytes()) == opened(folder).sha256
+    assert (folder / "data" / "journal.jsonl").read_bytes() == (published[2] / "journal.jsonl").read_bytes()
+    assert [path.name for path in folder.parent.iterdir()] == ["got"], "nothing is left beside it"
+
+
+def test_its_tables_are_those_of_the_run_to_the_last_bit(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+    folder = got(published, tmp_path / "got")
+    for name in ("rollouts", "messages", "completions"):
+        assert table(folder / "data", name) == table(published[2], name)
+
+
+def test_a_got_run_is_named_by_its_folder_and_by_the_data_in_it(
+    published: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    folder = got(published, tmp_path / "got")
+    for named in (folder, folder / "data"):
+        found = open_run(named, tmp_path / "results")
+        assert found.run_id == published[2].name
+        assert found.accuracy == open_run(published[2]).accuracy
+        shown = nip_run_here("show", named, cwd=tmp_path)
+        assert (shown.returncode, published[2].name in shown.stdout) == (0, True), shown.stderr
+    (judged,) = rejudge(folder, {"votes": 3}, results=tmp_path / "results")
+    assert judged.manifest.rejudge_of is not None
+    assert judged.manifest.rejudge_of.run_id == published[2].name
+    exported = nip_run_here("export", folder, "--format", "openai", "--out", tmp_path / "out", cwd=tmp_path)
+    assert (exported.returncode, any((tmp_path / "out").iterdir())) == (0, True), exported.stderr
+
+
+def test_a_new_run_of_it_says_what_it_was_got_from_and_is_of_the_same_task(
+    published: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    folder = got(published, tmp_path / "got")
+    again = run(load_spec(folder / "spec.yaml", {"seed": 8}), tmp_path / "results")
+    release = {"release": published[1], "sha256": opened(folder).sha256}
+    assert again.manifest.got_from == release
+    (pair,) = compare(folder, again, results=tmp_path / "results").pairs
+    assert (pair.paired, pair.datapoints, pair.base) == (True, 12, published[2].name)
+    assert Task.of_run(RunFolder(published[2]), None) == Task.of_run(again.folder, None)
+    assert (again.path / MARKER).read_bytes() == (folder / MARKER).read_bytes(), "no more trusted than what it is of"
+
+
+def test_what_is_edited_in_parameters_wins(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+    folder = got(published, tmp_path / "got")
+    path = folder / "parameters.yaml"
+    path.write_text(path.read_text().replace("max_response_words: 150", "max_response_words: 31"))
+    agents = load_spec(folder / "spec.yaml").experiment.agents
+    assert {agent.max_response_words for agent in agents.values()} == {31}
+
+
+@pytest.mark.parametrize("there", ["a file", "a folder with a file", "a link"])
+def test_a_folder_that_holds_something_is_left_as_it_is(
+    there: str, published: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    target = tmp_path / "got"
+    if there == "a file":
+        target.write_text("mine")
+    elif there == "a link":
+        (tmp_path / "empty").mkdir()
+        target.symlink_to(tmp_path / "empty")
+    else:
+        target.mkdir()
+        (target / "mine").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match="is there already"):
+        got(published, target)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_folder_is_used(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+    (tmp_path / "got").mkdir()
+    assert opened(got(published, tmp_path / "got")).release.kind == Kind.RUN
+
+
+def test_a_damaged_release_leaves_nothing(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    publish(registry, bundle_of(published[2]))
+    (file,) = registry.rglob("metrics.json")
+    file.write_bytes(file.read_bytes().replace(b"0", b"1", 1))
+    with connect(str(registry)) as there, pytest.raises(ReleaseError, match=r"data/metrics\.json is damaged"):
+        get(there, parse(published[1]), tmp_path / "got")
+    assert [path.name for path in tmp_path.iterdir()] == ["registry"]
+
+
+def test_a_release_that_is_not_there_is_said_with_the_nearest_name(
+    published: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    wrong = published[1].partition("@")[0][:-1]
+    with connect(str(published[0])) as there, pytest.raises(NotPublished, match="did you mean"):
+        get(there, parse(wrong), tmp_path / "got")
+
+
+def test_a_yanked_release_is_got_and_its_reason_is_shown(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    reference = publish(registry, bundle_of(published[2]))
+    with connect(str(registry)) as there:
+        named = parse(reference)
+        there.yank(there.find(named).reference, "the labels are wrong")
+    done = nip_run_here("get", reference, tmp_path / "got", "--from", registry, cwd=tmp_path)
+    assert (done.returncode, "was yanked: the labels are wrong" in done.stderr) == (0, True), done.stderr
+
+
+def test_get_tells_what_it_is_and_what_playing_it_takes(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+    done = nip_run_here("get", published[1].removeprefix("run/"), "mine", "--from", published[0], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    accuracy = open_run(published[2]).accuracy
+    assert accuracy is not None
+    for said in (
+        f"{accuracy.value:.3f}", "self-reported", "pip install -r", f"nip-run {tmp_path / 'mine'}",
+        f"nip-run reproduce {tmp_path / 'mine'}", "sends no key", "12 to 72 calls",
+    ):  # fmt: skip
+        assert said in done.stdout
+    as_json = nip_run_here("get", published[1], "other", "--from", published[0], "--json", cwd=tmp_path)
+    said = json.loads(as_json.stdout)
+    assert (said["release"], said["play"]["calls"], said["facts"]["rollouts"]) == (published[1], [12, 72], 12)
+
+
+def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROW_VARIABLE", "sk-0123456789")
+    with serving() as server:
+        models = {"m": {"api_key_env": "ROW_VARIABLE"}}
+        spec = spec_file(tmp_path, server.base_url, size=2, models=models)
+        result = played(spec, tmp_path / "results")
+        reference = publish(tmp_path / "registry", bundle_of(result.path))
+        with connect(str(tmp_path / "registry")) as registry:
+            get(registry, parse(reference), tmp_path / "got")
+        takes = what_it_takes(tmp_path / "got")
+        assert takes.addresses == ("models.m.base_url",)
+        assert [use.variable for use in takes.keys] == ["ROW_VARIABLE"]
+        asked = server.requests
+        refused = nip_run_here(tmp_path / "got", cwd=tmp_path, ROW_VARIABLE="sk-0123456789")
+        assert refused.returncode == 2
+        assert refused.stderr.count("models.m.base_url") == 2
+        assert "an address is never published" in refused.stderr
+        given = takes.command.replace("HOST:PORT", f"127.0.0.1:{server.port}").split()[1:]
+        done = nip_run_here(*given, cwd=tmp_path, ROW_VARIABLE="sk-0123456789")
+        assert (done.returncode, server.requests > asked) == (0, True), done.stderr
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("wait", [0.0, 0.3, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])
+def test_a_killed_get_leaves_nothing_or_all_of_it(
+    wait: float, published: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    """Killed at some moment after it began to write."""
+    process = subprocess.Popen(
+        command("get", published[1], "got", "--from", published[0], "-q"), cwd=tmp_path, env=environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 30
+    while not any(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(wait)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    if (tmp_path / "got").exists():
+        assert opened(tmp_path / "got").run is not None
+    again = nip_run_here("get", published[1], "other", "--from", published[0], cwd=tmp_path)
+    assert again.returncode == 0, again.stderr

@@ -1,0 +1,297 @@
+"""Whether what was published follows from its transcripts; and played anew, whether it is still so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import UsageError
+from runner.registry.chain import chain_of, different_models
+from runner.registry.fetched import Got, get
+from runner.registry.reproduce import fresh_plan, replayed
+from runner.releases.manifest import Link
+from runner.releases.reference import parse
+from runner.results.results import Results
+from runner.training.stage_log import read_stages
+from runner.transports.connect import connect
+from tests.support.got import bundle_of, publish
+from tests.support.processes import nip_run_here
+from tests.support.runs import metric, played
+from tests.support.servers.chat_client import serving
+from tests.support.servers.judges_client import judged_spec, judging
+from tests.support.specs import spec_file
+from tests.support.training import trained, training_spec
+
+
+def got_of(run: Path, folder: Path) -> Got:
+    """A run, published as it is and got again."""
+    reference = publish(folder / "registry", bundle_of(run))
+    with connect(str(folder / "registry")) as registry:
+        return get(registry, parse(reference), folder / "got")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("played")
+    return played(spec_file(folder, size=4), folder / "results").path
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(run, tmp_path / "mine" / run.name)
+
+
+def test_what_was_published_follows_from_its_transcripts(run: Path, tmp_path: Path) -> None:
+    got_of(run, tmp_path)
+    done = nip_run_here("reproduce", "got", cwd=tmp_path)
+    assert (done.returncode, "follows from the transcripts" in done.stdout) == (0, True), done.stdout + done.stderr
+    found = Results(tmp_path / "results").find(f"{run.name}-reproduced").manifest()
+    assert found.reproduces is not None
+    assert found.reproduces["release"] == f"run/acme/{run.name}@1"
+    assert found.replay_of is not None
+    assert found.replay_of.run_id == run.name
+
+
+def test_by_its_reference_it_is_got_into_the_results_and_once(run: Path, tmp_path: Path) -> None:
+    reference = publish(tmp_path / "registry", bundle_of(run))
+    for _ in range(2):
+        done = nip_run_here("reproduce", reference, "--from", "registry", "--json", cwd=tmp_path)
+        assert (done.returncode, json.loads(done.stdout)["follows"]) == (0, True), done.stderr
+    assert (tmp_path / "results" / "published" / "acme" / run.name / "1" / "data" / "journal.jsonl").is_file()
+
+
+def forged(copy: Path, name: str) -> str:
+    """A record of a run that is changed; what must be said of it."""
+    if name == "metrics":
+        said = json.loads((copy / "metrics.json").read_text())
+        row = next(row for row in said["metrics"] if row["metric"] == "accuracy")
+        row["ci_low"] += 1e-16 + row["ci_low"] * 1e-15
+        (copy / "metrics.json").write_text(json.dumps(said))
+        return f"metric accuracy, ci_low: recorded {row['ci_low']!r}, recomputed "
+    said = json.loads((copy / "manifest.json").read_text())
+    said["prompt_tokens"] += 1
+    (copy / "manifest.json").write_text(json.dumps(said))
+    return f"prompt_tokens: published {said['prompt_tokens']}"
+
+
+@pytest.mark.parametrize("name", ["metrics", "manifest"])
+def test_what_does_not_follow_is_named_with_both_values(name: str, copy: Path, tmp_path: Path) -> None:
+    said = forged(copy, name)
+    got_of(copy, tmp_path)
+    done = nip_run_here("reproduce", "got", cwd=tmp_path)
+    assert (done.returncode, "does not follow" in done.stdout, said in done.stdout) == (1, True, True), done.stdout
+
+
+def test_a_rollout_that_does_not_follow_is_named_by_its_id(run: Path, tmp_path: Path) -> None:
+    bundle = bundle_of(run)
+    lines = bytes(bundle.contents["data/rollouts.jsonl"]).splitlines()  # type: ignore[arg-type]
+    row = json.loads(lines[2])
+    row["correct"] = not row["correct"]
+    lines[2] = json.dumps(row).encode()
+    changed = bundle_of(run, data__rollouts_DOT_jsonl=b"\n".join(lines) + b"\n")
+    reference = publish(tmp_path / "registry", changed)
+    done = nip_run_here("reproduce", reference, "--from", "registry", "--json", cwd=tmp_path)
+    (wrong,) = json.loads(done.stdout)["different"]
+    assert done.returncode == 1
+    assert row["rollout_id"] in wrong
+    assert "correct: recorded" in wrong
+
+
+def test_a_run_of_another_version_is_recomputed_and_that_is_said(copy: Path, tmp_path: Path) -> None:
+    said = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**said, "version": "0.0.9"}))
+    got_of(copy, tmp_path)
+    done = nip_run_here("reproduce", "got", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "recomputed with" in done.stdout
+    assert "played with 0.0.9: nothing differs" in done.stdout
+
+
+def test_a_file_that_is_not_as_published_is_named_and_nothing_is_played(run: Path, tmp_path: Path) -> None:
+    found = got_of(run, tmp_path)
+    path = found.folder / "data" / "inputs" / "dataset.jsonl"
+    path.write_text(path.read_text().replace("x + 1", "x + 9"))
+    for fresh in ([], ["--fresh"]):
+        done = nip_run_here("reproduce", "got", *fresh, cwd=tmp_path)
+        assert (done.returncode, "data/inputs/dataset.jsonl is damaged" in done.stderr) == (1, True), done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "votes and repeats": {"votes": 3, "rollouts": {"per_datapoint": 2}},
+    "trees": {"rollouts": {"num_responses_per_timestep": 2}, "protocol": {"max_message_rounds": 4}},
+    "stopped once it was decided": {"until": {"width": 0.9}},
+    "both stances": {"stances": "both", "protocol": {"use": "adp", "max_message_rounds": None},
+                     "prompts": "prompts/code_validation/adp"},
+}  # fmt: skip
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_runs_of_every_shape_follow(shape: str, tmp_path: Path) -> None:
+    result = played(spec_file(tmp_path, size=8, fine_tune=None, **SHAPES[shape]), tmp_path / "results")
+    found = replayed(got_of(result.path, tmp_path), Results(tmp_path / "results"))
+    assert not found.different
+
+
+def test_a_rejudged_run_follows(run: Path, tmp_path: Path) -> None:
+    done = nip_run_here("rejudge", run, "votes=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (judged,) = (tmp_path / "results" / "runs").iterdir()
+    assert not replayed(got_of(judged, tmp_path), Results(tmp_path / "results")).different
+
+
+def test_failed_calls_and_lost_games_follow_too(tmp_path: Path) -> None:
+    with serving(faults={"drop": 0.3}, seed=3) as server:
+        spec = spec_file(
+            tmp_path, server.base_url, size=6, fine_tune=None, rollouts={"max_transport_failed": 1.0},
+            retry={"transient": {"attempts": 2, "first_wait": 0.001}},
+        )  # fmt: skip
+        result = played(spec, tmp_path / "results")
+    assert result.manifest.failed_calls
+    assert not replayed(got_of(result.path, tmp_path), Results(tmp_path / "results")).different
+
+
+def training_release(folder: Path, **changes: Any) -> tuple[Path, str]:
+    """A training run with its parts in a registry; `changes` are of the parent's files."""
+    result = trained(training_spec(folder), folder / "results")
+    parts = Results(folder / "results").parts_of(result.run_id)
+    bundles = [bundle_of(part.path) for part in parts]
+    links = tuple(Link(role="part", release=str(one.release.reference), sha256=one.sha256) for one in bundles)
+    return folder / "registry", publish(folder / "registry", *bundles, bundle_of(result.path, links=links, **changes))
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    return training_release(tmp_path_factory.mktemp("training"))
+
+
+def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
+    training: tuple[Path, str], tmp_path: Path
+) -> None:
+    registry, reference = training
+    done = nip_run_here("reproduce", reference, "--from", registry, cwd=tmp_path)
+    assert (done.returncode, "the chain of its models follow" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert done.stdout.count("follows from the transcripts") == len(list((registry / "run" / "acme").iterdir())) - 1
+    fresh = nip_run_here("reproduce", reference, "--from", registry, "--fresh", cwd=tmp_path)
+    assert (fresh.returncode, "run/acme/" in fresh.stderr) == (2, True), fresh.stderr
+
+
+@pytest.mark.slow
+def test_a_part_that_is_gone_or_was_played_by_another_model_breaks_the_chain(
+    training: tuple[Path, str], tmp_path: Path
+) -> None:
+    registry, reference = tmp_path / "registry", training[1]
+    shutil.copytree(training[0], registry)
+    last = max((registry / "run" / "acme").glob("*-i*"))
+    shutil.rmtree(last)
+    with connect(str(registry)) as there:
+        got = get(there, parse(reference), tmp_path / "got")
+        found = chain_of(got, there, Results(tmp_path / "results"))
+    assert any(last.name in line and "is not published" in line for line in found.different), found.different
+    named = {part.got.run.run_id: part.got.run.manifest() for part in found.parts if part.got.run is not None}
+    other = {
+        run_id: replace(one, agents=tuple({**row, "model": "another"} for row in one.agents))
+        for run_id, one in named.items()
+    }
+    assert got.run is not None
+    stages = read_stages(got.run.path)
+    assert not [line for line in different_models(got.run, stages, named) if "was played by" in line]
+    assert [line for line in different_models(got.run, stages, other) if "was played by another" in line]
+
+
+LABELS = [number % 2 for number in range(160)]
+
+
+def judged(folder: Path, sensitivity: float, seed: int) -> tuple[Path, float]:
+    """A published run of a planted judge in a got folder below this one; and its accuracy."""
+    with judging(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
+        spec = judged_spec(folder, server.base_url, "solo_verifier", "seer", labels=LABELS, fine_tune=None)
+        result = played(spec, folder / "theirs")
+    got_of(result.path, folder)
+    return folder / "got", metric(result, "accuracy")["value"]
+
+
+@pytest.fixture(scope="module")
+def seer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    return judged(tmp_path_factory.mktemp("seer"), 3.0, 1)
+
+
+def anew(got: Path, folder: Path, sensitivity: float, seed: int, *options: str) -> Any:
+    """The got run played anew at a server whose judge is as sensitive as this."""
+    with judging(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
+        return nip_run_here(
+            "reproduce", got, "--fresh", "--set", f"models.seer.base_url={server.base_url}", *options, cwd=folder
+        )
+
+
+def test_a_model_that_drifted_is_told_with_an_interval_that_holds_it(seer: tuple[Path, float], tmp_path: Path) -> None:
+    """Accuracies of d' 3 and of d' 0.6 are about 0.93 and 0.62."""
+    done = anew(seer[0], tmp_path, 0.6, 2, "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["outcome"]) == (1, "drifted"), done.stderr
+    assert said["compared"]["ci_low"] <= 0.618 - 0.933 <= said["compared"]["ci_high"]
+    assert said["verdict"].startswith("drifted by -")
+    assert "flipped datapoints" in said["verdict"]
+    manifest = Results(tmp_path / "results").find(said["run_id"]).manifest()
+    assert manifest.reproduces is not None
+    assert manifest.got_from == manifest.reproduces
+    shown = anew(seer[0], tmp_path / "results", 0.6, 2)
+    assert "nip-run show" in shown.stdout
+
+
+def test_a_model_that_is_as_it_was_is_reproduced_and_what_would_have_been_seen_is_said(
+    seer: tuple[Path, float], tmp_path: Path
+) -> None:
+    done = anew(seer[0], tmp_path, 3.0, 5)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "accuracy reproduced: no difference is shown, " in done.stdout
+    assert "would have been seen four times in five" in done.stdout
+
+
+def test_a_model_that_is_gone_is_said(seer: tuple[Path, float], tmp_path: Path) -> None:
+    with judging(judges={"other": {}}) as server:
+        done = nip_run_here(
+            "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
+        )
+    assert (done.returncode, "cannot be run: model gone" in done.stderr) == (4, True), done.stderr
+
+
+def test_another_refusal_is_no_gone_model(seer: tuple[Path, float], tmp_path: Path) -> None:
+    with serving(kind="unauthorized") as server:
+        done = nip_run_here(
+            "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
+        )
+    assert done.returncode == 4, done.stderr
+    assert "cannot be run. " in done.stderr
+    assert "gone" not in done.stderr
+
+
+def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, float], tmp_path: Path) -> None:
+    done = nip_run_here("reproduce", seer[0], "--fresh", cwd=tmp_path)
+    assert (done.returncode, "an address is never published" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["seed=8", "models.m.model=other", "votes=3", "protocol.max_message_rounds=3", "prompts=mine", "sweep={seed: [1]}",
+     "models={m: {provider: dummy}}", "agents.verifier.max_response_words=3", "dataset.path=mine.jsonl"],
+)  # fmt: skip
+def test_what_would_play_another_game_cannot_be_set(word: str, run: Path, tmp_path: Path) -> None:
+    found = got_of(run, tmp_path)
+    with pytest.raises(UsageError, match=rf"--set {word.partition('=')[0]}: this would play another game"):
+        fresh_plan(found, [word])
+
+
+@pytest.mark.parametrize("word", ["models.m.base_url=http://127.0.0.1:1/v1", "budget.usd=1", "rollouts.concurrency=2"])
+def test_what_changes_no_game_can_be_set(word: str, run: Path, tmp_path: Path) -> None:
+    found = got_of(run, tmp_path)
+    assert fresh_plan(found, [word]).games.game_hash == fresh_plan(found, []).games.game_hash
+    done = nip_run_here("reproduce", "got", "--set", word, cwd=tmp_path)
+    assert (done.returncode, "--set is for --fresh" in done.stderr) == (2, True)

@@ -1,0 +1,242 @@
+"""Everything that is wrong with a release, a got folder or a run is found and named, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from runner.errors import ReleaseError
+from runner.registry.fetched import get
+from runner.registry.verify import wrong_in_got, wrong_in_release, wrong_in_run
+from runner.releases.reference import Reference, parse
+from runner.results.folder import RunFolder
+from runner.transports.connect import connect
+from tests.support.got import bundle_of, publish
+from tests.support.processes import nip_run_here
+from tests.support.runs import played
+from tests.support.specs import spec_file
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `results/`, a `registry/` that has its run, and `got/`."""
+    folder = tmp_path_factory.mktemp("there")
+    result = played(spec_file(folder, size=4), folder / "results")
+    publish(folder / "registry", bundle_of(result.path))
+    with connect(str(folder / "registry")) as registry:
+        get(registry, registry.entries()[0].reference, folder / "got")
+    return folder
+
+
+@pytest.fixture
+def copy(there: Path, tmp_path: Path) -> Path:
+    shutil.copytree(there, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def run_in(folder: Path) -> Path:
+    return next((folder / "results" / "runs").iterdir())
+
+
+def reference_in(folder: Path) -> str:
+    with connect(str(folder / "registry")) as registry:
+        return str(registry.entries()[0].reference)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_nothing_is_wrong_with_what_was_just_published_and_nothing_is_written(there: Path) -> None:
+    before = contents(there)
+    for what in (run_in(there).name, "got", reference_in(there)):
+        done = nip_run_here("verify", what, "--from", there / "registry", cwd=there)
+        assert (done.returncode, "every hash is right" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert contents(there) == before
+
+
+def wrong_of(registry: Path, reference: str) -> list[str]:
+    named = parse(reference)
+    assert isinstance(named, Reference)
+    try:
+        with connect(str(registry)) as there:
+            return list(wrong_in_release(there, there.find(named)))
+    except ReleaseError as error:
+        return [str(error)]
+
+
+def published_files(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "registry").rglob("*") if path.is_file())
+
+
+def every(path: Path, step: int) -> Iterator[int]:
+    """Every so many bytes of a file, and its last one."""
+    size = path.stat().st_size
+    yield from {*range(0, size, step), size - 1}
+
+
+FILES = (
+    "README.md", "data/inputs/dataset.jsonl", "data/inputs/prompts/prover.jinja", "data/inputs/protocol.yaml",
+    "data/journal.jsonl", "data/manifest.json", "data/metrics.json", "data/rollouts.jsonl", "data/spec.yaml",
+    "environment.lock", "parameters.yaml", "release.json", "release.sha256", "spec.yaml",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_byte_flipped_in_any_file_of_a_release_is_found_and_named(name: str, copy: Path) -> None:
+    """Of each file the first byte, one in the middle, and the last."""
+    reference = reference_in(copy)
+    (path,) = [one for one in published_files(copy) if one.as_posix().endswith(f"/1/{name}")]
+    good = path.read_bytes()
+    for at in sorted({0, len(good) // 2, len(good) - 1}):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        wrong = wrong_of(copy / "registry", reference)
+        assert any(path.name in line for line in wrong), (name, at, wrong)
+
+
+@pytest.mark.full
+def test_every_64th_byte_flipped_in_every_file_is_found_and_named(copy: Path) -> None:
+    reference = reference_in(copy)
+    for path in published_files(copy):
+        good = path.read_bytes()
+        for at in every(path, 64):
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+            wrong = wrong_of(copy / "registry", reference)
+            assert any(path.name in line for line in wrong), (path, at, wrong)
+        path.write_bytes(good)
+    assert not wrong_of(copy / "registry", reference)
+
+
+def test_all_damaged_files_are_named_at_once(copy: Path) -> None:
+    names = ("metrics.json", "README.md", "protocol.yaml")
+    for name in names:
+        (path,) = (copy / "registry").rglob(name)
+        path.write_bytes(path.read_bytes() + b" ")
+    (copy / "registry" / reference_in(copy).replace("@", "/") / "extra.txt").write_text("more")
+    done = nip_run_here("verify", reference_in(copy), "--from", copy / "registry", cwd=copy)
+    assert done.returncode == 1
+    assert all(name in done.stdout for name in (*names, "extra.txt")), done.stdout
+    as_json = nip_run_here("verify", reference_in(copy), "--from", copy / "registry", "--json", cwd=copy)
+    assert (as_json.returncode, len(json.loads(as_json.stdout)["wrong"])) == (1, 4)
+
+
+def test_a_missing_file_is_named(copy: Path) -> None:
+    (path,) = (copy / "registry").rglob("metrics.json")
+    path.unlink()
+    assert any("metrics.json" in line for line in wrong_of(copy / "registry", reference_in(copy)))
+
+
+def test_files_that_were_changed_or_added_in_a_got_folder_are_named(copy: Path) -> None:
+    got = copy / "got"
+    (got / "parameters.yaml").write_text("seed: 9\n")
+    (got / "data" / "inputs" / "prompts" / "more.jinja").write_text("more")
+    (got / "notes.txt").write_text("a reader's own")
+    wrong = list(wrong_in_got(got))
+    assert len(wrong) == 2, wrong
+    assert any("parameters.yaml" in line for line in wrong)
+    assert any("more.jinja" in line for line in wrong)
+    assert nip_run_here("verify", "got", cwd=copy).returncode == 1
+
+
+def edited(path: Path, before: str, after: str) -> None:
+    text = path.read_text("utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after, 1), "utf-8")
+
+
+def _dataset(run: Path) -> str:
+    edited(run / "inputs" / "dataset.jsonl", "x + 0", "x + 7")
+    return "inputs/dataset.jsonl"
+
+
+def _prompt(run: Path) -> str:
+    path = run / "inputs" / "prompts" / "prover.jinja"
+    path.write_text(path.read_text() + " now")
+    return "prover.jinja"
+
+
+def _protocol(run: Path) -> str:
+    edited(run / "inputs" / "protocol.yaml", "human_name: Expert", "human_name: Guru")
+    return "inputs/protocol.yaml"
+
+
+def _seed(run: Path) -> str:
+    edited(run / "spec.yaml", "seed: 7", "seed: 8")
+    return "spec.yaml"
+
+
+def _journal(run: Path) -> str:
+    path = run / "journal.jsonl"
+    data = path.read_bytes()
+    path.write_bytes(data[:900] + bytes([data[900] ^ 1]) + data[901:])
+    return "journal.jsonl"
+
+
+def _metric(run: Path) -> str:
+    said = json.loads((run / "metrics.json").read_text())
+    row = next(row for row in said["metrics"] if row["metric"] == "accuracy")
+    row["value"] = 0.9999
+    (run / "metrics.json").write_text(json.dumps(said))
+    return "metric accuracy, value: recorded 0.9999"
+
+
+def _count(run: Path) -> str:
+    said = json.loads((run / "manifest.json").read_text())
+    said["completions"] += 1
+    (run / "manifest.json").write_text(json.dumps(said))
+    return "manifest.json says completions"
+
+
+def _table(run: Path) -> str:
+    path = run / "rollouts.parquet"
+    with duckdb.connect() as database:
+        database.execute(f"CREATE TABLE t AS SELECT * REPLACE (true AS correct) FROM '{path}'")
+        database.execute(f"COPY t TO '{path}' (FORMAT parquet)")
+    return "rollouts.parquet, row"
+
+
+@pytest.mark.parametrize("forge", [_dataset, _prompt, _protocol, _seed, _journal, _metric, _count, _table])
+def test_what_was_changed_in_a_run_is_named(forge: Callable[[Path], str], copy: Path) -> None:
+    run = run_in(copy)
+    said = forge(run)
+    before = contents(run)
+    wrong = list(wrong_in_run(RunFolder(run)))
+    assert any(said in line for line in wrong), wrong
+    assert contents(run) == before
+
+
+def test_a_score_that_its_records_do_not_bear_is_named_in_a_release_whose_hashes_are_all_right(
+    there: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run_in(there), tmp_path / "run")
+    _metric(tmp_path / "run")
+    reference = publish(tmp_path / "registry", bundle_of(tmp_path / "run"))
+    wrong = wrong_of(tmp_path / "registry", reference)
+    assert any("metric accuracy, value: recorded 0.9999, recomputed" in line for line in wrong), wrong
+
+
+def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: Path) -> None:
+    bundle = bundle_of(run_in(there))
+    accuracy = {**bundle.release.facts["accuracy"], "value": 0.9999}
+    forged = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": accuracy}))
+    wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", forged))
+    assert [line for line in wrong if "its facts say accuracy.value 0.9999" in line], wrong
+
+
+def test_a_run_that_claims_more_games_than_it_has_answers_is_refused_at_once(there: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_in(there), tmp_path / "run")
+    spec = tmp_path / "run" / "spec.yaml"
+    edited(spec, "per_datapoint: 1", "per_datapoint: 2000000000")
+    reference = publish(tmp_path / "registry", bundle_of(tmp_path / "run"))
+    with connect(str(tmp_path / "registry")) as registry:
+        found = get(registry, parse(reference), tmp_path / "got")
+    assert any("cannot be what was played: it says 8,000,000,000 games" in line for line in found.notes), found.notes
+    done = nip_run_here("reproduce", "got", cwd=tmp_path)
+    assert (done.returncode, "8,000,000,000 games" in done.stderr) == (1, True), done.stderr
+    assert not (tmp_path / "results").exists()

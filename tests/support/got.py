@@ -1,0 +1,71 @@
+"""Real runs as releases, for tests of what is got: the agreed layout, and nothing cleaned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner.releases.bundle import Bundle, Content
+from runner.releases.manifest import Link, Release
+from runner.releases.reference import Kind
+from runner.results.folder import RunFolder
+from runner.transports.connect import connect
+from tests.support.files import parquet_rows
+
+KEPT = ("manifest.json", "journal.jsonl", "metrics.json", "stages.jsonl")
+JSON_COLUMNS = ("rewards", "votes", "verdicts")
+
+
+def bundle_of(run: Path, *, version: str = "1", links: tuple[Link, ...] = (), **changes: bytes) -> Bundle:
+    """A run's folder as a release of acme's; `changes` are the bytes of files by path, with `__` for each slash."""
+    spec = yaml.safe_load((run / "spec.yaml").read_text("utf-8"))
+    for group in spec["models"].values():
+        if group.get("base_url"):
+            group["base_url"] = "???"
+    parameters = {name: spec[name] for name in ("seed", "models", "agents", "rollouts", "retry", "votes")}
+    contents: dict[str, Content] = {f"data/{name}": run / name for name in KEPT if (run / name).is_file()}
+    inputs = sorted(path for path in (run / "inputs").rglob("*") if path.is_file())
+    contents |= {f"data/{path.relative_to(run).as_posix()}": path for path in inputs}
+    contents |= {
+        "README.md": b"# A run\n",
+        "spec.yaml": b"extends: [data/spec.yaml, parameters.yaml]\n",
+        "parameters.yaml": yaml.safe_dump(parameters).encode(),
+        "data/spec.yaml": yaml.safe_dump(spec).encode(),
+        "environment.lock": b"# python 3.11.7\nnip-run==0.2.0\n",
+    }
+    if (run / "rollouts.parquet").is_file():
+        contents["data/rollouts.jsonl"] = b"".join(map(_line, parquet_rows(run / "rollouts.parquet")))
+    contents |= {name.replace("__", "/").replace("_DOT_", "."): data for name, data in changes.items()}
+    manifest = RunFolder(run).manifest()
+    facts = {
+        "run_id": manifest.run_id, "kind": manifest.kind, "version": manifest.version, "status": manifest.status.value,
+        "rollouts": manifest.rollouts, "completions": manifest.completions, "cost_usd": manifest.cost_usd,
+        "accuracy": _accuracy(run), "benchmark": manifest.benchmark, "protocol": manifest.protocol,
+        "models": {row["agent"]: row["model"] for row in manifest.agents},
+    }  # fmt: skip
+    release = Release(
+        kind=Kind.RUN, owner="acme", name=run.name.lower(), version=version, description="A run of tests",
+        identity={"run": manifest.identity, "game": manifest.game_sha256}, facts=facts, links=links,
+    )  # fmt: skip
+    return Bundle.of(release, contents)
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    said = {name: json.loads(value) if name in JSON_COLUMNS and value else value for name, value in row.items()}
+    return json.dumps(said).encode() + b"\n"
+
+
+def _accuracy(run: Path) -> dict[str, Any] | None:
+    rows = json.loads((run / "metrics.json").read_text("utf-8"))["metrics"]
+    row = next((row for row in rows if (row["agent"], row["metric"]) == (None, "accuracy")), None)
+    return row and {name: row[name] for name in ("value", "stderr", "ci_low", "ci_high", "n", "clusters")}
+
+
+def publish(registry: Path, *bundles: Bundle) -> str:
+    """Put releases into a registry in a folder; the reference of the last."""
+    with connect(str(registry)) as there:
+        published, _ = there.publish(list(bundles), "test")
+    return str(published[-1].reference)
