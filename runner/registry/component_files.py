@@ -33,9 +33,12 @@ from runner.prompts.templates import (
 )
 from runner.protocols.load import load_protocol
 from runner.protocols.protocol import Protocol
+from runner.registry.croissant import column_kinds, croissant_of
 from runner.registry.draft import Naming
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link
+from runner.releases.reference import Kind
+from runner.results.pins import Part
 from runner.rollouts.identity import protocol_content
 from runner.storage.files import read_bounded
 from runner.text import comma_join
@@ -51,6 +54,8 @@ _SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 class Made:
     """A component before it is named."""
 
+    parts: Mapping[str, Part]
+    """The files that it was made of, by what they are."""
     contents: Mapping[str, Content]
     identity: Mapping[str, str]
     facts: Mapping[str, Any]
@@ -100,6 +105,7 @@ def protocol(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG
     data, protocol = protocol_file(path)
     parameters = to_plain(protocol.parameters)
     return Made(
+        {Kind.PROTOCOL: Part(path, (path,))},
         {"protocol.yaml": data},
         {"protocol": protocol_identity(protocol)},
         {
@@ -164,6 +170,7 @@ def prompts(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
     columns = sorted({name for used in prompts.variables.values() for name in used - VARIABLES.keys()})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
     return Made(
+        {Kind.PROMPTS: Part(path, tuple(path / name for name in files))},
         {**files, GOLDEN: _golden(prompts, columns)},
         {"prompts": prompts_identity(hashes)},
         {
@@ -220,8 +227,6 @@ def changed_renderings(folder: Path) -> list[str]:
 def dataset(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
     if path.suffix not in _SUFFIXES:
         raise UsageError(f"{path} is no dataset's file; it is one of {comma_join(_SUFFIXES)}")
-    from runner.registry.croissant import column_kinds, croissant_of
-
     settings = DatasetSettings(path=path.name)
     dataset = load_dataset(settings, path, 0, lambda _: Place(str(path)))
     name = f"dataset{path.suffix}"
@@ -232,6 +237,7 @@ def dataset(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
     columns = {"id": "text", **column_kinds({"label": p.label, **p.columns} for p in dataset.datapoints)}
     croissant = croissant_of(naming.name or path.stem, description, licence, {name: path}, columns)
     return Made(
+        {Kind.DATASET: Part(path, (path,))},
         {name: path, "croissant.json": croissant},
         {"dataset": dataset.sha256, "source": dataset.source_sha256},
         {

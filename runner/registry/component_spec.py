@@ -23,6 +23,7 @@ from runner.registry.installed import finder_of
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link
 from runner.releases.reference import Kind, is_reference
+from runner.results.beginning import parts_of
 from runner.spec.components import USE, ComponentUse, FindComponent
 from runner.spec.load import Spec, load_specs, read_written
 from runner.training.plan import plan_of
@@ -49,6 +50,7 @@ def spec(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 
     data = files.rewritten(layered.data)
     _keep_chat_formats(data, specs[0], files)
     return Made(
+        parts_of(specs[0]),
         {"spec.yaml": dump(data).encode(), **files.contents},
         _identity(specs),
         _facts(specs),

@@ -12,6 +12,7 @@ from runner.registry.component_spec import spec
 from runner.registry.draft import Draft, Naming
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import COMPONENTS, Kind, Reference, wrong_word
+from runner.results.pins import sources
 from runner.text import comma_join
 
 README = "README.md"
@@ -33,8 +34,8 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
     """The release of a component.
 
     `path` is a protocol's file, a folder of templates, a table, a model's file, or a spec; `part` says which agent
-    (kind `agent`) or which model group's trainer (kind `trainer`) of that spec it is. What it is made of is the content
-    of the files alone.
+    (kind `agent`), which model group (`model`) or whose trainer (`trainer`) of that spec it is. What it is made
+    of is the content of the files alone.
 
     Raises:
         UsageError: its name cannot be one, or there is no such part.
@@ -46,8 +47,8 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
     wrong = None if naming.name is None else next(filter(None, map(wrong_word, _words(naming))), None)
     if naming.name is None or wrong is not None:
         raise UsageError(wrong or f"what is the {kind} called? --as OWNER/NAME@VERSION")
-    if part is not None and kind not in (Kind.AGENT, Kind.TRAINER):
-        raise UsageError(f"--part says which agent or trainer of a spec it is; leave it out for a {kind}")
+    if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
+        raise UsageError(f"--part says which agent, trainer or model group of a spec it is; leave it out for a {kind}")
     made = _MAKERS[kind](path, naming, part)
     reference = Reference(kind, naming.owner, naming.name, naming.version)
     release = Release(
@@ -59,6 +60,7 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
         licence=naming.licence,
         visibility=naming.visibility,
         identity=made.identity,
+        sources=sources(made.parts),
         links=(*made.links, *_child_of(naming)),
         facts=made.facts,
     )

@@ -56,6 +56,7 @@ def test_a_protocol_has_the_hash_that_runs_of_it_have(tmp_path: Path) -> None:
     assert made.release.facts["agents"] == {"prover0": "prover", "prover1": "prover", "verifier": "verifier"}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("base", ["nip", "debate", "merlin_arthur"])
 def test_a_protocol_that_extends_another_travels_with_all_of_it(tmp_path: Path, base: str) -> None:
     (tmp_path / "mine.yaml").write_text(f"extends: {base}\nname: mine\n", "utf-8")
@@ -160,7 +161,10 @@ TRAINED = {
 
 def test_a_trainer_is_cut_out_of_a_spec_that_trains(tmp_path: Path) -> None:
     made = bundle(spec_file(tmp_path, **TRAINED), Kind.TRAINER)
-    assert read(unpacked(made, tmp_path / "out") / "trainer.yaml").data == {"backend": "command", "command": ["t", "{dataset}", "{model_file}"]}
+    assert read(unpacked(made, tmp_path / "out") / "trainer.yaml").data == {
+        "backend": "command",
+        "command": ["t", "{dataset}", "{model_file}"],
+    }
     assert made.release.facts["runs_a_command"] is True
 
 
@@ -177,6 +181,7 @@ BAD: dict[str, tuple[Kind, str, str, type[NipRunError], str]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", BAD)
 def test_what_no_loader_takes_is_not_published(tmp_path: Path, name: str) -> None:
     kind, file, text, error, message = BAD[name]

@@ -170,7 +170,9 @@ def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Pa
     with connect(f"git:{repository}", pull_request=True) as registry:
         _, added = registry.publish([bundle("new")], "two")
         assert len(registry.entries()) == 1
-    (branch,) = [name for name in git.git(repository, "branch", "--format=%(refname:short)").splitlines() if name != "main"]
+    (branch,) = [
+        name for name in git.git(repository, "branch", "--format=%(refname:short)").splitlines() if name != "main"
+    ]
     assert branch.startswith("publish/prompts-acme-new-1-")
     assert added.note == f"it is on the branch {branch}; open a pull request from it into main, and merge it"
     assert git.git(repository, "rev-parse", branch) == added.revision
@@ -232,7 +234,9 @@ def test_a_large_file_is_never_whole_in_memory(repository: Path, tmp_path: Path,
     assert filecmp.cmp(tmp_path / "got" / "journal.jsonl", large, shallow=False)
 
 
-def test_the_large_files_of_a_release_are_fetched_when_it_is_and_those_of_others_are_not(tmp_path: Path, own: Path) -> None:
+def test_the_large_files_of_a_release_are_fetched_when_it_is_and_those_of_others_are_not(
+    tmp_path: Path, own: Path
+) -> None:
     repository = git.bare(tmp_path / "served" / "registry.git", "uploadpack.allowFilter=true")
     with connect(f"git:{repository}") as registry:
         for name in ("one", "two", "three"):
@@ -281,6 +285,17 @@ def test_two_files_can_be_read_at_once_and_none_after_the_end(repository: Path) 
 
 
 def test_a_folder_that_is_there_is_taken_whatever_is_in_it(repository: Path) -> None:
-    git.commit(repository, git.write_tree(repository, {b"prompts": ("40000", {b"acme": ("40000", {b"a": ("40000", {b"1": ("40000", {b"x": ("100644", b"")})})})})}))
+    git.commit(
+        repository,
+        git.write_tree(
+            repository,
+            {
+                b"prompts": (
+                    "40000",
+                    {b"acme": ("40000", {b"a": ("40000", {b"1": ("40000", {b"x": ("100644", b"")})})})},
+                )
+            },
+        ),
+    )
     with connect(f"git:{repository}") as registry, pytest.raises(TakenError, match="has prompts/acme/a/1 already"):
         registry.publish([bundle("a")], "x")

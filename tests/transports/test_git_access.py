@@ -87,7 +87,9 @@ def test_the_users_credential_helper_is_asked_and_nobody_else_sees_the_token(
     assert any("git" in lines and address in lines for lines in seen)
     assert not [lines for lines in seen if TOKEN in lines]
     assert not (tmp_path / "trace").exists()
-    assert not [path for path in (tmp_path / "served").rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    assert not [
+        path for path in (tmp_path / "served").rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()
+    ]
 
 
 @pytest.mark.parametrize("given", [None, "another-token-9876543210"])
@@ -110,7 +112,10 @@ def test_what_git_says_is_told_without_passwords(served: Path, home: Path) -> No
     with git.http(served, broken) as address:
         host = address.removeprefix("http://")
         (home / ".gitconfig").write_text(f'[url "http://ann:{TOKEN}@{host}/"]\n\tinsteadOf = {address}/\n')
-        with connect(f"git:{address}/registry.git") as registry, pytest.raises(ReleaseError, match="error: 500") as raised:
+        with (
+            connect(f"git:{address}/registry.git") as registry,
+            pytest.raises(ReleaseError, match="error: 500") as raised,
+        ):
             registry.entries()
     assert TOKEN not in str(raised.value)
 
@@ -165,7 +170,9 @@ def test_a_server_without_gits_protocol_is_refused(served: Path) -> None:
     assert not [path for path in asked if "alternates" in path]
 
 
-def test_variables_of_another_repository_lead_nowhere(served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_another_repository_lead_nowhere(
+    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a hook, where git has told all its children which repository they are in."""
     other = git.bare(tmp_path / "other.git")
     evil = tmp_path / "evil.sh"

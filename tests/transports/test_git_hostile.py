@@ -67,7 +67,9 @@ def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Ro
         assert files_of(tmp_path / "got") == made
     assert not marker(repository).exists()
     assert files_of(tmp_path / "theirs") == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["home", "own", "theirs", *(["got"] if not row.get else [])])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["home", "own", "theirs", *(["got"] if not row.get else [])]
+    )
     assert list((tmp_path / "own").iterdir()) == []
 
 
@@ -84,7 +86,10 @@ def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Row, tmp_
             publish()
     else:
         publish()
-        with registry_at(str(repository), row) as registry, registry._transport.open("prompts/acme/two/1/a.txt") as file:
+        with (
+            registry_at(str(repository), row) as registry,
+            registry._transport.open("prompts/acme/two/1/a.txt") as file,
+        ):
             assert file.read() == b"two"
     assert not marker(repository).exists()
     assert list((tmp_path / "own").iterdir()) == []
