@@ -13,11 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
 from runner.documents.fetched import fetched_folder
-=======
 from runner.documents.own_tree import upwards
->>>>>>> w-comp
 from runner.errors import NewerFormatError, ReleaseError, TakenError, UsageError
 from runner.releases.reference import Digest, Reference, parse
 from runner.storage.atomic import atomic_write
@@ -64,15 +61,11 @@ class Lock:
         Raises:
             ReleaseError: it is damaged.
         """
-<<<<<<< HEAD
         start = folder.absolute()
         while (got := fetched_folder([start])) is not None and got != got.parent:
             start = got.parent
-        found = next((up / LOCK for up in (start, *start.parents) if (up / LOCK).is_file()), Path.cwd() / LOCK)
-=======
-        above = (up / LOCK for up in upwards(folder.absolute()))
+        above = (up / LOCK for up in upwards(start))
         found = next((path for path in above if path.is_file()), Path.cwd() / LOCK)
->>>>>>> w-comp
         return cls.read(found)
 
     @classmethod
