@@ -39,7 +39,7 @@ class HubSession:
         self.endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or self._hub.constants.ENDPOINT
         if not (self.endpoint.startswith("https://") or _LOOPBACK.fullmatch(self.endpoint)):
             raise UsageError(f"HF_ENDPOINT is {self.endpoint!r}; it must begin with https://")
-        if self._hub.constants.is_offline_mode():
+        if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise ReleaseError(f"{where} cannot be reached: HF_HUB_OFFLINE is set; take it away")
         token = self._hub.get_token()
         self.has_token = token is not None
@@ -128,7 +128,7 @@ class HubSession:
                 HubSession._factory_of = (self.endpoint, self._patience)
 
     def _said(self, what: str, message: str) -> str:
-        return f"{self._where}: cannot {what}: {current_redactor().text(message)}"
+        return f"{self._where}: cannot {what}: {current_redactor().text(' '.join(message.split()))}"
 
     def _refused(self, what: str, error: Any) -> ReleaseError:
         """What a status means here."""
