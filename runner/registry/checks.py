@@ -29,10 +29,12 @@ from runner.releases.reference import LATEST, Kind, Reference, parse
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.spec.origin import DATA
-from runner.storage.files import open_to_read
+from runner.storage.files import open_to_read, read_bounded
 from runner.storage.log_lines import scan
 from runner.text import comma_join
 from runner.transports.registry import Registry
+
+MAX_TEMPLATE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def _readable(subject: Subject) -> Iterator[str]:
 
 
 def _template(file: Path, path: str) -> Iterator[str]:
-    for line, message in scan_template(file.read_text("utf-8")).refused:
+    for line, message in scan_template(read_bounded(file, MAX_TEMPLATE).decode("utf-8", "replace")).refused:
         yield f"{path}:{line}: {message}; a reader refuses it"
 
 

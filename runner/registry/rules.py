@@ -36,7 +36,7 @@ _PRIVATE_URL = re.compile(
 _NUMBER = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]\d)(?:(?::|', ?)\d{1,5})?|\[[0-9a-fA-F]*:[0-9a-fA-F:.]+\](?::\d+)?"
 )
-_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
 _AT_HOST = re.compile(r"(?<![\w/.@-])[A-Za-z_][\w.-]*@[A-Za-z][\w-]*(?:\.[\w-]+)*")
 
 
