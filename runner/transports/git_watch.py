@@ -121,10 +121,8 @@ class Watch:
             pipes.register(self._process.stderr, selectors.EVENT_READ, self._hear_error)
             while pipes.get_map():
                 now = time.monotonic()
-                if now - begun > self._bounds.seconds:
-                    raise GitFailed(f"it took more than {self._bounds.seconds:g} seconds", self.said())
-                if now - last > self._bounds.idle_seconds:
-                    raise GitFailed(f"nothing came for {self._bounds.idle_seconds:g} seconds", self.said())
+                if now - last > self._bounds.idle_seconds or now - begun > self._bounds.seconds:
+                    raise GitFailed(self._waited(idle=now - last > self._bounds.idle_seconds), self.said())
                 ended = self._process.poll() is not None
                 ready = pipes.select(0 if ended else min(0.5, self._bounds.idle_seconds, self._bounds.seconds))
                 for key, _ in ready:
@@ -137,6 +135,11 @@ class Watch:
                 if ended and not ready:
                     break  # what it left behind, such as a connection that is shared, may hold the pipes
         self._process.wait()
+
+    def _waited(self, *, idle: bool) -> str:
+        if idle:
+            return f"nothing came for {self._bounds.idle_seconds:g} seconds"
+        return f"it took more than {self._bounds.seconds:g} seconds"
 
     def _hear_answer(self, piece: bytes) -> None:
         self._out += piece
