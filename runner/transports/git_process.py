@@ -6,11 +6,13 @@ proxies, keys, `url.*.insteadOf`, `core.sshCommand`. What could make git run or 
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from runner.errors import ReleaseError
@@ -101,11 +103,14 @@ class Git:
             GitFailed: it ended with an error, or took more than it may.
             OSError: what is to be fed cannot be read.
         """
+        bounds = replace(self.bounds, seconds=seconds or self.bounds.seconds)
+        if unbounded:  # git says nothing while it takes in what is to be published, however much that is
+            bounds = replace(bounds, seconds=math.inf, idle_seconds=math.inf)
         disk = None if unbounded else self._disk()
         process = self.start(*arguments, disk=disk, takes=feed is not None)
         try:
             feeder = None if feed is None else Feeder(process, feed)
-            watch = Watch(process, self.bounds, seconds or self.bounds.seconds)
+            watch = Watch(process, bounds)
             try:
                 watch.follow()
             finally:

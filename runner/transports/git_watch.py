@@ -29,7 +29,7 @@ class Bounds:
     """Of what git says, such as all branches."""
     entries: int = 1_000_000
     """Files and folders of a registry."""
-    pushes: int = 30
+    pushes: int = 200
     """How often what is to be added is tried again because somebody else's came first."""
 
 
@@ -49,8 +49,9 @@ class GitFailed(Exception):
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kill a command with all that it started."""
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if process.poll() is None:  # once it was waited for, another process may have its number
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -99,8 +100,8 @@ class Feeder:
 class Watch:
     """Reads what a command says, until it ends or has taken more than it may."""
 
-    def __init__(self, process: subprocess.Popen[bytes], bounds: Bounds, seconds: float) -> None:
-        self._process, self._bounds, self._seconds = process, bounds, seconds
+    def __init__(self, process: subprocess.Popen[bytes], bounds: Bounds) -> None:
+        self._process, self._bounds = process, bounds
         self._out, self._errors, self._heard = bytearray(), bytearray(), 0
 
     @property
@@ -120,12 +121,10 @@ class Watch:
             pipes.register(self._process.stderr, selectors.EVENT_READ, self._hear_error)
             while pipes.get_map():
                 now = time.monotonic()
-                if now - begun > self._seconds:
-                    raise GitFailed(f"it took more than {self._seconds:g} seconds", self.said())
-                if now - last > self._bounds.idle_seconds:
-                    raise GitFailed(f"nothing came for {self._bounds.idle_seconds:g} seconds", self.said())
+                if now - last > self._bounds.idle_seconds or now - begun > self._bounds.seconds:
+                    raise GitFailed(self._waited(idle=now - last > self._bounds.idle_seconds), self.said())
                 ended = self._process.poll() is not None
-                ready = pipes.select(0 if ended else min(0.5, self._bounds.idle_seconds, self._seconds))
+                ready = pipes.select(0 if ended else min(0.5, self._bounds.idle_seconds, self._bounds.seconds))
                 for key, _ in ready:
                     piece = os.read(key.fd, _PIECE)
                     last = time.monotonic()
@@ -136,6 +135,11 @@ class Watch:
                 if ended and not ready:
                     break  # what it left behind, such as a connection that is shared, may hold the pipes
         self._process.wait()
+
+    def _waited(self, *, idle: bool) -> str:
+        if idle:
+            return f"nothing came for {self._bounds.idle_seconds:g} seconds"
+        return f"it took more than {self._bounds.seconds:g} seconds"
 
     def _hear_answer(self, piece: bytes) -> None:
         self._out += piece
