@@ -40,7 +40,7 @@ class Names:
 
     @classmethod
     def here(cls, lies_in: Path | None = None) -> Names:
-        """Those of this process: its home, user and host, and the results folder that it lies in. No network is asked."""
+        """Those of this process: its home, user and host, and the results folder it reads. No network is asked."""
         paths: dict[str, str] = {}
         for path, what in ((_home(), "the path of your home"), (lies_in, "the path of the results folder")):
             for spelled in () if path is None else (str(path.absolute()), os.path.realpath(path)):
