@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner import builtin
 from runner.documents.fetched import refused
 from runner.documents.interpolation import resolve
 from runner.documents.layered import Layered
@@ -18,7 +17,6 @@ from runner.documents.plain import KeyPath
 from runner.documents.reader import Document, from_mapping, read
 from runner.documents.renames import rename_document
 from runner.errors import NipRunError, Place, Problem
-from runner.releases.reference import is_reference
 from runner.text import did_you_mean, did_you_mean_file
 
 EXTENDS = "extends"
@@ -44,6 +42,7 @@ def load_layers(
     resettable: Collection[KeyPath] = (),
     tree: OwnTree | None = None,
     written: Mapping[str, Any] | None = None,
+    is_installed: Callable[[Path], bool] = lambda _: False,
 ) -> Layered:
     """Read a file and all it extends, apply overrides, and resolve interpolations.
 
@@ -51,10 +50,11 @@ def load_layers(
     show something, by default that of the file itself; another one must have no other keys than `keys`, or nothing of
     it is taken. `removable` are the keys, with `*` for any one name, that null takes away: what a file inherits, or an
     override changes; `resettable` those that it takes away where they are. `written` is what the file at `path` would
-    say, where there is none.
+    say, where there is none. `is_installed` says of a found file that the user installed it: one that was fetched may
+    name it, and otherwise none outside its own folder.
     """
     layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable))
-    files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
+    files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS}, is_installed)
     if written is None and (why := refused(path.parent, path)):
         layered.problems.append(Problem(Place(shown), "", why))
     elif written is None:
@@ -75,6 +75,7 @@ class _Files:
     names: Mapping[str, str]
     layered: Layered
     keys: Collection[str] | None
+    is_installed: Callable[[Path], bool]
 
     def add(self, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
         assert self.layered.tree is not None
@@ -98,7 +99,7 @@ class _Files:
                 continue
             if found is None:
                 self._refuse(document, at, _not_found(base, document, self.layered))
-            elif not _is_release(base, document.folder) and (why := refused(document.folder, found)):
+            elif not self.is_installed(found) and (why := refused(document.folder, found)):
                 self._refuse(document, at, f"{base!r}: {why}")
             elif found.resolve() in (*chain, path.resolve()):
                 self._refuse(
@@ -129,11 +130,6 @@ class _Files:
 
     def _refuse(self, document: Document, at: KeyPath, message: str) -> None:
         self.layered.problems.append(Problem(document.places[at], EXTENDS, message))
-
-
-def _is_release(base: str, folder: Path) -> bool:
-    """Whether an installed release is named, which the user pinned, and no file."""
-    return is_reference(base) and builtin.find(base, folder) is None
 
 
 def _not_found(base: str, document: Document, layered: Layered) -> str:

@@ -76,6 +76,10 @@ class Components:
             return self._found(f"extends:{number}", Kind.SPEC, name).path
         return found
 
+    def holds(self, path: Path) -> bool:
+        """Whether a file was found as an installed release."""
+        return any(use.path == path for use in self.uses.values())
+
     def take(self, layered: Layered) -> Iterator[Problem]:
         """Put what is named by reference into the data of a spec, in the place of the references."""
         for at, kind in _PATHS:

@@ -259,6 +259,7 @@ def _layers(found: Path, source: SpecSource, overrides: Sequence[Override], comp
         resettable=resettable_spec_keys(),
         tree=components.tree,
         written=written,
+        is_installed=components.holds,
     )
     if _PROTOCOL_KEYS & layered.data.keys() and not layered.data.keys() & keys.keys() - _PROTOCOL_ALSO:
         shown = _shown(source)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from runner.errors import ReleaseError
 from runner.releases.bundle import PIECE, Content, opened
 from runner.storage.files import read_bounded
-from runner.transports.git_process import Git
+from runner.transports.git_process import Git, GitFailed
 
 _MARKS = "nip-run-marks"
 _WORDS = re.compile(r"[<>\x00-\x1f\x7f]")
@@ -30,7 +31,8 @@ class Commits:
             ReleaseError: one cannot be read, or changed while it was.
             GitFailed: they cannot be written.
         """
-        self._git, self._made = git, 0
+        self._git = git
+        self._author, self._committer = _who(git)
         self._message = message.replace("\0", "").strip() or "Publish"
         contents = [(f"{folder}/{path}", content) for folder, files in folders.items() for path, content in files]
         marks = git.folder / _MARKS
@@ -48,8 +50,7 @@ class Commits:
 
     def on(self, base: str | None) -> str:
         """A commit with the files and all that another one holds; None: the first of a repository."""
-        self._made += 1
-        name = f"refs/nip-run/new-{self._made}"
+        name = f"refs/nip-run/new-{secrets.token_hex(8)}"
         self._git("fast-import", "--quiet", "--done", feed=[self._commit(name, base)], unbounded=True)
         return self._git("rev-parse", "--verify", f"{name}^{{commit}}").decode().strip()
 
@@ -57,21 +58,30 @@ class Commits:
         message, now = self._message.encode("utf-8", "replace"), int(time.time())
         lines = [
             f"commit {name}",
-            f"author {self._who('AUTHOR')} {now} +0000",
-            f"committer {self._who('COMMITTER')} {now} +0000",
+            f"author {self._author} {now} +0000",
+            f"committer {self._committer} {now} +0000",
             f"data {len(message)}",
         ]
         changes = [*([] if base is None else [f"from {base}"]), *(f"M 100644 {at} {path}" for path, at in self._files)]
         return "\n".join([*lines, ""]).encode() + message + "\n".join(["", *changes, "done", ""]).encode()
 
-    def _who(self, role: str) -> str:
-        said = [
-            os.environ.get(f"GIT_{role}_{key.upper()}")
-            or self._git("config", "--default", "", "--get", f"user.{key}").decode()
+
+def _who(git: Git) -> tuple[str, str]:
+    """The author and the committer, as git is told by the environment or the user's own configuration."""
+    try:
+        said = git("config", "-z", "--get-regexp", r"^user\.(name|email)$").decode("utf-8", "replace")
+    except GitFailed:  # neither is there
+        said = ""
+    known = dict(line.split("\n", 1) for line in said.split("\0") if "\n" in line)
+
+    def person(role: str) -> str:
+        name, mail = (
+            _WORDS.sub("", os.environ.get(f"GIT_{role}_{key.upper()}") or known.get(f"user.{key}", "")).strip()
             for key in ("name", "email")
-        ]
-        name, mail = (_WORDS.sub("", text).strip() for text in said)
+        )
         return f"{name or NAME} <{mail or MAIL}>"
+
+    return person("AUTHOR"), person("COMMITTER")
 
 
 def _blobs(contents: Sequence[Content]) -> Iterator[bytes]:

@@ -107,9 +107,7 @@ class Objects:
         size = self.size(name, "blob")
         if size <= SMALL:
             return io.BytesIO(self.whole(name, "blob", SMALL))
-        return cast(
-            "IO[bytes]", io.BufferedReader(_Stream(self._git.start("cat-file", "blob", name, takes=False), size))
-        )
+        return cast("IO[bytes]", io.BufferedReader(_Stream(self._git.start("cat-file", "blob", name, takes=False), size)))
 
     def _ask(self, how: str, names: Sequence[str]) -> IO[bytes]:
         process = self._running.get(how)
@@ -253,9 +251,7 @@ class Tree:
         """The files of a release that were not fetched yet, for whoever reads one of them wants the others, too."""
         release = "/".join(path.split("/")[:4])
         top = self.entry(release)
-        names = (
-            [] if top is None or not top.is_folder else [entry.object for _, entry in self._files(top.object, release)]
-        )
+        names = [] if top is None or not top.is_folder else [entry.object for _, entry in self._files(top.object, release)]
         own = self.entry(path)
         names += [] if own is None else [own.object]
         sizes = self._objects.sizes(names, "blob")

@@ -95,6 +95,8 @@ class Bounds:
     """Of what git says, such as all branches."""
     entries: int = 1_000_000
     """Files and folders of a registry."""
+    pushes: int = 30
+    """How often what is to be added is tried again because somebody else's came first."""
 
 
 USUAL = Bounds()
@@ -126,11 +128,7 @@ class Git:
         self._environment = _environment(folder, protocols)
 
     def __call__(
-        self,
-        *arguments: str,
-        feed: Iterable[bytes] | None = None,
-        seconds: float | None = None,
-        unbounded: bool = False,
+        self, *arguments: str, feed: Iterable[bytes] | None = None, seconds: float | None = None, unbounded: bool = False
     ) -> bytes:
         """What a command says on stdout. `feed` is written to it; `unbounded` are commands on files of our own alone.
 
@@ -154,14 +152,16 @@ class Git:
         finally:
             _close(process)
         if process.returncode != 0:
-            raise self._failed(arguments[0], process.returncode, watch.said(), disk)
+            said = "\n".join([watch.said(), *_refusals(watch.answer)]) if "push" in arguments else watch.said()
+            raise self._failed(process.returncode, said, disk)
         return watch.answer
 
     def start(self, *arguments: str, disk: int | None = None, takes: bool = True) -> subprocess.Popen[bytes]:
         """A command that is talked to; `disk` bounds each file that it writes, in bytes."""
         settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
         # By a shell, which has `ulimit` on every system, so that nothing of ours runs between fork and exec.
-        limits = f"ulimit -v {self.bounds.memory_bytes >> 10} 2>/dev/null; "
+        # What is larger than it may be is an error then, which git says, and not the end of one of its processes.
+        limits = f"trap '' XFSZ; ulimit -v {self.bounds.memory_bytes >> 10} 2>/dev/null; "
         if disk is not None:
             limits += f"ulimit -S -f {disk >> 9} 2>/dev/null; "  # it fails where the limit is a lower one
         return subprocess.Popen(
@@ -173,16 +173,14 @@ class Git:
     def _disk(self) -> int:
         return min(self.bounds.pack_bytes, shutil.disk_usage(self.folder).free // 2)
 
-    def _failed(self, command: str, code: int, said: str, disk: int | None) -> GitFailed:
-        if disk is not None and (
-            abs(code) == signal.SIGXFSZ or code == 128 + signal.SIGXFSZ or _TOO_LARGE.search(said)
-        ):
+    def _failed(self, code: int, said: str, disk: int | None) -> GitFailed:
+        if disk is not None and _TOO_LARGE.search(said):
             return GitFailed(f"it has more than {disk:,} bytes, which is more than is taken", said)
         for pattern, words in _WORDS:
             if pattern.search(said):
                 return GitFailed(words, said)
-        last = [line for line in said.splitlines() if line.strip() and not line.startswith("remote:")]
-        return GitFailed(f"git {command} ended with code {code}: {'; '.join(last[-3:])[:600]}", said)
+        lines = [line.strip() for line in said.splitlines() if _TOLD.match(line)]
+        return GitFailed(f"git ended with code {code}: {'; '.join(lines[-3:])[:600] or 'it does not say why'}", said)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -320,38 +318,39 @@ def without_secrets(text: str) -> str:
     return redacted(_AUTHORIZATION.sub(r"\1[secret removed]", _USER.sub("", text)))
 
 
-_TOO_LARGE = re.compile(r"File too large|signal 25|File size limit|unable to write file|write error")
+def _refusals(answer: bytes) -> list[str]:
+    """What `push --porcelain` says of branches that were not moved."""
+    lines = answer.decode("utf-8", "backslashreplace").splitlines()
+    return [without_secrets(line) for line in lines if line.startswith("!")]
+
+
+_TOLD = re.compile(r"fatal: |error: |!\t|ssh: ")
+"""Lines that say why; the others are of what git does, or a server's own words."""
+_TOO_LARGE = re.compile(r"File too large|File size limit exceeded")
 _WORDS = (
     (
-        re.compile(
-            r"could not read (Username|Password)|Authentication failed|Permission denied \(|returned error: 40[13]"
-        ),
+        re.compile(r"could not read (Username|Password)|Authentication failed|Permission denied \(|returned error: 40[13]"),
         "it wants to know who you are; give git a credential helper, or a key to your SSH agent, and try `git ls-remote`",
     ),
     (
-        re.compile(
-            r"does not appear to be a git repository|[Rr]epository .*not found|does not exist|returned error: 404"
-        ),
+        re.compile(r"does not appear to be a git repository|[Rr]epository .*not found|does not exist|returned error: 404"),
         "no repository is there, or none that you may see",
     ),
-    (
-        re.compile(r"dubious ownership"),
-        "it is another user's; have git trust it: git config --global --add safe.directory",
-    ),
+    (re.compile(r"dubious ownership"), "it is another user's; have git trust it: git config --global --add safe.directory"),
     (
         re.compile(r"returned error: 30[1278]"),
         "it has moved, and is not followed; ask for its new address, and give that",
     ),
     (
-        re.compile(
-            r"fsck error|error: object [0-9a-f]+: |error in object|invalid index-pack|bad (tree|object)|corrupt"
-        ),
+        re.compile(r"fsck error|error: object [0-9a-f]+: |error in object|invalid index-pack|bad (tree|object)|corrupt"),
         "it holds what git takes for damaged, or for an attack",
     ),
     (
-        re.compile(r"[Oo]ut of memory|malloc|mmap failed|unable to create (async|thread)"),
-        "it needs more memory than is taken",
+        re.compile(r"bad revision|not our ref|no such remote ref|couldn't find remote ref|unable to find [0-9a-f]{40}"),
+        "something that it ought to hold is missing in it",
     ),
+    (re.compile(r"expected commit type|Needed a single revision"), "what is named so in it is no commit"),
+    (re.compile(r"[Oo]ut of memory|malloc|mmap failed|unable to create (async|thread)"), "it needs more memory than is taken"),
     (
         re.compile(r"(index-pack|unpack-objects|fetch-pack|rev-list)\S* died of signal|died of signal 11"),
         "git itself gave up on what it holds",
