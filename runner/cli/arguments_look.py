@@ -52,6 +52,12 @@ def show(parser: argparse.ArgumentParser) -> None:
 def leaderboard(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="only this benchmark")
     parser.add_argument("--rebuild", action="store_true", help="make the file again from the run folders")
+    parser.add_argument(
+        "--from",
+        dest="where",
+        metavar="WHERE",
+        help="rank what is published there instead: a folder, git:URL or hf:OWNER/NAME; only what is new is read",
+    )
 
 
 def compare(parser: argparse.ArgumentParser) -> None:

@@ -42,6 +42,10 @@ def publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="publish what is in no public commit; it is marked as not pinned"
     )
+    parser.add_argument(
+        "--allow-name", action="append", default=[], metavar="WORD",
+        help="a word that means no user and no machine here, though one is called so; may be given again",
+    )  # fmt: skip
     parser.add_argument("--child-of", metavar="REF", help=f"the release that it was made from: {REF}")
     parser.add_argument("--pull-request", action="store_true", help="git, hf: as a branch or a pull request to merge")
     parser.add_argument("--sign-key", type=Path, metavar="FILE", help="sign the manifest with this private key (PEM)")

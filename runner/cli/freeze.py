@@ -1,11 +1,53 @@
-"""`nip-run freeze`: not built yet."""
+"""`nip-run freeze`: how each thing that a spec names is pinned, or why it cannot be; the spec with all of it pinned."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from runner.errors import UsageError
+from runner.cli.output import note, print_json, print_table, say
+from runner.exit_codes import ExitCode
+from runner.registry.freeze import Pin, pins_of, write_frozen
+from runner.registry.installed import finder_of
+from runner.releases.manifest import Source
+from runner.results.results import Results
+from runner.spec.load import load_all
+from runner.text import counted
 
 
 def execute(args: argparse.Namespace) -> int:
-    raise UsageError(f"not built yet: {args}")
+    results = Results(args.results)
+    specs = load_all(args.spec, (), results.path_of, finder_of(args.spec))
+    pins = pins_of(specs)
+    loose = [pin for pin in pins if not pin.is_pinned]
+    written = None
+    if args.out is not None and not loose:
+        write_frozen(specs[0].path or Path(args.spec), specs, args.out)
+        written = str(args.out)
+    if args.json:
+        print_json({"ok": not loose, "spec": args.spec, "pins": [_row(pin) for pin in pins], "written": written})
+    else:
+        rows = [(pin.part, "pinned" if pin.is_pinned else "not pinned", pin.how or pin.why_not or "") for pin in pins]
+        print_table(("part", "", "how, or why not"), rows)
+    if loose and not args.quiet:
+        note(
+            f"{counted(len(loose), 'part')} cannot be pinned"
+            + ("" if args.out is None else f"; {args.out} is not written")
+        )
+    elif written is not None and not args.json:
+        say(f"written: {written}")
+    return ExitCode.FAILED if loose else ExitCode.DONE
+
+
+def _row(pin: Pin) -> dict[str, object]:
+    source = pin.source or Source(repository=None, commit=None, path=None, clean=False)
+    return {
+        "part": pin.part,
+        "pinned": pin.is_pinned,
+        "repository": source.repository,
+        "commit": source.commit,
+        "path": source.path,
+        "release": pin.release,
+        "sha256": pin.sha256,
+        "why": pin.why_not,
+    }

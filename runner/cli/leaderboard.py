@@ -20,6 +20,12 @@ _DROPPED = ("cost", "finished", "clusters", "models", "protocol", "seed", "n")
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.where is not None:
+        if args.rebuild:
+            raise UsageError("--rebuild makes the file of the results folder again; leave it out with --from")
+        from runner.cli.published_board import show_published
+
+        return show_published(args.where, args.benchmark, as_json=args.json)
     results = Results(args.results)
     if args.rebuild:
         return _rebuild(results, as_json=args.json)
@@ -40,11 +46,16 @@ def execute(args: argparse.Namespace) -> int:
             + _without_board(results)
         )
     else:
-        for number, (_, listed) in enumerate(groupby(records, key=lambda row: (row["benchmark"], row["list"]))):
-            if number:
-                say()
-            _show_list(list(listed))
+        show_lists(records)
     return ExitCode.DONE
+
+
+def show_lists(records: Sequence[Mapping[str, Any]], also: Sequence[str] = ()) -> None:
+    """A list for each task of each benchmark, with these columns too."""
+    for number, (_, listed) in enumerate(groupby(records, key=lambda row: (row["benchmark"], row["list"]))):
+        if number:
+            say()
+        _show_list(list(listed), also)
 
 
 def _check_benchmark(results: Results, name: str) -> None:
@@ -78,15 +89,15 @@ def _rebuild(results: Results, *, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _show_list(rows: Sequence[Mapping[str, Any]]) -> None:
+def _show_list(rows: Sequence[Mapping[str, Any]], also: Sequence[str]) -> None:
     """One task's list, and below it what cannot rank."""
     ranked = [row for row in rows if row["rank"] is not None]
     others = [row for row in rows if row["rank"] is None]
     if ranked:
-        _print(ranked, _title(ranked[0]), first=("rank",), last=_LAST)
+        _print(ranked, _title(ranked[0]), first=("rank",), last=(*also, *_LAST))
     if others:
         title = "without a rank:" if ranked else f"{rows[0]['benchmark']}, without a rank:"
-        _print(others, title, first=(), last=("reason",))
+        _print(others, title, first=(), last=(*also, "reason"))
 
 
 _LAST = ("protocol", "models", "clusters", "cost", "finished")
@@ -106,7 +117,7 @@ def _cell(row: Mapping[str, Any], column: str) -> Any:
             first, last = row["rank"], row["rank_last"]
             return first if first == last else f"{first}-{last}"
         case "run":
-            return row["run_id"]
+            return row.get("shown_as", row["run_id"])
         case "accuracy [95%]":
             return with_interval(row["accuracy"], row["ci_low"], row["ci_high"])
         case "cost":

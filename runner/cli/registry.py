@@ -82,7 +82,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "leaderboard": Command(
         "rank the runs of each task, or make the leaderboard file again", look.leaderboard, "runner.cli.leaderboard",
-        "leaderboard", "leaderboard BENCHMARK --json", "leaderboard --rebuild",
+        "leaderboard", "leaderboard BENCHMARK --json", "leaderboard --rebuild", "leaderboard --from DIR",
     ),
     "compare": Command(
         "say whether one run is better than another, and by how much", look.compare, "runner.cli.compare",

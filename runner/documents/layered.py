@@ -25,6 +25,15 @@ class RenamedKey:
         return f"{self.place}: {self.old!r} is now {self.new!r}"
 
 
+@dataclass(frozen=True)
+class FileRead:
+    """A file as it was read: its exact bytes, and the files that it extends, each as it calls it."""
+
+    path: Path
+    content: bytes
+    bases: dict[str, Path] = field(default_factory=dict)
+
+
 @dataclass
 class Layered:
     """The result of merging: data, where each leaf was set, the folder its paths are relative to."""
@@ -36,6 +45,8 @@ class Layered:
     wrong_nulls: list[Problem] = field(default_factory=list)
     """Problems of nulls that take nothing away. The rest of the data is what it would be without them."""
     files: list[str] = field(default_factory=list)
+    read: list[FileRead] = field(default_factory=list)
+    """The files themselves, each before those that it extends."""
     renamed: list[RenamedKey] = field(default_factory=list)
     tree: OwnTree | None = None
     """The files of which it may be told what stands in them; None: all."""

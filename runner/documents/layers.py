@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.documents.fetched import refused
 from runner.documents.interpolation import resolve
-from runner.documents.layered import Layered
+from runner.documents.layered import FileRead, Layered
 from runner.documents.overrides import Override, apply_override
 from runner.documents.own_tree import OwnTree
 from runner.documents.plain import KeyPath
@@ -42,7 +42,6 @@ def load_layers(
     resettable: Collection[KeyPath] = (),
     tree: OwnTree | None = None,
     written: Mapping[str, Any] | None = None,
-    is_installed: Callable[[Path], bool] = lambda _: False,
 ) -> Layered:
     """Read a file and all it extends, apply overrides, and resolve interpolations.
 
@@ -50,11 +49,10 @@ def load_layers(
     show something, by default that of the file itself; another one must have no other keys than `keys`, or nothing of
     it is taken. `removable` are the keys, with `*` for any one name, that null takes away: what a file inherits, or an
     override changes; `resettable` those that it takes away where they are. `written` is what the file at `path` would
-    say, where there is none. `is_installed` says of a found file that the user installed it: one that was fetched may
-    name it, and otherwise none outside its own folder.
+    say, where there is none.
     """
     layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable))
-    files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS}, is_installed)
+    files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
     if written is None and (why := refused(path.parent, path)):
         layered.problems.append(Problem(Place(shown), "", why))
     elif written is None:
@@ -75,7 +73,6 @@ class _Files:
     names: Mapping[str, str]
     layered: Layered
     keys: Collection[str] | None
-    is_installed: Callable[[Path], bool]
 
     def add(self, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
         assert self.layered.tree is not None
@@ -89,6 +86,9 @@ class _Files:
         self.layered.folders[shown] = document.folder
         self.layered.problems.extend(document.problems)
         self.layered.renamed.extend(renamed)
+        bases: dict[str, Path] = {}
+        if document.content is not None:
+            self.layered.read.append(FileRead(path, document.content, bases))
         if not document.data:
             return
         for at, base in _bases(document, self.layered):
@@ -99,7 +99,7 @@ class _Files:
                 continue
             if found is None:
                 self._refuse(document, at, _not_found(base, document, self.layered))
-            elif not self.is_installed(found) and (why := refused(document.folder, found)):
+            elif not self._is_release(found) and (why := refused(document.folder, found)):
                 self._refuse(document, at, f"{base!r}: {why}")
             elif found.resolve() in (*chain, path.resolve()):
                 self._refuse(
@@ -114,9 +114,14 @@ class _Files:
                 self._refuse(document, at, message)
                 return
             else:
+                bases[base] = found
                 self.add(found, _shown(found), (*chain, path.resolve()))
         extends = document.data.pop(EXTENDS, None) is not None
         _merge(document, self.layered, extends=extends)
+
+    def _is_release(self, path: Path) -> bool:
+        """Whether a file is an installed release's, which was named by its name and not by a path."""
+        return self.layered.tree is not None and self.layered.tree.is_of_release(path)
 
     def _take_whole_or_not(self, document: Document) -> None:
         """Take nothing of somebody else's file that is no document of ours: other messages would tell of it."""

@@ -54,6 +54,8 @@ class Document:
     """Its text by lines, as YAML counts them."""
     words: KeyPath = WORDS
     """Where `WORDS` are in it."""
+    content: bytes | None = None
+    """The file's bytes; None where there is no file."""
 
     def place(self, at: KeyPath) -> Place:
         """Where a key stands, or the nearest key above it."""
@@ -79,6 +81,7 @@ def read(path: Path, shown: str | None = None, *, is_own: bool = True) -> Docume
         large = f"the file is larger than {MAX_BYTES >> 10} KiB; is this a spec?"
         message = large if error.errno == errno.EFBIG else f"cannot read the file: {error.strerror or error}"
         return _failed(document, message, kind=message)
+    document.content = raw
     wrong = _binary(raw)
     if wrong is not None:
         return _failed(document, wrong, kind=wrong)

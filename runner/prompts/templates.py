@@ -191,7 +191,7 @@ def load_prompts(
             problems.append(Problem(Place(str(path), is_own=shows(path)), "", str(error), str(error)))
             continue
         file = Place(str(path), is_own=shows(path))
-        found = list(_template_problems(source, file, columns, names_columns=names_columns))
+        found = list(template_problems(source, file, columns, names_columns=names_columns))
         problems.extend(found)
         if not found:
             sources[name] = source
@@ -247,9 +247,10 @@ def _read(path: Path) -> str:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
 
 
-def _template_problems(
+def template_problems(
     source: str, file: Place, columns: Iterable[str] | None, *, names_columns: bool
 ) -> Iterable[Problem]:
+    """What is wrong with a template's text, for a dataset with these columns (None: not known)."""
     found = scan(source)
     for line, message in found.refused:
         yield Problem(_in_line(file, line or 1, 1, source), "", message, REFUSED)

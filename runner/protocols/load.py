@@ -118,7 +118,8 @@ def load_protocol(
     problems.extend(_parameter_problems(file, given, where, turns=declared))
     if problems:
         raise SpecError(problems)
-    return Protocol(file, replace(file.parameters, **given), declared)
+    paths = tuple(one.path for one in layered.read)
+    return Protocol(file, replace(file.parameters, **given), declared, paths=paths)
 
 
 def _naming_each(problems: Sequence[Problem], data: Mapping[str, Any]) -> list[Problem]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 from runner.hashing import derived_seed
@@ -45,6 +46,8 @@ class Protocol:
     """Whether the file declares `verifier_first`, which turns its cycle; else the parameter says how it is written."""
     exchanges_stances: bool = False
     """Whether games say what the first prover argues, and the others argue with it or against it as in the file."""
+    paths: tuple[Path, ...] = field(default=(), compare=False, repr=False)
+    """Where it was read: its file, then those that it extends."""
 
     def turned(self, *, verifier_first: bool) -> Protocol:
         """The protocol as if its file declared this."""

@@ -35,6 +35,13 @@ class Draft:
     contents: Mapping[str, Content]
     notes: tuple[str, ...] = field(default=())
     """What whoever publishes it should know, such as what was left out."""
+    kept: Mapping[str, Content] = field(default_factory=dict)
+    """Files by their paths in it that stay here, and that the checks read: rows that may not be passed on."""
+
+    @property
+    def all_contents(self) -> Mapping[str, Content]:
+        """Those of the release, and those that stay here."""
+        return {**self.kept, **self.contents}
 
     def bundle(self, limits: Limits = USUAL) -> Bundle:
         """With its files hashed. Raises as `Bundle.of`."""

@@ -82,6 +82,7 @@ class Edges:
         self._by_name: dict[tuple[str, str], list[Maker]] = defaultdict(list)
         self._by_step: dict[tuple[str, int], list[Maker]] = defaultdict(list)
         self._by_run: dict[str, list[Session]] = defaultdict(list)
+        self._found: dict[tuple[int, str], Edge | None] = {}
         for session in self.sessions:
             self._by_run[session.run_id].append(session)
             for group in session.groups:
@@ -94,6 +95,13 @@ class Edges:
         self._by_name[maker.group.provider, step.model].append(maker)
         if step.weights_sha256 is not None:
             self._by_weights[step.weights_sha256].append(maker)
+
+    def edge_of(self, session: Session, group: Group) -> Edge | None:
+        """Where the model came from that a run began with in a group; found once."""
+        key = (id(session), group.name)
+        if key not in self._found:
+            self._found[key] = self.edge(Use.of(session, group))
+        return self._found[key]
 
     def edge(self, use: Use) -> Edge | None:
         """Where a model came from; None where, as far as anybody knows, nothing was trained before."""

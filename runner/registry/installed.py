@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,8 +83,7 @@ class _Finder:
             return found
         if meant.version is not None and self.store.has(meant):
             raise NotPublished(f"{meant} is installed, and {self.lock.path} does not pin it; nip-run install {meant}")
-        known = [one for one in self.lock.pins if one.kind == meant.kind]
-        hint = did_you_mean(str(meant), [str(one if meant.version else one.at("")).rstrip("@") for one in known])
+        hint = nearest(meant, self.lock.pins)
         raise NotPublished(f"{meant} is not installed{hint}; nip-run install {meant}")
 
     def _checked(self, reference: Reference) -> Installed:
@@ -94,6 +93,13 @@ class _Finder:
             raise NotPublished(
                 f"{reference} is not installed here, though {self.lock.path} pins it; nip-run install"
             ) from error
+
+
+def nearest(meant: Reference, known: Iterable[Reference]) -> str:
+    """`; did you mean ...?` with the release that is named most like this one, by its own name, whoever its owner."""
+    named = {one.name: one for one in sorted(known, key=str) if one.kind == meant.kind}
+    found = named.get(meant.name) or next((one for n, one in named.items() if did_you_mean(meant.name, [n])), None)
+    return "" if found is None else f"; did you mean '{found if meant.version else found.at('')}'?".replace("@'", "'")
 
 
 def _main(there: Installed) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from runner.registry.edges import Edge, Edges, Maker, Proof, Use
-from runner.registry.sessions import Effort, Session
+from runner.registry.sessions import Effort, Group, Session
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class Ancestry:
                 at_least.add(name)
         return Total(Effort(**known), frozenset(at_least))  # type: ignore[arg-type]  # counts are whole numbers
 
+    def of_run(self, run: tuple[str, str]) -> Ancestry:
+        """What of it is the training of one run."""
+        return Ancestry(trained={key: games for key, games in self.trained.items() if key[0] == run})
+
     @property
     def runs(self) -> list[str]:
         """The ids of all runs that trained."""
@@ -75,21 +80,21 @@ class Ancestry:
 class Lineage(Edges):
     """The graph over sessions, and what can be asked of it."""
 
-    def ancestry(self, session: Session) -> Ancestry:
-        """All the training behind a run's models, each iteration once, however many ways lead to it.
+    def ancestry(self, session: Session, groups: Sequence[Group] | None = None) -> Ancestry:
+        """All the training behind a run's models, or those of some groups: each iteration once, whatever leads to it.
 
         Of a training run or a model: what is behind what it made, its own training too.
         """
         found = Ancestry()
         seen: set[tuple[tuple[str, str], str, int]] = set()
-        waiting: list[Use | Maker] = []
-        for group in session.groups:
+        waiting: deque[Use | Maker] = deque()
+        for group in session.groups if groups is None else groups:
             if group.made:
                 waiting.append(Maker(session, group, group.made[-1]))
             else:
                 waiting.append(Use.of(session, group))
         while waiting:
-            at = waiting.pop(0)
+            at = waiting.popleft()
             if isinstance(at, Use):
                 waiting.extend(self._from_use(at, found))
             elif at.key not in seen:
@@ -99,7 +104,8 @@ class Lineage(Edges):
         return found
 
     def _from_use(self, use: Use, found: Ancestry) -> Iterator[Use | Maker]:
-        edge = self.edge(use)
+        is_first = use.lineage is use.group.lineage
+        edge = self.edge_of(use.session, use.group) if is_first else self.edge(use)
         if edge is None:
             return
         found.edges.append(edge)
@@ -127,9 +133,14 @@ class Lineage(Edges):
         behind = ancestry or self.ancestry(session)
         if session.kind != "benchmark" or not measured or not (behind.trained or behind.unknown):
             return None
+        trained, at_least = self.trained_on(behind)
+        return Contact(len(trained & measured), len(measured), at_least)
+
+    def trained_on(self, ancestry: Ancestry) -> tuple[set[str], bool]:
+        """The content hashes of the datapoints that models learnt from, and whether there may be more of them."""
         trained: set[str] = set()
-        at_least = bool(behind.unknown)
-        for (run, _), games in behind.trained.items():
+        at_least = bool(ancestry.unknown)
+        for (run, _), games in ancestry.trained.items():
             parts = [
                 part.datapoints
                 for part in self._by_run.get(games.run_id, ())
@@ -140,13 +151,13 @@ class Lineage(Edges):
             ]
             at_least |= not parts
             trained.update(*parts)
-        return Contact(len(trained & measured), len(measured), at_least)
+        return trained, at_least
 
     def cycles(self) -> list[list[str]]:
         """Runs whose models come from each other, which cannot be: some of them say what is not so."""
         after: dict[str, set[str]] = {}
         for session in self.sessions:
-            edges = [self.edge(Use.of(session, group)) for group in session.groups]
+            edges = [self.edge_of(session, group) for group in session.groups]
             makers = {maker.session.key for edge in edges if edge is not None for maker in edge.makers}
             if makers:
                 after[session.key] = makers

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.documents.fetched import fetched_folder
+from runner.documents.own_tree import upwards
 from runner.errors import NewerFormatError, ReleaseError, TakenError, UsageError
 from runner.releases.reference import Digest, Reference, parse
 from runner.storage.atomic import atomic_write
@@ -63,7 +64,8 @@ class Lock:
         start = folder.absolute()
         while (got := fetched_folder([start])) is not None and got != got.parent:
             start = got.parent
-        found = next((up / LOCK for up in (start, *start.parents) if (up / LOCK).is_file()), Path.cwd() / LOCK)
+        above = (up / LOCK for up in upwards(start))
+        found = next((path for path in above if path.is_file()), Path.cwd() / LOCK)
         return cls.read(found)
 
     @classmethod

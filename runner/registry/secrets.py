@@ -27,6 +27,8 @@ _BEFORE = rb"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrtbf]))"
 _MIXED = rb"(?=[A-Za-z_-]{0,80}[0-9])"
 """With a digit somewhere near: words in a row have none."""
 
+_VALUE = rb"(?:" + _MIXED + rb"[A-Za-z0-9+/=._~-]{8,}|[A-Za-z+/=]{20,})"
+
 
 def _form(what: str, hints: tuple[str, ...], pattern: bytes, *, word: bool = True) -> _Form:
     return _Form(what, tuple(hint.encode() for hint in hints), re.compile((_BEFORE if word else b"") + pattern))
@@ -56,11 +58,11 @@ FORMS: tuple[_Form, ...] = (
         "the value of an Authorization header", ("uthorization", "UTHORIZATION"),
         rb"(?i:authorization)[\"'\\]{0,4}\s{0,4}[:=]\s{0,4}[\"'\\]{0,4}"
         rb"(?!\[secret removed\])(?i:basic|bearer|token|digest|apikey)\s+(?!\[secret removed\])"
-        + _MIXED + rb"[A-Za-z0-9+/=._~-]{8,}",
+        + _VALUE,
     ),
     _form(
         "a bearer token", ("earer", "EARER"),
-        rb"(?i:bearer)\s{1,4}(?!\[secret removed\])" + _MIXED + rb"[A-Za-z0-9+/=._~-]{16,}",
+        rb"(?i:bearer)\s{1,4}(?!\[secret removed\])(?=[^\s]{16})" + _VALUE,
     ),
     _form("a password in an address", ("://",), rb"[a-z][a-z0-9+.-]{1,20}://[^\s/@:\"'<>]{1,80}:[^\s/@\"'<>]{3,80}@[\w.-]",
           word=False),

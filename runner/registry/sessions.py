@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -165,6 +165,10 @@ class Session:
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
         return self.points()
+
+    def with_points(self, points: Points) -> Self:
+        """The same session, whose datapoints are looked up otherwise."""
+        return replace(self, points=points)
 
     @property
     def run(self) -> tuple[str, str]:

@@ -45,6 +45,10 @@ class FileEntry:
     media_type: str
 
 
+BUILTIN = "nip-run:"
+"""Before the path of a file that comes with nip-run, which is in no repository: `why` has the version that pins it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """Where a file came from: a commit that others can get, and whether the file was what that commit holds.
@@ -218,6 +222,11 @@ def _file(said: Any) -> FileEntry:
     return FileEntry(**known)
 
 
+def is_builtin(path: str | None) -> bool:
+    """Whether a source's path is that of a file which comes with nip-run: its version pins it."""
+    return path is not None and path.startswith("nip-run:")
+
+
 def _source(said: Any) -> Source:
     known = only(said, Source)
     typed(known["clean"], bool)
@@ -225,7 +234,8 @@ def _source(said: Any) -> Source:
         text_or_null(known[name])
     if known["commit"] is not None:
         match(_COMMIT, known["commit"])
-    if known["clean"] and None in (known["repository"], known["commit"], known["path"]):
+    where = (known["repository"], known["commit"], known["path"])
+    if known["clean"] and None in where and not is_builtin(known["path"]):
         raise ValueError("a source that is clean, and in no commit that others can get")
     if _PASSWORD.search(known["repository"] or ""):
         raise ValueError("a repository with a password in its address")

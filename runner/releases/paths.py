@@ -11,6 +11,7 @@ from runner.text import comma_join, shortened
 
 MAX_SEGMENTS = 8
 MAX_PATH = 240
+MAX_SEGMENT = 100
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 

@@ -42,6 +42,13 @@ _RUN_COLUMNS = (
 )  # fmt: skip
 
 
+def remove(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Take a run's rows from the tables."""
+    for table in BOARD_TABLES:
+        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
+    connection.execute("DELETE FROM rank_tests WHERE leader = ?", [run_id])
+
+
 def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     """Put a run's rows into the tables; those of the same run that stand there are replaced."""
     manifest = folder.manifest()
@@ -49,9 +56,7 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     # A run that failed or was interrupted has a row that says so, and no numbers.
     metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
     run_id = manifest.run_id
-    for table in BOARD_TABLES:
-        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
-    connection.execute("DELETE FROM rank_tests WHERE leader = ?", [run_id])
+    remove(connection, run_id)
     spec = json.dumps(_spec(folder), sort_keys=True)
     row = [getattr(manifest, name) for name in _RUN_COLUMNS]
     names = ", ".join(_RUN_COLUMNS)

@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 
 from runner.errors import LeaderboardError, RunDirectoryError, RunError
-from runner.results.board_rows import MEMORY, add_facts, insert
+from runner.results.board_rows import MEMORY, add_facts, insert, remove
 from runner.results.board_schema import definitions
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
@@ -98,6 +98,27 @@ class Leaderboard:
             done = "SELECT 1 FROM board.runs WHERE run_id = ? AND status = ?"
             return bool(connection.execute(done, [run_id, Status.DONE]).fetchall())
         return False
+
+    def update(self, new: Iterable[RunFolder], gone: Iterable[str]) -> dict[str, str]:
+        """Put runs on the board and take others from it, at once; why some could not be put there, by their ids.
+
+        Raises:
+            LeaderboardError: the board stayed locked.
+        """
+        wrong: dict[str, str] = {}
+        with self._replacing(WAIT_SECONDS, "Try again later.") as connection:
+            for run_id in gone:
+                remove(connection, run_id)
+            for folder in new:
+                try:
+                    insert(connection, folder)
+                except (duckdb.Error, RunError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                    with suppress(duckdb.Error):
+                        connection.rollback()
+                    remove(connection, folder.run_id)
+                    wrong[folder.run_id] = str(error).partition("\n")[0]
+            rank_rows(connection)
+        return wrong
 
     def rebuild(self, wait_seconds: float = WAIT_SECONDS) -> list[str]:
         """Make the board again from the run folders; the ids of the runs that are on it.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from runner.agents.agent import Agent
 from runner.hashing import tagged_hash
+from runner.results.beginning import measured_sources
+from runner.results.git import Git
 from runner.results.inputs import dataset_selection, spec_hash
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, RejudgeSource, Status, now
 from runner.rollouts.identity import protocol_content
@@ -24,6 +26,13 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
     """What is known when a run starts; `identity` is what tells it apart."""
     spec = plan.spec
     commit, dirty = (None, None) if spec.path is None else git_state(spec.path)
+    sources = spec.as_recorded["sources"] if "sources" in spec.as_recorded else measured_sources(spec)
+    return replace(_manifest(plan, run_id, identity), git_commit=commit, git_dirty=dirty, sources=sources)
+
+
+def _manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
+    """What follows from the plan, the time and this version of nip-run."""
+    spec = plan.spec
     manifest = Manifest(
         format=RUN_FOLDER,
         run_id=run_id,
@@ -45,8 +54,8 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         replayed_sha256=dict(spec.replayed),
         version=__version__,
         python=platform.python_version(),
-        git_commit=commit,
-        git_dirty=dirty,
+        git_commit=None,
+        git_dirty=None,
         agents=tuple(_agent_row(name, agent) for name, agent in plan.agents().items()),
         started_at=now(),
         rejudge_of=_rejudge_source(spec),
@@ -63,7 +72,7 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
     So does the protocol's hash, since the rules are the same: 0.1.0 made it of the file as it was written.
     """
     return replace(
-        new_manifest(plan, manifest.run_id, manifest.identity),
+        _manifest(plan, manifest.run_id, manifest.identity),
         kind=manifest.kind,
         parent_run_id=manifest.parent_run_id,
         iteration=manifest.iteration,
@@ -73,11 +82,18 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
         git_commit=manifest.git_commit,
         git_dirty=manifest.git_dirty,
         started_at=manifest.started_at,
+        sources=manifest.sources,
         components=manifest.components,
-        got_from=manifest.got_from or plan.spec.got_from,
+        got_from=manifest.got_from or _got_from(plan.spec, manifest.components or {}),
         reproduces=manifest.reproduces,
         unknown=manifest.unknown,
     )
+
+
+def _got_from(spec: Spec, components: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The release that a spec was got in; a saved one's folder has the mark of an installed one that it names, too."""
+    named = {one["release"] for one in components.values()}
+    return None if spec.got_from is None or spec.got_from["release"] in named else spec.got_from
 
 
 def _rejudge_source(spec: Spec) -> RejudgeSource | None:
@@ -102,20 +118,7 @@ def git_state(path: Path) -> tuple[str | None, bool | None]:
 
     (None, None) where none does: outside git, or where git is told to ignore the file.
     """
-    # What a hook of another repository sets would make it that one.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment["GIT_OPTIONAL_LOCKS"] = "0"
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ("git", "-C", str(path.parent), *arguments), capture_output=True, text=True, timeout=5, check=False,
-                env=environment, errors="replace",
-            )  # fmt: skip
-        except (OSError, ValueError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
+    git = Git(path.parent).line
     commit = git("rev-parse", "HEAD")
     if commit is None:
         return None, None

@@ -122,6 +122,15 @@ def _with_cache(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
     return replace(spec, begun_as=manifest.run_id, point=manifest.point)
 
 
+def recorded_plan(spec: Spec, folder: RunFolder, plan_of: Callable[[Spec], P]) -> P:
+    """The plan of the spec that was saved in a folder, with what its manifest knows: its run's, if nothing changed.
+
+    Raises:
+        RunError: the manifest is missing or damaged.
+    """
+    return _own_plan(spec, folder, _manifest(folder), plan_of)
+
+
 def _is_changed(folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], RunPlan]) -> bool:
     """Whether the folder's files, without overrides, are another run's than its manifest says."""
     return _own_plan(load_spec(folder.spec), folder, manifest, plan_of).identity != manifest.identity

@@ -13,6 +13,7 @@ from runner.documents.fetched import MARKER, MAX_MARKER
 from runner.errors import FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
 from runner.models.keys import KeyUse
 from runner.models.layers.budget import Budget
+from runner.results.beginning import write_beginning
 from runner.results.changes import is_unchanged, resized
 from runner.results.compared import Compared
 from runner.results.folder import RunFolder
@@ -126,6 +127,8 @@ def opened(
     check_debates(plan, folder)
     results.board.check()
     mark_as_fetched(plan.spec, folder)
+    if not folder.manifest_path.is_file():
+        write_beginning(plan.spec, folder)
     write_inputs(plan, folder)
     if compared is not None:
         compared.write(folder)

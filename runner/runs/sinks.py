@@ -11,11 +11,13 @@ import orjson
 from runner.errors import RunError
 from runner.finetune.files import REPORT, FineTuneFiles, Trees, remove_files
 from runner.results.folder import FINE_TUNE, RunFolder
+from runner.results.metrics import Metrics
 from runner.results.tables import PartFiles
-from runner.results.until import Decision
+from runner.results.until import Decision, Selected
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.numbers import Numbers
+from runner.rollouts.trees import TreeStatistics, build_tree
+from runner.statistics.variance import Play, Scores, described
 from runner.storage.atomic import atomic_write
 from runner.text import counted
 
@@ -24,11 +26,15 @@ class RecordSinks:
     """The files of one run that follow from its rollouts, which come in the order of the plan."""
 
     def __init__(self, plan: Plan, folder: RunFolder) -> None:
-        self._folder = folder
-        self._numbers = Numbers(plan)
+        self._folder, self._shape = folder, plan.shape
+        self._metrics = Metrics(plan.spec.protocol, plan.seats)
+        self._scores = Scores()
+        stopped = None if plan.debates is None else plan.debates.stopped
+        self._selected = None if stopped is None else Selected(plan, stopped)
+        self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
         self._parts = PartFiles(folder.path, folder.run_id)
         self._settings = plan.spec.experiment.fine_tune
-        trees = None if plan.shape is None else Trees(plan.shape, plan.spec.experiment.seed)
+        trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
         self._files: FineTuneFiles | None = None
         if self._settings:
             try:
@@ -48,11 +54,19 @@ class RecordSinks:
     def add(self, rollout: Rollout) -> None:
         """Add one rollout's rows and figures."""
         self._parts.write(rollout)
-        self._numbers.add(rollout)
+        self._metrics.add(rollout)
+        if self._selected is not None:
+            self._selected.add(rollout)
+        job = rollout.job
+        if rollout.correct is not None and self._shape is None:
+            play = Play(job.datapoint.id, job.stance, job.swapped, job.stances_exchanged)
+            self._scores.add(job.datapoint.group, play, float(rollout.correct))
 
     def end_job(self, rollouts: Sequence[Rollout]) -> None:
         """Add what follows from a game or a tree as a whole."""
-        self._numbers.end_job(rollouts)
+        root = build_tree(rollouts, self._shape) if self._shape is not None else None
+        if root is not None and self._statistics is not None:
+            self._statistics.add(root)
         if self._files is not None:
             self._files.add(rollouts)
 
@@ -69,7 +83,15 @@ class RecordSinks:
 
     def finish(self, decision: Decision | None = None) -> list[str]:
         """Write the metrics and put the fine-tune files in their place; what there is to note."""
-        summary = self._numbers.summary(self._folder.run_id, decision)
+        trees = {} if self._statistics is None else self._statistics.original_statistics()
+        summary = {
+            "run_id": self._folder.run_id,
+            **self._metrics.summary(),
+            "original_statistics": {**self._metrics.original_statistics(), **trees},
+            "variance": described(self._scores),
+        }
+        summary = summary if decision is None else decision.applied(summary)
+        summary = summary if self._selected is None else self._selected.applied(summary)
         atomic_write(self._folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
         if self._files is None or self._settings is None:
             remove_files(self._folder.fine_tune)

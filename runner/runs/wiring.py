@@ -108,7 +108,7 @@ class Wiring:
                 connection.complete,
                 journal,
                 recorded,
-                {name: _parameters_hash(settings) for name, settings in self.costs.groups.items()},
+                {name: parameters_hash(settings) for name, settings in self.costs.groups.items()},
                 sharing=self.plan.sharing,
                 sent=self._sent,
                 events=events,
@@ -226,7 +226,7 @@ class Wiring:
         return earlier
 
 
-def _parameters_hash(settings: ModelSettings) -> str:
+def parameters_hash(settings: ModelSettings) -> str:
     """The identity of what a group's requests hold besides the messages."""
     sent = {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}
     return tagged_hash("model", sent)

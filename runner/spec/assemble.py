@@ -18,6 +18,7 @@ from runner.documents.layered import Layered, RenamedKey
 from runner.documents.plain import KeyPath
 from runner.errors import Place, PlaceOf, Problem, RunError, SpecError
 from runner.hashing import file_hash, tagged_hash
+from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.prompts.templates import PromptSet, load_prompts
 from runner.protocols.confidence import VerdictSettings
 from runner.protocols.load import load_protocol, unplayable
@@ -40,6 +41,7 @@ from runner.spec.experiment import SAVED_SPEC, Experiment, experiment_schema
 from runner.spec.origin import fetched_folder, got_from
 from runner.spec.rejudged import Rejudged, conflicts, find_rejudged, rejudge_problems
 from runner.spec.seats import fill_seats
+from runner.spec.written import NamedFiles, Origin
 from runner.storage.journal import JOURNAL
 from runner.text import did_you_mean_file
 
@@ -83,6 +85,8 @@ class Spec:
     """The dotted keys that overrides set or delete, as they were given."""
     begun_as: str | None = None
     """The id of the run that it goes on with, where it is the spec in that run's own folder."""
+    origin: Origin = field(default_factory=Origin)
+    """The files that it was written in, and those that it names."""
     components: Mapping[str, ComponentUse] = field(default_factory=dict)
     """By slot, such as `prompts` and `agents.verifier`: the installed release that is named there."""
     as_recorded: Mapping[str, Any] = field(default_factory=dict)
@@ -157,8 +161,20 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
         problems.extend(column_problems(dataset, prompts, place))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled is None else filled.as_written(problems))
-    spec = Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset, rejudged=rejudged)
+    origin = Origin(named=_named_files(layered, protocol, prompts))
+    spec = Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset, rejudged=rejudged, origin=origin)
     return _complete(spec, layered, readers)
+
+
+def _named_files(layered: Layered, protocol: Protocol, prompts: PromptSet) -> NamedFiles:
+    folder = builtin.find(layered.data["prompts"], layered.folder(("prompts",)))
+    own = [name for name in prompts.sources if name not in prompts.inherited]
+    return NamedFiles(
+        protocol.paths,
+        folder,
+        () if folder is None else tuple(folder / (name + TEMPLATE) for name in own),
+        _dataset_file(layered, layered.data["dataset"]["path"]),
+    )
 
 
 def _checked(layered: Layered) -> tuple[list[Problem], Sound]:
@@ -199,6 +215,8 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         problems.append(Problem(layered.place(("cache",)), "cache", f"no cache can be at {str(cache)!r}: {wrong}"))
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
+    if readers.saved:  # whose own journal has the answers
+        replays = {group: run for group, run in replays.items() if builtin.is_there(run)}
     saved_specs = {group: run / SAVED_SPEC for group, run in replays.items()}
     asked_in, mixed = chat_formats.replayed_formats(experiment, saved_specs)
     problems.extend(chat_formats.mixed_problems(experiment.models, mixed, where))

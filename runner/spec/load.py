@@ -31,6 +31,7 @@ from runner.spec.origin import path_problems
 from runner.spec.rejudged import take_debates
 from runner.spec.sweep import Sweep
 from runner.spec.training_from import take_start
+from runner.spec.written import Written, as_words
 from runner.text import comma_join, did_you_mean_file
 
 __all__ = ["Spec", "load_spec", "load_specs"]
@@ -38,6 +39,9 @@ __all__ = ["Spec", "load_spec", "load_specs"]
 _SHOWN = 5
 _PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
 """Keys that a protocol file has, and no spec."""
+
+_NO_SWEEP = Override(f"{SWEEP}={{}}")
+"""What makes a spec one of its points, before that point's own overrides."""
 
 _PROTOCOL_ALSO = {"name", "description", "agents"}
 """Keys that both have."""
@@ -119,6 +123,16 @@ def load_all(
     return _load(_found(path, also), path, overrides, saved=False, found_by=(find_run, find_component))
 
 
+def read_written(path: str | Path, find_component: FindComponent = none_installed) -> Layered:
+    """What a spec's file says with all that it extends, before anything that it names is read: its sweep is not played.
+
+    Raises:
+        SpecError: with everything that is wrong before the keys are looked at.
+    """
+    found = _found(path, ())
+    return _layers(found, path, (), Components(find_component, OwnTree.of(found)))
+
+
 _WRITTEN = "spec"
 """How messages name a spec that is in no file."""
 
@@ -167,11 +181,15 @@ def _load(
             swept, named = layered, components
             if point is not None:
                 named = Components(find_component, tree)
-                swept = _layers(found, source, [*given, Override(f"{SWEEP}={{}}"), *point], named)
+                swept = _layers(found, source, [*given, _NO_SWEEP, *point], named)
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
             spec = _assembled(swept, readers, named, find_run)
-            specs.append(replace(spec, point=values, point_places=places, path=path, overridden=overridden))
+            written = Written(tuple(swept.read), as_words([*given, *([] if point is None else [_NO_SWEEP, *point])]))
+            origin = replace(spec.origin, written=written)
+            specs.append(
+                replace(spec, point=values, point_places=places, path=path, overridden=overridden, origin=origin)
+            )
         except SpecError as error:
             problems.extend(error.problems)
     if problems:
@@ -187,8 +205,9 @@ def _assembled(layered: Layered, readers: Readers, components: Components, find_
     """
     if wrong := list(path_problems(layered, saved=readers.saved)):
         raise SpecError(wrong)
+    begun = list(take_start(layered, find_run))  # which may name a release, too
     refused = list(components.take(layered))
-    if wrong := [*take_start(layered, find_run), *take_models(layered, find_run), *take_debates(layered, find_run)]:
+    if wrong := [*begun, *take_models(layered, find_run), *take_debates(layered, find_run)]:
         raise SpecError([*refused, *wrong])
     try:
         spec = assemble(layered, readers)
@@ -259,7 +278,6 @@ def _layers(found: Path, source: SpecSource, overrides: Sequence[Override], comp
         resettable=resettable_spec_keys(),
         tree=components.tree,
         written=written,
-        is_installed=components.holds,
     )
     if _PROTOCOL_KEYS & layered.data.keys() and not layered.data.keys() & keys.keys() - _PROTOCOL_ALSO:
         shown = _shown(source)

@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -83,6 +82,15 @@ def make_folder(path: Path) -> None:
     if not stat.S_ISDIR(found):
         what = "a link" if stat.S_ISLNK(found) else "a file"
         raise OSError(errno.ENOTDIR, f"{what} stands where a folder of ours belongs; remove it", str(path))
+
+
+def link_to(path: Path, target: Path) -> None:
+    """A link in a folder of our own that nobody else writes to, to a file that is only read by it.
+
+    Raises:
+        OSError: it cannot be made, or something stands there.
+    """
+    path.symlink_to(target)
 
 
 def remove_folder(path: Path) -> None:

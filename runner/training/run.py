@@ -13,6 +13,7 @@ from runner.errors import BudgetExhausted, FolderGoneError, Interrupted, NipRunE
 from runner.models.layers.budget import Budget
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
+from runner.results.beginning import write_beginning
 from runner.results.changes import changed_keys, is_unchanged
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
@@ -77,6 +78,8 @@ def train(
                 return _as_it_was(results, folder, manifest, unused)
             plan = _as_trained(plan, folder)
         mark_as_fetched(plan.spec, folder)
+        if not folder.manifest_path.is_file():
+            write_beginning(plan.spec, folder)
         write_inputs(plan.games, folder)
         settings = plan.spec.experiment.budget
         if options.budget is None and settings.limited:
@@ -143,8 +146,12 @@ class _Work:
         given = self.options
         watch = self._watch_of(kind, iteration)
         options = RunOptions(budget=given.budget, watch=watch, on_rollout=given.on_rollout)
-        # All parts have the hash that their run began with, which an earlier version made otherwise.
-        recorded = {**games.as_recorded, "protocol_sha256": self.manifest.protocol_sha256}
+        # All parts have the hash that their run began with, which an earlier version made otherwise, and its sources.
+        recorded = {
+            **games.as_recorded,
+            "protocol_sha256": self.manifest.protocol_sha256,
+            "sources": self.manifest.sources,
+        }
         games = replace(games, as_recorded=recorded)
         try:
             played = run_games(Plan(games), self.results, part_id, options, part)

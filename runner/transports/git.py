@@ -22,7 +22,8 @@ from runner.transports.base import Added, Stored
 from runner.transports.git_commit import Commits
 from runner.transports.git_objects import Objects, Tree
 from runner.transports.git_place import HEAD, is_branch_name, parse_place
-from runner.transports.git_process import USUAL, Bounds, Git, GitFailed, program_there
+from runner.transports.git_process import Git, program_there
+from runner.transports.git_watch import USUAL, Bounds, GitFailed
 
 _NAME = "nip-run-registry"
 """Of the repository, to git."""
@@ -32,8 +33,6 @@ _SMALL = "64k"
 """Files up to this size come with a commit, where the server can tell them apart; the others when they are read."""
 _USUAL_BRANCHES = ("main", "master")
 
-TRIES = 30
-"""How often a commit is made again because somebody else's came first."""
 LONGEST_WAIT = 2.0
 _QUESTION_SECONDS = 120.0
 
@@ -127,6 +126,8 @@ class GitTransport:
 
     def _read(self) -> None:
         """Fetch the newest commit, and read that from now on."""
+        if self._place.local and not Path(self._place.url).is_dir():
+            raise GitFailed("no repository is there")
         name, branch = self._place.commit, None
         if name is None:
             name, branch = self._named()
@@ -214,7 +215,7 @@ class GitTransport:
                 raise TakenError(f"{self.where} has {folder} already")
 
     def _add(self, commits: Commits, folders: Mapping[str, object], branch: str) -> Added:
-        for attempt in range(TRIES):
+        for attempt in range(self._bounds.pushes):
             tip = self._known_tip()
             commit = commits.on(tip.commit)
             if self._push(commit, branch, tip.commit):
@@ -271,18 +272,15 @@ class _Work:
 
     def __init__(self, protocols: Sequence[str], bounds: Bounds) -> None:
         root = Path(tempfile.mkdtemp(prefix="nip-run-git-"))
-        self._remove = weakref.finalize(self, _remove, root)
         folder = root / "registry.git"
-        make_folder(folder)
         self.git = Git(folder, protocols, bounds)
-        self.git("init", "--quiet", "--bare", "--template=", ".")
         self.objects = Objects(self.git)
+        self.close = weakref.finalize(self, _end, root, self.objects)
+        make_folder(folder)
+        self.git("init", "--quiet", "--bare", "--template=", ".")
 
-    def close(self) -> None:
-        self.objects.close()
-        self._remove()
 
-
-def _remove(root: Path) -> None:
+def _end(root: Path, objects: Objects) -> None:
+    objects.close()
     with suppress(OSError):
         remove_folder(root)

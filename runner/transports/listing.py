@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import IO
 
 from runner.errors import ReleaseError
 from runner.releases.manifest import CHECKSUM, read_checksum
@@ -74,22 +75,24 @@ class Listing:
     def _entry(self, reference: Reference, marks: set[tuple[str, str]]) -> Entry:
         folder, yanked = reference.folder, None
         try:
-            sha256 = read_checksum(small_file(self._transport, f"{folder}/{CHECKSUM}", 1_000))
+            sha256 = read_checksum(self._small(f"{folder}/{CHECKSUM}", 1_000))
             if (folder, YANKED) in marks:
-                yanked = read_yanked(small_file(self._transport, f"{folder}/{YANKED}/{YANKED_FILE}", MAX_BYTES))
+                yanked = read_yanked(self._small(f"{folder}/{YANKED}/{YANKED_FILE}", MAX_BYTES))
         except ReleaseError as error:
             return Entry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
         return Entry(reference, sha256, yanked, (folder, SIGNATURE) in marks)
 
+    def _small(self, path: str, most: int) -> bytes:
+        return small_file(self._transport.open(path), path, most)
 
-def small_file(transport: Transport, path: str, most: int) -> bytes:
-    """A file of a registry that has at most so many bytes.
+
+def small_file(file: IO[bytes], path: str, most: int) -> bytes:
+    """All of a file of a registry that has at most so many bytes; it is closed.
 
     Raises:
-        NotPublished: there is none.
         ReleaseError: it cannot be read, or is larger.
     """
-    with transport.open(path) as file:
+    with file:
         try:
             data = file.read(most + 1)
         except OSError as error:

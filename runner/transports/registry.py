@@ -113,9 +113,11 @@ class Registry:
             raise ReleaseError(entry.unreadable)
         where = f"{entry.reference} in {self.where}"
         try:
-            data = small_file(self._transport, f"{entry.reference.folder}/{MANIFEST}", MAX_MANIFEST)
+            data = small_file(self.open(entry, MANIFEST), MANIFEST, MAX_MANIFEST)
             if digest(data) != entry.sha256:
-                raise ReleaseError(f"{MANIFEST} is damaged: its bytes are not those of its hash in {CHECKSUM}")
+                raise ReleaseError(
+                    f"{MANIFEST} is damaged, or {CHECKSUM} is: the hash in this is not that of the other"
+                )
             release = Release.from_bytes(data, self.limits)
         except (ReleaseError, NewerFormatError) as error:
             raise type(error)(f"{where}: {error}") from error
@@ -272,7 +274,7 @@ class Registry:
         found = {}
         for path in paths:
             with suppress(NotPublished):
-                found[path.removeprefix(prefix)] = small_file(self._transport, path, most)
+                found[path.removeprefix(prefix)] = small_file(self._transport.open(path), path, most)
         return found
 
 

@@ -12,11 +12,11 @@ import yaml
 
 from runner.api import load_spec
 from runner.errors import SpecError
+from runner.models.settings import NOT_PUBLISHED
 from runner.registry.links import links_of, trained_facts
 from runner.results.results import Results
 from runner.runs.result import RunResult
 from runner.spec.origin import MARKER
-from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec
 
 RELEASE = {"release": "run/acme/learn@1", "sha256": "ab" * 32, "where": "file:/elsewhere"}
@@ -89,8 +89,7 @@ def got(first: RunResult, folder: Path, **served: Any) -> Path:
     (folder / "spec.yaml").write_text("extends: [data/spec.yaml]\n", "utf-8")
     file = folder / "data" / "spec.yaml"
     said = yaml.safe_load(file.read_text())
-    for group in said["models"].values():
-        group |= served
+    said["models"] = {name: {**group, **served} for name, group in said["models"].items()}
     file.write_text(yaml.safe_dump(said))
     return folder
 
@@ -100,7 +99,7 @@ def test_a_training_goes_on_from_what_was_got_and_records_which_release_that_was
 ) -> None:
     got(first, tmp_path / "theirs")
     spec = load_spec(going_on(tmp_path / "mine", "../theirs"), results=tmp_path / "results")
-    assert spec.fetched is None  # the spec is the user's own
+    assert spec.got_from == {"release": RELEASE["release"], "sha256": RELEASE["sha256"]}
     result = trained_on(spec, tmp_path / "results")
     links = [link for link in links_of(result.folder, Results(tmp_path / "results"), "me") if link.role == "input"]
     assert {(link.release, link.sha256) for link in links} == {(RELEASE["release"], RELEASE["sha256"])}
@@ -117,12 +116,10 @@ def test_no_server_and_no_key_of_a_strangers_run_are_taken_over(first: RunResult
     spec = load_spec(path, results=tmp_path)
     for group in spec.experiment.models.values():
         assert (group.base_url, group.api_key_env) == (mine["base_url"], None)
-    with pytest.raises(SpecError) as caught:
-        none = {"provider": "openai"}
-        path = going_on(tmp_path / "mine", "../theirs", models={"p": none, "v": none}, training=by_hand)
-        load_spec(path, results=tmp_path)
-    assert "evil" not in str(caught.value)
-    assert {problem.key for problem in caught.value.problems} >= {"models.p.base_url", "models.v.base_url"}
+    none = {"provider": "openai"}
+    path = going_on(tmp_path / "mine", "../theirs", models={"p": none, "v": none}, training=by_hand)
+    unsaid = load_spec(path, results=tmp_path).experiment.models.values()
+    assert {(group.base_url, group.api_key_env) for group in unsaid} == {(NOT_PUBLISHED, None)}
 
 
 def test_what_cannot_be_gone_on_from_is_refused_at_its_key(first: RunResult, tmp_path: Path) -> None:
@@ -148,4 +145,4 @@ def refused_by_a_group(folder: Path, results: Path, said: str) -> str:
 
 def test_a_benchmark_goes_on_from_nothing(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="this is for `kind: training`"):
-        load_spec(spec_file(tmp_path, training={"from": "x", "method": "expert_iteration", "trainers": {}}))
+        load_spec(training_spec(tmp_path, kind="benchmark", training={"from": "x"}))

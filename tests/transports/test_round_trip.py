@@ -12,17 +12,17 @@ from runner.errors import NotPublished, ReleaseError, TakenError
 from runner.releases.manifest import CHECKSUM, MANIFEST
 from runner.releases.reference import Kind, Reference, parse
 from runner.transports.connect import connect
-from tests.support.registries import PLACES, bundle
+from tests.support.registries import ALIKE, PLACES, bundle
 
 CONTENTS = {
     "README.md": b"# Council\n",
     "empty.txt": b"",
-    "data/journal.jsonl": os.urandom(100_000) * 30,  # larger than what comes with a commit, and than what is held whole
+    "data/journal.jsonl": os.urandom(100_000) * 12,  # larger than what comes with a commit, and than what is held whole
     "data/inputs/odd.bin": bytes(range(256)) * 400 + b"\r\n\r\n",
 }
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.full if name in ALIKE else ()) for name in PLACES])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with PLACES[request.param](tmp_path) as where:
         yield where

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner import builtin
 from runner.builtin import is_file, is_folder
 from runner.documents.fields import from_plain
 from runner.documents.layered import Layered
@@ -47,7 +48,7 @@ def model_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterator[P
         if not saved:
             yield from _extra_problems(layered, name, settings)
         if traits.needs_run:
-            yield from _replay_problems(layered, name, settings)
+            yield from _replay_problems(layered, name, settings, saved=saved)
 
 
 def verdict_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterator[Problem]:
@@ -103,10 +104,12 @@ def _extra_problems(layered: Layered, name: str, settings: Mapping[str, Any]) ->
         yield _of_group(layered, name, "extra_body", key)(message)
 
 
-def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any], *, saved: bool) -> Iterator[Problem]:
     run = settings.get("run")
     if run is None:
         yield _of_group(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
+    elif saved and not builtin.is_there(replay_folder(layered, name)):
+        return  # the run has all its answers in its own journal, and may have been got without the one that it replays
     elif not is_folder(replay_folder(layered, name)):
         yield _of_group(layered, name, "run")(f"no run folder {run!r}; `nip-run runs` lists those there are")
     elif not _can_be_read(replay_folder(layered, name) / JOURNAL):

@@ -79,12 +79,16 @@ class Answer(NamedTuple):
     content_type: str = "application/json"
     wait: float = 0.0
     cut: int | None = None
+    length: int | None = None
+    """What it says of the length of its body; None: what is true."""
+    endless: bool = False
+    """Whether its body is sent again and again, until nobody reads it any more."""
 
     def head(self) -> bytes:
         more = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]) if self.headers else ""
         return (
             f"HTTP/1.1 {self.status} X\r\ncontent-type: {self.content_type}\r\n"
-            f"content-length: {len(self.body)}\r\n{more}\r\n"
+            f"content-length: {len(self.body) if self.length is None else self.length}\r\n{more}\r\n"
         ).encode("latin-1")
 
 
@@ -176,14 +180,19 @@ class Server:
                 aside = self.asides.get(request.path)
                 answer = aside(request) if aside else await self._counted(request)
                 head = answer.head()
-                if answer.cut is None:
+                if answer.cut is None and not answer.endless:
                     writer.write(head + answer.body)
                     continue
+                if answer.endless:
+                    writer.write(head)
+                while answer.endless:
+                    writer.write(answer.body)
+                    await writer.drain()
                 if answer.cut:
                     writer.write(head + answer.body[: answer.cut])
                     await writer.drain()
                 return
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError, asyncio.CancelledError):
             pass
         finally:
             writer.close()

@@ -1,0 +1,61 @@
+"""`nip-run leaderboard --from`: what is published in a registry, ranked, with the training behind each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.cli.leaderboard import show_lists
+from runner.cli.output import note, print_json, say
+from runner.exit_codes import ExitCode
+from runner.registry.board import RegistryBoard, registry_board
+from runner.text import counted
+from runner.transports.connect import connect
+
+TRAINED, MARKS = "trained on", "marks"
+_FIRST = 2
+"""Marks that stand in a row; `--json` has all."""
+
+
+def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
+    """The board of a registry, on stdout; what it leaves out, on stderr."""
+    with connect(where) as registry:
+        board = registry_board(registry, benchmark)
+    if as_json:
+        print_json(board.to_json())
+        return ExitCode.DONE
+    for row in board.rows:
+        row["shown_as"] = row["release"].removeprefix("run/")
+        row[TRAINED] = _effort(row["effort"])
+        row[MARKS] = _marks(row["marks"])
+    if board.rows:
+        columns = [name for name in (TRAINED, MARKS) if any(row[name] for row in board.rows)]
+        show_lists(board.rows, columns)
+    else:
+        say(f"no benchmark is published in {board.where}")
+    _tell(board)
+    return ExitCode.DONE
+
+
+def _effort(effort: Mapping[str, Any]) -> str:
+    """How many games all training behind a run learnt from."""
+    rollouts = effort["rollouts"] or 0
+    if "rollouts" in effort["at_least"]:
+        return f"at least {counted(rollouts, 'rollout')}"
+    return counted(rollouts, "rollout") if rollouts else ""
+
+
+def _marks(marks: Sequence[str]) -> str:
+    more = len(marks) - _FIRST
+    return "; ".join([*marks[:_FIRST], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _tell(board: RegistryBoard) -> None:
+    for release, why in board.left_out:
+        note(f"left out: {release}: {why}")
+    for cycle in board.cycles:
+        note(f"these say that their models come from each other, which cannot be: {', '.join(cycle)}")
+    hidden = {"private": board.private, "yanked": board.yanked, "of an older version": board.older}
+    told = [f"{number} {what}" for what, number in hidden.items() if number]
+    if told:
+        note(f"not shown: {', '.join(told)}")

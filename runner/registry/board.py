@@ -1,0 +1,173 @@
+"""The leaderboard of a registry: what is published there, by task, with the training behind each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runner.errors import NipRunError, ReleaseError, UsageError
+from runner.registry.board_cache import BoardCache, Kept
+from runner.registry.lineage import Ancestry, Lineage
+from runner.registry.marks import edge_json, marks_of, total_json
+from runner.registry.sessions import Session, session_of_release
+from runner.releases.manifest import Release
+from runner.releases.reference import Kind
+from runner.results.leaderboard import Leaderboard
+from runner.text import comma_join, did_you_mean
+from runner.transports.registry import Entry, Registry
+
+
+@dataclass
+class RegistryBoard:
+    """What a registry's board shows, and what it leaves out."""
+
+    where: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """Those of the view `leaderboard`, each with its release and the training behind it."""
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    """Releases that are damaged or say what cannot be, each with why."""
+    private: int = 0
+    yanked: int = 0
+    older: int = 0
+    """How many releases are private, were yanked, or are older versions of what is shown."""
+    cycles: list[list[str]] = field(default_factory=list)
+    """Runs whose models come from each other, as they say."""
+
+    def to_json(self) -> dict[str, Any]:
+        left_out = [{"release": release, "why": why} for release, why in self.left_out]
+        return {**vars(self), "left_out": left_out}
+
+
+def registry_board(registry: Registry, benchmark: str | None = None, cache: Path | None = None) -> RegistryBoard:
+    """Rank what is published in a registry, and read no more of it than is new.
+
+    A release that is damaged, or whose numbers do not follow from its records, is left out, and named.
+
+    Raises:
+        ReleaseError: the registry cannot be read, or the cache not be written.
+        LeaderboardError: another process keeps the board in the cache locked.
+        UsageError: nothing is published for the benchmark.
+    """
+    board = RegistryBoard(registry.where)
+    kept = BoardCache.of(registry, cache)
+    releases = dict(_releases(registry, kept, board))
+    sessions = dict(_sessions(registry, kept, releases, board))
+    lineage = Lineage(sessions.values())
+    shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
+    runs = dict(_runs(registry, kept, releases, shown, board))
+    rows = _ranked(kept, runs, shown, board)
+    _check_benchmark(benchmark, rows, registry.where)
+    for row in rows:
+        if benchmark in (None, row["benchmark"]):
+            board.rows.append(_with_lineage(row, shown[row["run_id"]], runs[row["run_id"]], lineage, sessions))
+    board.cycles = lineage.cycles()
+    return board
+
+
+def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Iterator[tuple[Entry, Release]]:
+    """The manifests of runs and models."""
+    for entry in registry.entries():
+        if entry.reference.kind not in (Kind.RUN, Kind.MODEL):
+            continue
+        try:
+            yield entry, kept.release(registry, entry)
+        except NipRunError as error:
+            board.left_out.append((str(entry.reference), str(error)))
+
+
+def _sessions(
+    registry: Registry, kept: BoardCache, releases: Mapping[Entry, Release], board: RegistryBoard
+) -> Iterator[tuple[str, Session]]:
+    for entry, release in releases.items():
+        try:
+            session = session_of_release(entry, release)
+        except ReleaseError as error:
+            board.left_out.append((str(entry.reference), str(error)))
+            continue
+        if entry.reference.kind == Kind.RUN and not session.private:
+            said = session.datapoints
+            read = partial(kept.datapoints, registry, entry, release)
+            # What was played is what its inputs say; their hashes in the manifest are for where those are left out.
+            session = session.with_points(lambda read=read, said=said: read() or said)  # type: ignore[misc]
+        yield entry.sha256, session
+
+
+def _shown(releases: Mapping[Entry, Release], board: RegistryBoard) -> Iterator[Entry]:
+    """The benchmarks that the board shows: of each name the newest version that is neither private nor yanked."""
+    newest: dict[str, Entry] = {}
+    for entry, release in releases.items():  # from the oldest version of a name
+        if entry.reference.kind != Kind.RUN or release.facts.get("kind") == "training":
+            continue
+        if release.visibility == "private":
+            board.private += 1
+        elif entry.yanked is not None:
+            board.yanked += 1
+        else:
+            name = str(entry.reference.at(""))
+            board.older += name in newest
+            newest[name] = entry
+    yield from newest.values()
+
+
+def _runs(
+    registry: Registry,
+    kept: BoardCache,
+    releases: Mapping[Entry, Release],
+    shown: Mapping[str, Entry],
+    board: RegistryBoard,
+) -> Iterator[tuple[str, Kept]]:
+    for sha256, entry in shown.items():
+        try:
+            yield sha256, kept.run(registry, entry, releases[entry])
+        except NipRunError as error:
+            board.left_out.append((str(entry.reference), str(error)))
+
+
+def _ranked(
+    kept: BoardCache, runs: Mapping[str, Kept], shown: Mapping[str, Entry], board: RegistryBoard
+) -> list[dict[str, Any]]:
+    """The rows of the view `leaderboard`, over a board in the cache that has just these runs."""
+    database = Leaderboard(kept.path, kept.runs)
+    there: set[str] = set()
+    if database.path.is_file():
+        with suppress(NipRunError):
+            there = {str(row[0]) for row in database.query("SELECT run_id FROM runs")[1]}
+    new = [run.folder for sha256, run in runs.items() if sha256 not in there]
+    gone = there - runs.keys()
+    if new or gone or not database.path.is_file():
+        for sha256, why in database.update(new, gone).items():
+            board.left_out.append((str(shown[sha256].reference), why))
+    columns, rows = database.query("SELECT * FROM leaderboard")
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _check_benchmark(benchmark: str | None, rows: Sequence[Mapping[str, Any]], where: str) -> None:
+    known = sorted({str(row["benchmark"]) for row in rows})
+    if benchmark is not None and benchmark not in known:
+        near = did_you_mean(benchmark, known) or (f"; there are: {comma_join(known)}" if known else "")
+        raise UsageError(f"no benchmark {benchmark!r} is published in {where}{near}")
+
+
+def _with_lineage(
+    row: dict[str, Any], entry: Entry, kept: Kept, lineage: Lineage, sessions: Mapping[str, Session]
+) -> dict[str, Any]:
+    """A row with its release in the place of the name that it has in the cache, and the training behind it."""
+    session = sessions[entry.sha256]
+    ancestry: Ancestry = lineage.ancestry(session)
+    contact = lineage.contact(session, ancestry)
+    return {
+        **row,
+        "run_id": kept.run_id,
+        "release": str(entry.reference),
+        "release_sha256": entry.sha256,
+        "owner": entry.reference.owner,
+        "signed": entry.signed,
+        "effort": total_json(ancestry),
+        "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
+        "lineage": [edge_json(edge) for edge in ancestry.edges],
+        "marks": [*kept.marks, *marks_of(session, ancestry, contact)],
+    }

@@ -1,0 +1,214 @@
+"""The sessions of an agent, a model group, a model or a run, in order: what was trained from what, and what it came to.
+
+A session is one run, however often it is published. Games that a training run plays are in its own row; its tests are
+sessions, since they measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from runner.errors import UsageError
+from runner.registry.edges import Edge
+from runner.registry.lineage import Ancestry, Contact, Lineage
+from runner.registry.marks import edge_json, marks_of, total_json
+from runner.registry.sessions import Group, Session
+from runner.text import did_you_mean
+
+RunKey = tuple[str, str]
+
+
+@dataclass
+class Row:
+    """One session."""
+
+    session: Session
+    groups: tuple[Group, ...]
+    """Those that are meant."""
+    edges: tuple[Edge, ...]
+    own: Ancestry
+    """Its own training alone."""
+    ancestry: Ancestry
+    contact: Contact | None
+    published: tuple[str, ...]
+    parents: tuple[RunKey, ...] = ()
+    datapoints: int | None = None
+    """How many different ones it measured on, or trained on."""
+    depth: int = 0
+    """How deep it stands in the tree."""
+    marks: tuple[str, ...] = field(default=())
+
+    @property
+    def began_with(self) -> list[str]:
+        """The models that it was played with, or that its training began with."""
+        return [group.model or group.provider for group in self.groups]
+
+    @property
+    def came_to(self) -> list[str]:
+        """The models that it made last."""
+        return [group.made[-1].step.model for group in self.groups if group.made]
+
+    def to_json(self) -> dict[str, Any]:
+        session = self.session
+        return {
+            "run_id": session.run_id,
+            "kind": session.kind,
+            "started_at": session.facts.get("started_at"),
+            "finished_at": session.facts.get("finished_at"),
+            "status": session.facts.get("status"),
+            "benchmark": session.facts.get("benchmark"),
+            "published": list(self.published),
+            "groups": [group.name for group in self.groups],
+            "from": self.began_with,
+            "to": self.came_to,
+            "datapoints": self.datapoints,
+            "effort": total_json(self.own),
+            "cumulative": total_json(self.ancestry),
+            "accuracy": session.facts.get("accuracy"),
+            "trained_on": None if self.contact is None else {**asdict(self.contact), "shown": str(self.contact)},
+            "lineage": [edge_json(edge) for edge in self.edges],
+            "parents": [run_id for run_id, _ in self.parents],
+            "depth": self.depth,
+            "marks": list(self.marks),
+        }
+
+
+def history_of(named: str, sessions: Iterable[Session]) -> list[Row]:
+    """The sessions that are meant by a name, each below what it came from, the oldest first.
+
+    Raises:
+        UsageError: none is; with the nearest name.
+    """
+    sessions = list(sessions)
+    lineage = Lineage(sessions)
+    runs = _by_run(sessions)
+    meant = _meant(named, runs, lineage)
+    if not meant:
+        known = {name for session in sessions for name in _names(session)}
+        raise UsageError(f"no agent, model group, model or run {named!r}{did_you_mean(named, known)}")
+    rows = {key: _row(runs[key], groups, lineage) for key, groups in meant.items()}
+    for row in rows.values():
+        found = dict.fromkeys(maker.session.run for edge in row.edges for maker in edge.makers)
+        row.parents = tuple(run for run in found if run in rows and run != row.session.run)
+    return list(_in_tree(rows))
+
+
+def _by_run(sessions: Sequence[Session]) -> dict[RunKey, list[Session]]:
+    """The sessions of each run, those of this machine first; games that are trained on are in their parent's."""
+    found: dict[RunKey, list[Session]] = {}
+    for session in sorted(sessions, key=lambda one: (one.kind == "model", one.owner is not None)):
+        if not session.private and not (session.kind == "training" and session.parent_run_id is not None):
+            found.setdefault(session.run, []).append(session)
+    return found
+
+
+def _names(session: Session) -> Iterator[str]:
+    yield session.run_id
+    yield session.key
+    for group in session.groups:
+        yield group.name
+        yield from group.agents
+        yield from (made.step.model for made in group.made)
+        if group.model is not None:
+            yield group.model
+
+
+def _meant(named: str, runs: Mapping[RunKey, Sequence[Session]], lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
+    """The runs that are meant, with the groups that are."""
+    by_agent = _having(runs, lambda group: group.name == named or named in group.agents)
+    if by_agent:
+        return by_agent
+    by_model = _having(runs, lambda group: group.model == named or any(made.step.model == named for made in group.made))
+    by_run = {
+        key: group_of(copies[0])
+        for key, copies in runs.items()
+        if any(named in (one.run_id, one.key, one.key.partition("/")[2]) for one in copies)
+    }
+    return _family(by_model or by_run, runs, lineage)
+
+
+def group_of(session: Session) -> tuple[Group, ...]:
+    """The groups of a run that were trained, or that it trains; all of them, where none was."""
+    return tuple(group for group in session.groups if group.made or group.lineage) or session.groups
+
+
+def _having(
+    runs: Mapping[RunKey, Sequence[Session]], is_meant: Callable[[Group], bool]
+) -> dict[RunKey, tuple[Group, ...]]:
+    found = {key: tuple(group for group in copies[0].groups if is_meant(group)) for key, copies in runs.items()}
+    return {key: groups for key, groups in found.items() if groups}
+
+
+def _family(
+    meant: dict[RunKey, tuple[Group, ...]], runs: Mapping[RunKey, Sequence[Session]], lineage: Lineage
+) -> dict[RunKey, tuple[Group, ...]]:
+    """Runs with all that their models came from, and all that came from theirs."""
+    came_from = {
+        key: {maker.session.run for group in copies[0].groups for maker in _makers(copies[0], group, lineage)}
+        for key, copies in runs.items()
+    }
+    made: dict[RunKey, set[RunKey]] = {}
+    for key, before in came_from.items():
+        for one in before:
+            made.setdefault(one, set()).add(key)
+    found = dict(meant)
+    for after in (came_from, made):
+        seen, waiting = set(meant), list(meant)
+        while waiting:
+            for key in sorted(after.get(waiting.pop(), ())):
+                if key in runs and key not in seen:
+                    seen.add(key)
+                    found.setdefault(key, group_of(runs[key][0]))
+                    waiting.append(key)
+    return found
+
+
+def _makers(session: Session, group: Group, lineage: Lineage) -> Iterator[Any]:
+    edge = lineage.edge_of(session, group)
+    yield from () if edge is None else edge.makers
+
+
+def _row(copies: Sequence[Session], groups: tuple[Group, ...], lineage: Lineage) -> Row:
+    session = copies[0]
+    edges = tuple(edge for group in groups if (edge := lineage.edge_of(session, group)) is not None)
+    ancestry = lineage.ancestry(session, groups)
+    contact = lineage.contact(session, ancestry)
+    own = ancestry.of_run(session.run) if session.trains else Ancestry()
+    marks = [mark for copy in copies for mark in marks_of(copy, ancestry, contact)]
+    published = tuple(copy.key for copy in copies if copy.owner is not None)
+    played = lineage.trained_on(own)[0] if session.trains else session.datapoints
+    return Row(
+        session, groups, edges, own, ancestry, contact, published,
+        datapoints=len(played) if played else None, marks=tuple(dict.fromkeys(marks)),
+    )  # fmt: skip
+
+
+def _in_tree(rows: Mapping[RunKey, Row]) -> Iterator[Row]:
+    """The rows, each after the first that it came from: one line of descent on one level, a fork on the next.
+
+    What comes from itself, as cycles do, is begun with the oldest.
+    """
+    below: dict[RunKey | None, list[RunKey]] = {}
+    for key, row in sorted(rows.items(), key=lambda item: (item[1].session.started_at, item[0])):
+        below.setdefault(row.parents[0] if row.parents else None, []).append(key)
+    left = dict(rows)
+    starts = below.get(None, [])
+    while left:
+        waiting = [(key, 0) for key in reversed(starts)] or [(min(left, key=lambda key: _age(left[key])), 0)]
+        starts = []
+        while waiting:
+            key, depth = waiting.pop()
+            if key not in left:
+                continue
+            row = left.pop(key)
+            row.depth = depth
+            yield row
+            children = below.get(key, [])
+            inner = depth + 1 if len(children) > 1 else depth
+            waiting.extend((child, inner) for child in reversed(children))
+
+
+def _age(row: Row) -> tuple[str, str]:
+    return row.session.started_at, row.session.run_id

@@ -1,0 +1,25 @@
+"""Words of others in Markdown: shown as they are, and never as markup, a link or HTML."""
+
+from __future__ import annotations
+
+import re
+
+from runner.text import in_one_line
+
+
+def code(text: str) -> str:
+    """A text in one line as code: between more backticks than it holds in a row."""
+    shown = in_one_line(text) or " "
+    fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
+    pad = " " if shown[0] == "`" or shown[-1] == "`" else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def cell(text: str) -> str:
+    """`code` in a table, where a line would part cells even there."""
+    return code(text).replace("|", "\\|")
+
+
+def plain(text: str) -> str:
+    """A text in one line, with an escape before each sign that Markdown may take for its own."""
+    return re.sub(r"([\\`*_{}\[\]()<>#+\-.!|~&:@/])", r"\\\1", in_one_line(text))

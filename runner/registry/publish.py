@@ -1,0 +1,140 @@
+"""Drafts into releases in a registry: cleaned, checked, and sent only once every check of every one has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from runner.errors import ReleaseError
+from runner.registry.checks import CHECKS, Outcome, Subject, checked, not_pinned
+from runner.registry.clean import clean
+from runner.registry.draft import Draft
+from runner.registry.laid_out import lay_out
+from runner.registry.names import Names
+from runner.releases.bundle import Bundle
+from runner.text import counted
+from runner.transports.base import Added
+from runner.transports.registry import Published, Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How it is published."""
+
+    names: Names
+    """Of this machine: what must stand nowhere."""
+    force: bool = False
+    """What is in no public commit goes out, marked as not pinned."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A release that was made and checked, and not sent."""
+
+    draft: Draft
+    outcomes: Sequence[Outcome]
+    bundle: Bundle | None
+    """None where it cannot be made; an outcome says why."""
+
+    @property
+    def passed(self) -> bool:
+        return self.bundle is not None and all(outcome.passed for outcome in self.outcomes)
+
+    def to_json(self, where: str | None) -> dict[str, Any]:
+        """All that would leave, and what the checks said."""
+        release = self.draft.release if self.bundle is None else self.bundle.release
+        return {
+            "reference": str(release.reference),
+            "where": where,
+            "sha256": None if self.bundle is None else self.bundle.sha256,
+            "passed": self.passed,
+            "checks": [
+                {"check": one.check, "passed": one.passed, "failures": list(one.failures), "notes": list(one.notes)}
+                for one in self.outcomes
+            ],
+            "files": [vars(entry) for entry in release.files],
+            "bytes": release.size,
+            "cleaned": release.facts.get("cleaned", []),
+            "pinned": release.facts.get("pinned"),
+            "visibility": release.visibility,
+            "licence": release.licence,
+            "notes": list(self.draft.notes),
+        }
+
+
+@contextmanager
+def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options) -> Iterator[list[Ready]]:
+    """The drafts made ready, each family's together; their files are there as long as the block goes on.
+
+    A family is a training run with its parts, or one draft alone: what one says has no bearing on another.
+
+    Raises:
+        ReleaseError: something cannot be taken out of one; nothing of it is to be published.
+    """
+    with ExitStack() as places:
+        made = []
+        together = frozenset(str(draft.release.reference) for family in families for draft in family)
+        for family in families:
+            work = Path(places.enter_context(TemporaryDirectory(prefix=".nip-run-")))
+            for number, (raw, draft) in enumerate(zip(family, clean(family, work), strict=True)):
+                marked = _marked(draft)
+                laid_out = lay_out(marked.all_contents, work / f"laid_out_{number}")
+                subject = Subject(raw, marked, laid_out, registry, together, options.names, options.force)
+                made.append(_ready(subject))
+        yield made
+
+
+def _marked(draft: Draft) -> Draft:
+    """With whether it is pinned, which anybody sees."""
+    release = draft.release
+    return replace(draft, release=replace(release, facts={**release.facts, "pinned": not any(not_pinned(release))}))
+
+
+def _ready(subject: Subject) -> Ready:
+    outcomes = checked(subject)
+    try:
+        return Ready(subject.draft, outcomes, subject.bundle)
+    except ReleaseError:
+        return Ready(subject.draft, outcomes, None)
+
+
+def failures(made: Sequence[Ready]) -> list[str]:
+    """Everything that hinders a publish, by release and check."""
+    several = len(made) > 1
+    return [
+        f"{f'{one.draft.release.reference}: ' if several else ''}{outcome.check}: {failure}"
+        for one in made
+        for outcome in one.outcomes
+        for failure in outcome.failures
+    ]
+
+
+def send(made: Sequence[Ready], registry: Registry) -> tuple[list[Published], Added]:
+    """Send what was made ready, all of it.
+
+    Raises:
+        ReleaseError: a check has failed, so that nothing was sent; or the registry cannot be written.
+        TakenError: a name and version is another release's; nothing was sent.
+    """
+    wrong = failures(made)
+    bundles = [one.bundle for one in made if one.bundle is not None]
+    if wrong or len(bundles) < len(made):
+        error = ReleaseError(f"nothing was published: {counted(len(wrong), 'problem')}")
+        for line in wrong:
+            error.add_note(line)
+        raise error
+    return registry.publish(bundles, _message(bundles))
+
+
+def _message(bundles: Sequence[Bundle]) -> str:
+    first = str(bundles[-1].release.reference)
+    return f"Publish {first}" + (f" and {len(bundles) - 1} more" if len(bundles) > 1 else "")
+
+
+def check_names() -> Mapping[str, str]:
+    """Each check with what must hold, in words."""
+    return {name: (check.__doc__ or "").strip().rstrip(".") for name, check in CHECKS.items()}

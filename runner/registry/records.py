@@ -1,0 +1,50 @@
+"""The table of a run's rollouts as JSON lines, which anyone reads without a library, and back by `registry.recompute`.
+
+What is written depends on the table alone: its rows and columns in their order, numbers with all their digits.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import orjson
+
+from runner.errors import RunError
+from runner.results.folder import RunFolder
+from runner.results.tables import COLUMNS
+from runner.storage.files import create
+from runner.storage.parquet import read_tables
+from runner.storage.queries import process_spill
+
+TABLE = "rollouts"
+
+
+def rollouts_jsonl(folder: RunFolder) -> Path:
+    """A run's rollouts, a JSON object a line, in a file that is gone when the process ends.
+
+    A table may be larger than memory: it is read and written piece by piece.
+
+    Raises:
+        RunError: there is no such table, or it cannot be read or written.
+    """
+    table = {TABLE: folder.table(TABLE)}
+    if not table[TABLE].is_file():
+        raise RunError(f"{folder.path} has no {table[TABLE].name}: run the same command again to have it made")
+    target = process_spill() / f"{TABLE}-{secrets.token_hex(8)}.jsonl"
+    described = list(read_tables(f"SELECT column_name, column_type FROM (DESCRIBE {TABLE})", table, {}))
+    names = [str(name) for name, _ in described]
+    nested = {str(name) for name, kind in described if kind == "JSON" or COLUMNS[TABLE].get(str(name)) == "JSON"}
+    try:
+        with create(target) as file:
+            for values in read_tables(f"SELECT * FROM {TABLE}", table, {}):
+                row = {
+                    name: orjson.loads(value) if name in nested and value is not None else value
+                    for name, value in zip(names, values, strict=True)
+                }
+                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+    except OSError as error:
+        raise RunError(f"cannot write {target}: {error.strerror}") from error
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise RunError(f"{table[TABLE]} is damaged: {error}") from error
+    return target

@@ -1,0 +1,113 @@
+"""What hashes a model's settings, made again for settings that say no path and no address: the same run, by new names.
+
+Where the settings come to the same hashes as before, nothing is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from runner.documents.fields import from_plain, to_plain
+from runner.errors import ReleaseError
+from runner.models.base import SampleKey
+from runner.models.settings import ModelSettings
+from runner.registry.rules import Rules
+from runner.results.folder import RunFolder
+from runner.results.inputs import spec_hash
+from runner.rollouts.plan import Plan
+from runner.runs.own_folder import recorded_plan
+from runner.runs.reconstruct import saved_plan
+from runner.runs.wiring import parameters_hash
+from runner.spec.load import Spec
+from runner.training.plan import plan_of
+
+
+@dataclass(frozen=True)
+class Rehashed:
+    """A run's hashes by the settings that it had, and by those that are published."""
+
+    hashes: Mapping[str, str]
+    """Of its game, its identity, its spec: the old ones that are others now, each with the new one."""
+    before: Plan
+    after: Plan
+    _parameters: Mapping[str, Mapping[str, str]] = field(repr=False)
+
+    def asked(self, sample: SampleKey, recorded: str) -> str:
+        """The hash of the parameters that a sample was asked with, in as many digits as were recorded.
+
+        Raises:
+            ReleaseError: it is none of the run's models'.
+        """
+        known = self._parameters[self.before.group_of(sample)]
+        if known["before"] == known["after"]:
+            return recorded
+        if not known["before"].startswith(recorded):
+            raise ReleaseError(
+                f"the journal's answer for {sample.datapoint} was asked with other parameters than the spec's, so that "
+                "the path in its model's name cannot be taken out"
+            )
+        return known["after"][: len(recorded)]
+
+    def rollout_ids(self) -> Mapping[str, str]:
+        """Each rollout's id with the one that it has by the new names; none where they are the same."""
+        if self.before.game_hash == self.after.game_hash:
+            return {}
+        return dict(zip(_ids(self.before), _ids(self.after), strict=True))
+
+
+def _ids(plan: Plan) -> Iterator[str]:
+    branches = 1 if plan.shape is None else plan.shape.branches
+    for job in plan.jobs():
+        if plan.shape is None:
+            yield job.rollout_id
+        else:
+            yield from (plan.branch(job, job.number + place).rollout_id for place in range(branches))
+
+
+def rehashed(folder: RunFolder, rules: Rules) -> Rehashed:
+    """The hashes of the run in a folder, before and after its models' settings are cleaned.
+
+    Raises:
+        ReleaseError: its hashes change, and cannot be made again: its spec and inputs are not what was played.
+        NipRunError: the folder cannot be read.
+    """
+    manifest, before = folder.manifest(), saved_plan(folder)
+    after = before.with_spec(_cleaned(before.spec, rules))
+    own = recorded_plan(before.spec, folder, plan_of)
+    pairs = {
+        manifest.game_sha256: (before.game_hash, after.game_hash),
+        manifest.identity: (own.identity, own.with_spec(_cleaned(own.spec, rules)).identity),
+    }
+    hashes = {}
+    for recorded, (old, new) in pairs.items():
+        if old == new:
+            continue
+        if recorded != old:
+            raise ReleaseError(
+                f"{manifest.run_id}: a model's name is a path, which is not for others, and its hashes cannot be made "
+                "again without it: its spec or inputs are not what was played"
+            )
+        hashes[recorded] = new
+    old, new = spec_hash(before), spec_hash(after)
+    if old != new:
+        hashes[manifest.spec_sha256] = new
+    return Rehashed(hashes, before, after, dict(_parameters(before, after)))
+
+
+def _parameters(before: Plan, after: Plan) -> Iterator[tuple[str, Mapping[str, str]]]:
+    ours, theirs = before.spec.experiment.models, after.spec.experiment.models
+    for group in ours:
+        yield group, {"before": parameters_hash(ours[group]), "after": parameters_hash(theirs[group])}
+
+
+def _cleaned(spec: Spec, rules: Rules) -> Spec:
+    """A spec whose models say no path and no address; what is taken out is counted where it is published."""
+    counted = rules.taken.copy()
+    models = {
+        name: from_plain(ModelSettings, rules.value(to_plain(settings)))
+        for name, settings in spec.experiment.models.items()
+    }
+    rules.taken.clear()
+    rules.taken.update(counted)
+    return replace(spec, experiment=replace(spec.experiment, models=models))

@@ -1,0 +1,168 @@
+"""The rollouts of a published run into its numbers again: what follows from its records, and what does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from runner.errors import ReleaseError
+from runner.registry.recompute import check_claims
+from runner.results.compared import FILE, frozen
+from runner.results.folder import RunFolder
+from runner.results.metrics import Metrics
+from runner.results.tables import COLUMNS
+from runner.results.until import Decision
+from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Outcome, Rollout
+from runner.storage.files import open_to_read
+
+ROLLOUTS = "rollouts.jsonl"
+MAX_ROW = 16 << 20
+_NEED_CALLS = frozenset(
+    ("episode_length", "rounds_played", "retries_per_round", "token_limit_proportion", "calls_per_message")
+)
+"""What is counted by rounds and calls, which are in no row of a rollout."""
+_COMPARED = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
+
+
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a `rollouts.jsonl`, with null for columns that its version did not know.
+
+    Raises:
+        ReleaseError: a row is none.
+    """
+    with open_to_read(path) as file:
+        number = 0
+        while line := file.readline(MAX_ROW + 1):
+            number += 1
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise ReleaseError(f"{path.name}:{number}: not JSON, or longer than {MAX_ROW >> 20} MiB") from error
+            if not isinstance(row, dict) or not row.keys() <= COLUMNS["rollouts"].keys():
+                raise ReleaseError(f"{path.name}:{number}: not a row of the table of rollouts")
+            yield {name: row.get(name) for name in COLUMNS["rollouts"]}
+
+
+class Records:
+    """The rollouts of one run, each held against the game that stands at its place in the plan."""
+
+    def __init__(self, folder: RunFolder, plan: Plan) -> None:
+        """Take a run with so many rows as its folder has.
+
+        Raises:
+            ReleaseError: its spec plays more or fewer.
+            RunDirectoryError: it plays far more, though it may have stopped once it was decided.
+        """
+        self._manifest = folder.manifest()
+        self._jobs = plan.jobs()
+        self._planned, there = plan.blocks * len(plan.variants), _lines(folder.path / ROLLOUTS)
+        if plan.spec.experiment.until is not None:
+            check_claims(folder, plan, there)
+        elif there != self._planned or there != self._manifest.rollouts:
+            said = self._manifest.rollouts
+            raise ReleaseError(
+                f"it has {there:,} rollouts, its manifest says {said}, and its spec plays {self._planned:,}"
+            )
+        self._metrics = Metrics(plan.spec.protocol, plan.seats)
+        rule = plan.spec.experiment.until
+        self._decision = None if rule is None else Decision(plan, rule, frozen(folder.path / "inputs" / FILE))
+        self._rows = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row.
+
+        Raises:
+            ReleaseError: it is not that of the game at its place, or says what does not follow from it.
+        """
+        name = str(row["rollout_id"])
+        job = next(self._jobs, None)
+        if job is None or job.rollout_id != name:
+            raise ReleaseError(f"rollout {name!r} is not that of game {self._rows} of its spec")
+        self._rows += 1
+        rollout = _rollout(row, job)
+        said = {"run_id": self._manifest.run_id, "datapoint_id": job.datapoint.id, "y": job.datapoint.label}
+        said |= {"repeat": job.repeat, "seed": job.seed, "correct": rollout.correct}
+        for column, value in said.items():
+            if row[column] != value or type(row[column]) is not type(value):
+                raise ReleaseError(f"rollout {name}: {column} is {row[column]!r}, and follows to be {value!r}")
+        self._metrics.add(rollout)
+        if self._decision is not None:
+            self._decision.add([rollout])
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of all rows.
+
+        Raises:
+            ReleaseError: there are more or fewer than the run has.
+        """
+        if self._rows != self._manifest.rollouts:
+            raise ReleaseError(f"it has {self._rows:,} rollouts, and its manifest says {self._manifest.rollouts}")
+        if self._decision is not None and self._rows < self._planned and not self._decision.decided:
+            raise ReleaseError(f"it stopped after {self._rows:,} rollouts, when nothing was decided")
+        summary = self._metrics.summary()
+        summary = summary if self._decision is None else self._decision.applied(summary)
+        shown: dict[str, Any] = orjson.loads(orjson.dumps(summary))
+        return shown
+
+
+def _rollout(row: Mapping[str, Any], job: Job) -> Rollout:
+    try:
+        rewards = row["rewards"]
+        if type(row["decision"]) is not int or row["decision"] not in (0, 1, 2):
+            raise ValueError("a decision is 0, 1 or 2")
+        if not isinstance(rewards, dict) or any(not _is_number(value) for value in rewards.values()):
+            raise ValueError("rewards are numbers by agent")
+        sure = [row["confidence_stated"], row["confidence_logprob"]]
+        if any(one is not None and not (_is_number(one) and 0 <= one <= 1) for one in sure):
+            raise ValueError("a confidence is from 0 to 1")
+        if row["stance"] not in (None, 0, 1) or not isinstance(row["confidence_note"], (str, type(None))):
+            raise ValueError("a stance is 0 or 1")
+        outcome = Outcome(row["outcome"])
+        if outcome == Outcome.DECIDED and row["decision"] == 2:
+            raise ValueError("it was decided, without a decision")
+    except (ValueError, TypeError) as error:
+        raise ReleaseError(f"rollout {job.rollout_id}: {error}") from error
+    return Rollout(
+        job, (), row["decision"], outcome, row["stance"], rewards,
+        confidence_stated=sure[0], confidence_logprob=sure[1], confidence_note=row["confidence_note"],
+    )  # fmt: skip
+
+
+def _lines(path: Path) -> int:
+    with open_to_read(path) as file:
+        return sum(piece.count(b"\n") for piece in iter(partial(file.read, 1 << 20), b""))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def differing(published: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+    """The numbers that do not follow from the records, in words; those that need calls are not looked at."""
+    ours, theirs = ({(row["agent"], row["metric"]): row for row in one["metrics"]} for one in (again, published))
+    lines = [] if published.get("outcomes") == again["outcomes"] else ["the outcomes"]
+    for key in ours.keys() | theirs.keys():
+        if key[1] in _NEED_CALLS:
+            continue
+        mine, said = ours.get(key), theirs.get(key)
+        name = key[1] if key[0] is None else f"{key[0]}.{key[1]}"
+        if mine is None or said is None:
+            lines.append(f"{name} (it is in one of them alone)")
+        elif any(mine[one] != said.get(one) for one in _COMPARED):
+            one = next(one for one in _COMPARED if mine[one] != said.get(one))
+            lines.append(f"{name}: {one} is {said.get(one)!r}, and {mine[one]!r} by the records")
+    return sorted(lines)
+
+
+def merged(published: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
+    """Published numbers, with those that follow from the records in their place."""
+    kept = [row for row in published["metrics"] if row["metric"] in _NEED_CALLS]
+    counted = [row for row in again["metrics"] if row["metric"] not in _NEED_CALLS]
+    return {**published, "outcomes": again["outcomes"], "metrics": [*counted, *kept]}

@@ -1,0 +1,102 @@
+"""What the manifest of a run's release says of it, for lists, boards and lineage, from the run's folder alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.errors import RunError
+from runner.hashing import tagged_hash
+from runner.registry.links import trained_facts
+from runner.registry.run_data import accuracy_of
+from runner.releases.manifest import Source
+from runner.results.board_rows import saved_value
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest
+from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
+
+MOST_DATAPOINTS = 8_000
+"""Of more, the manifest holds no hashes: it would be larger than any reader takes."""
+
+_FACTS = (
+    "run_id", "name", "kind", "benchmark", "protocol", "seed", "version", "python", "started_at", "finished_at",
+    "rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd", "transport_failed",
+    "parent_run_id", "iteration",
+)  # fmt: skip
+
+
+def datapoints_of(folder: RunFolder) -> list[PlayedDatapoint]:
+    """The datapoints that were saved with a run.
+
+    Raises:
+        RunError: they are gone or damaged.
+    """
+    try:
+        return list(played_datapoints(folder, saved_value(folder, "dataset", "group_by")))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder.path / 'inputs'}: the inputs of the run cannot be read: {error}") from error
+
+
+def task_of(folder: RunFolder, points: list[PlayedDatapoint]) -> Task:
+    """The task of these datapoints, as the board has it."""
+    columns = {name for point in points for name in point.columns}
+    return Task.of([point.digest for point in points], template_variables(folder) & columns)
+
+
+def facts_of(
+    folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], points: list[PlayedDatapoint]
+) -> dict[str, Any]:
+    """Plain JSON; the keys are those of every run's release."""
+    hashes = sorted(point.content_sha256 for point in points)
+    return {
+        **{name: getattr(manifest, name) for name in _FACTS},
+        "task": None if manifest.is_training_run else task_of(folder, points).sha256,
+        "status": manifest.status.value,
+        "point": dict(manifest.point),
+        "models": {row["agent"]: row["model"] for row in manifest.agents},
+        "accuracy": accuracy_of(metrics),
+        "replay_of": None if manifest.replay_of is None else list(manifest.replay_of),
+        "rejudge_of": None if manifest.rejudge_of is None else list(manifest.rejudge_of),
+        "stopped": manifest.why_stopped,
+        "pinned": is_pinned(manifest),
+        "cleaned": [],
+        "trained": trained_facts(folder),
+        "datapoints_sha256": hashes if len(hashes) <= MOST_DATAPOINTS else None,
+    }
+
+
+def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapoint]) -> dict[str, str]:
+    """What is equal where runs are, however their files are written."""
+    return {
+        "run": manifest.identity,
+        "game": manifest.game_sha256,
+        "dataset": task_of(folder, points).dataset_content_sha256,
+        "spec": manifest.spec_sha256,
+        "protocol": manifest.protocol_sha256,
+        "prompts": tagged_hash("prompts", dict(manifest.prompts_sha256)),
+    }
+
+
+PARTS = ("spec", "protocol", "prompts", "dataset")
+
+
+def sources_of_manifest(manifest: Manifest) -> dict[str, Source]:
+    """Where each part of a run came from, as it was measured when it began; nothing of a run of 0.1.0.
+
+    Raises:
+        RunError: what stands there was not written by nip-run.
+    """
+    try:
+        return {
+            str(part): Source(**{name: said.get(name) for name in ("repository", "commit", "path", "clean", "why")})
+            for part, said in (manifest.sources or {}).items()
+        }
+    except (AttributeError, TypeError) as error:
+        raise RunError(f"run {manifest.run_id}: the sources in its manifest are damaged: {error}") from error
+
+
+def is_pinned(manifest: Manifest) -> bool:
+    """Whether others can get every part of a run as it was: from a commit, or as a release."""
+    sources = sources_of_manifest(manifest)
+    known = sources.keys() | (manifest.components or {}).keys()
+    return set(PARTS) <= known and all(source.clean for source in sources.values())

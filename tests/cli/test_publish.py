@@ -1,0 +1,248 @@
+"""`nip-run publish` and `nip-run status`, as their users type them, on runs that were played."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runner.registry.verify import wrong_in_release
+from runner.storage.locks import locked
+from runner.transports.connect import connect
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.runs import only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+KEY = "abcd-efgh-ijkl-mnop/42"
+AS = ("--as", "acme", "--licence", "MIT", "--force")
+
+
+@dataclass(frozen=True)
+class Player:
+    """A person with a home, who has played a run on a server of their own, and has published it."""
+
+    folder: Path
+    home: Path
+    port: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"HOME": str(self.home), "USER": "zaphod", "MY_SERVER_KEY": KEY, "TZ": "Asia/Tokyo"}
+
+    @property
+    def run(self) -> Path:
+        return only_run(self.folder / "results")
+
+    @property
+    def where(self) -> Path:
+        return self.folder / "registry"
+
+
+@pytest.fixture(scope="module")
+def player(tmp_path_factory: pytest.TempPathFactory) -> Player:
+    folder = tmp_path_factory.mktemp("player")
+    home = folder / "home" / "zaphod"
+    home.mkdir(parents=True)
+    faults = {"rate_limit": 0.15, "server_error": 0.15, "html": 0.1, "drop": 0.1}
+    with serving(faults=faults) as server:
+        models = {"m": {"model": f"{home}/models/tiny-8b", "api_key_env": "MY_SERVER_KEY"}}
+        spec_file(home, server.base_url, size=4, models=models)
+        (home / "spec.yaml").write_text(f"# by zaphod@{socket.gethostname()}\n{(home / 'spec.yaml').read_text()}")
+        one = Player(folder, home, str(server.port))
+        done = nip_run_here(home / "spec.yaml", cwd=folder, **one.variables)
+        assert done.returncode == 0, done.stderr
+    (home / "spec.yaml").unlink()
+    return one
+
+
+def publish(player: Player, *words: str | Path) -> tuple[int, str, str]:
+    done = nip_run_here("publish", "last", "--to", player.where, *words, cwd=player.folder, **player.variables)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def published(player: Player) -> tuple[int, str, str]:
+    """What the first publish said."""
+    return publish(player, *AS)
+
+
+def all_files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_says_what_was_published_and_what_others_type(player: Player, published: tuple[int, str, str]) -> None:
+    code, out, err = published
+    assert code == 0, err
+    first, *commands = out.splitlines()
+    reference = f"run/acme/{player.run.name}@1"
+    assert first.startswith(f"{reference}  sha256:")
+    assert first.endswith("published")
+    assert commands == [f"nip-run {verb} {reference} --from file:{player.where}" for verb in ("get", "reproduce")]
+    for said in ("taken out: address (", "model path (", "not pinned: spec"):
+        assert said in err
+
+
+def test_no_byte_of_the_registry_tells_of_the_machine_and_the_journal_replays(
+    player: Player, published: tuple[int, str, str]
+) -> None:
+    assert published[0] == 0
+    files = all_files(player.where)
+    encoded = base64.b64encode(KEY.encode()).decode()
+    told = ["zaphod", str(player.home), str(player.folder), f":{player.port}", "127.0.0.1", KEY, encoded, "/home/",
+            socket.gethostname()]  # fmt: skip
+    assert all(told)
+    raw = b"".join(all_files(player.run).values())
+    assert all(one.encode() in raw for one in ("zaphod", str(player.home), f":{player.port}", "127.0.0.1"))
+    found = [(name, one) for name, data in files.items() for one in told if one.encode() in data]
+    assert found == []
+    assert next(player.where.rglob("written/spec.yaml")).read_text().startswith("# by ???")
+    with connect(str(player.where)) as registry:
+        (entry,) = registry.entries()
+        assert list(wrong_in_release(registry, entry)) == []
+        release, _ = registry.read(entry)
+        metrics = registry.content(entry, release, "data/metrics.json", 1 << 20)
+    assert json.loads(metrics) == json.loads((player.run / "metrics.json").read_bytes())
+
+
+def test_the_same_again_is_nothing(player: Player, published: tuple[int, str, str]) -> None:
+    assert published[0] == 0
+    before = all_files(player.where)
+    code, out, _ = publish(player, *AS, "--json")
+    said = json.loads(out)
+    assert (code, said["ok"], said["releases"][0]["was_there"]) == (0, True, True)
+    assert all_files(player.where) == before
+
+
+@pytest.mark.slow
+def test_another_machine_gives_the_same_manifest(
+    player: Player, published: tuple[int, str, str], tmp_path: Path
+) -> None:
+    """Another home, user, folder, time zone and hash seed, in processes of their own."""
+    ids = set()
+    for number, seed in enumerate(("1", "977")):
+        home = tmp_path / f"home{number}" / f"somebody{number}"
+        home.mkdir(parents=True)
+        results = home.joinpath(*["elsewhere"] * (number + 1), "results")
+        shutil.copytree(player.folder / "results", results)
+        done = nip_run(
+            "publish", player.run.name, "--results", results, "--dry-run", "--json", *AS, cwd=home,
+            HOME=str(home), USER=f"somebody{number}", TZ=("UTC", "America/Lima")[number], PYTHONHASHSEED=seed,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        ids.add(json.loads(done.stdout)["releases"][0]["sha256"])
+    assert ids == {published[1].split("sha256:")[1][:64]}
+
+
+def test_a_dry_run_shows_all_that_would_leave_and_sends_nothing(
+    player: Player, published: tuple[int, str, str], tmp_path: Path
+) -> None:
+    assert published[0] == 0
+    words = ("--as", "acme", "--dry-run", "--json", "--to", tmp_path / "nowhere")
+    code, out, _ = publish(player, *words)
+    (shown,) = json.loads(out)["releases"]
+    failed = [check["check"] for check in shown["checks"] if not check["passed"]]
+    assert (code, failed) == (1, ["pinned", "terms"])  # all at once
+    assert not (tmp_path / "nowhere").exists()
+    (folder,) = [path.parent for path in player.where.rglob("release.json")]
+    sizes = {name: len(data) for name, data in all_files(folder).items() if not name.startswith("release.")}
+    assert {entry["path"]: entry["size"] for entry in shown["files"]}.keys() == sizes.keys()
+    assert [row["rule"] for row in shown["cleaned"]] == ["address", "model path"]
+    assert shown["pinned"] is False
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run of no server, in whose data a token and a home stand."""
+    folder = tmp_path_factory.mktemp("plain")
+    path = spec_file(folder, size=3)
+    rows = (
+        (folder / "data.jsonl").read_text().replace("Write f(x)", "Use hf_" + "aB3" * 12 + " and /home/ford/x; write f")
+    )
+    (folder / "data.jsonl").write_text(rows)
+    played(path, folder / "results")
+    return folder
+
+
+def test_everything_that_hinders_it_is_told_at_once_by_place_alone(plain: Path) -> None:
+    done = nip_run_here(
+        "publish", "last", "--to", "registry", "--as", "acme", cwd=plain, HOME="/home/ford", USER="ford"
+    )
+    assert done.returncode == 1
+    assert not (plain / "registry").exists()
+    for place in (
+        "data/inputs/dataset.jsonl:1",
+        "a token of Hugging Face",
+        "the path of your home",
+        "terms:",
+        "pinned:",
+    ):
+        assert place in done.stderr
+    assert "aB3aB3" not in done.stderr + done.stdout
+    assert "/home/ford/x" not in done.stderr
+
+
+def test_a_run_that_is_being_played_is_not_published(plain: Path) -> None:
+    with locked(only_run(plain / "results") / ".lock", "it"):
+        done = nip_run_here("publish", "last", "--to", "registry", *AS, cwd=plain)
+    assert done.returncode == 1
+    assert "is in use by process" in done.stderr
+    assert not (plain / "registry").exists()
+
+
+def test_where_nothing_can_be_written_nothing_is_published(player: Player, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    code, _, err = publish(player, *AS, "--to", tmp_path / "file" / "registry")
+    assert code == 1
+    assert "cannot" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("last",), "who publishes it?"),
+        (("last", "--as", "Acme"), "must be 1 to 100"),
+        (("last", "--as", "acme", "--kind", "protocl"), "did you mean 'protocol'"),
+        (("last", "--as", "acme", "--part", "judge"), "--part is for a component"),
+        (("prompts", "--as", "acme", "--kind", "prompts"), "OWNER/NAME@VERSION"),
+        (("acme/x", "--yank", "wrong"), "which version?"),
+        (("acme/x@1", "--yank", "wrong"), "has no run/acme/x@1"),
+        (("nobody", "--as", "acme"), "no run 'nobody'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(plain: Path, words: tuple[str, ...], said: str) -> None:
+    done = nip_run_here("publish", *words, "--to", "registry", cwd=plain)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+
+
+def test_a_yanked_run_is_said_to_be(player: Player, published: tuple[int, str, str], tmp_path: Path) -> None:
+    assert published[0] == 0
+    where = tmp_path / "registry"
+    shutil.copytree(player.where, where)
+    name = f"acme/{player.run.name}@1"
+    done = nip_run_here("publish", name, "--to", where, "--yank", "the label leaks", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"run/{name} is yanked in file:{where}: the label leaks\n")
+    with connect(str(where)) as registry:
+        assert [entry.yanked for entry in registry.entries()] == ["the label leaks"]
+
+
+def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: Path) -> None:
+    done = nip_run_here("status", "--json", cwd=plain)
+    (row,) = json.loads(done.stdout)
+    assert (row["publishable"], row["status"]) == (False, "done")
+    assert "no git repository" in row["why_not"][0]
+    done = nip_run_here("status", "last", "--json", cwd=plain, HOME="/home/ford")
+    (release,) = json.loads(done.stdout)["releases"]
+    failed = [check["check"] for check in release["checks"] if not check["passed"]]
+    assert failed == ["pinned", "nothing private", "terms"]
+    done = nip_run_here("status", "spec.yaml", "--json", cwd=plain)
+    parts = {part["part"]: part for part in json.loads(done.stdout)}
+    assert {name: part["pinned"] for name, part in parts.items()} == {
+        "dataset": False, "spec": False, "prompts": True, "protocol": True,
+    }  # fmt: skip

@@ -1,0 +1,376 @@
+"""The table of hostile releases: what somebody may put into a registry, and the words by which it is refused.
+
+Each row changes a release that is good. Where its files, its manifest and its checksum say the same, they all are the
+attacker's; only the reader's own rules are in the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.release_trees import Tree, entry, manifest_bytes
+
+Change = Callable[[Tree], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    change: Change
+    words: str
+
+
+FORM = "each part of a path is 1 to 100 of"
+LONG = "a path is at most 240 characters in 8 parts"
+OWN = "is a name of the registry's own"
+WORD = "must be 1 to 100 of a-z"
+DAMAGED = "release.json is damaged"
+NO_MANIFEST = "release.json is no manifest of nip-run"
+NOT_OURS = "not written as nip-run writes one"
+
+
+def _named(path: str) -> Change:
+    """The manifest names a file so; the bytes are in the registry wherever its path can lead."""
+
+    def change(tree: Tree) -> None:
+        tree.changes["files"] = [entry(path, b"evil")]
+
+    return change
+
+
+def _files(*paths: str) -> Change:
+    return lambda tree: tree.changes.update(files=[entry(path, b"x") for path in paths])
+
+
+def _file(**changes: Any) -> Change:
+    """One file of the manifest says something else."""
+
+    def change(tree: Tree) -> None:
+        said = entry("README.md", b"hello\n")
+        tree.files = {"README.md": b"hello\n"}
+        tree.changes["files"] = [{name: value for name, value in {**said, **changes}.items() if value is not ...}]
+
+    return change
+
+
+def _says(**changes: Any) -> Change:
+    return lambda tree: tree.changes.update(changes)
+
+
+def _bytes(make: Callable[[dict[str, Any]], bytes]) -> Change:
+    """The manifest has other bytes, made of what it says."""
+
+    def change(tree: Tree) -> None:
+        tree.manifest = make(tree.said())
+
+    return change
+
+
+def _replaced(old: str, new: str) -> Change:
+    def make(said: dict[str, Any]) -> bytes:
+        text = manifest_bytes(said).decode()
+        assert text.count(old) == 1
+        return text.replace(old, new).encode()
+
+    return _bytes(make)
+
+
+def _after(action: Callable[[Path], object]) -> Change:
+    def change(tree: Tree) -> None:
+        tree.after = action
+
+    return change
+
+
+PATHS = (
+    ("../evil", FORM), ("a/../../evil", FORM), ("/etc/x", FORM), ("..\\evil", FORM), ("C:\\x", FORM), ("C:x", FORM),
+    ("a\nb", FORM), ("a\tb", FORM), ("a\x00b", FORM), ("a\x1b[2Jb", FORM), ("a\x9bb", FORM), ("con.txt", "reserved"),
+    ("CON", "reserved"), ("nul", "reserved"), ("a/aux.md", "reserved"), ("Com1.json", "reserved"),
+    ("lpt9.csv", "reserved"), (".git/config", FORM), (".env", FORM), ("a/.ssh/id", FORM), (".nip-run-fetched", FORM),
+    ("a/.nip-run-fetched", FORM), ("", FORM), (".", FORM), ("..", FORM), ("a//b", FORM), ("a/", FORM), ("/", FORM),
+    ("a/./b", FORM), ("a.", FORM), ("a./b", FORM), ("a ", FORM), (" a", FORM), ("a\u202eb", FORM), ("\u00e9", FORM),
+    ("\uff41", FORM), ("\uff43\uff4f\uff4e", FORM), ("\u212a", FORM), ("a\u200bb", FORM), ("a" * 101, FORM),
+    ("/".join("a" * 9), LONG), ("/".join(["a" * 80] * 4), LONG), ("a" * 3_999, LONG), ("-rf", FORM), ("~/x", FORM),
+    ("~root", FORM), ("$HOME", FORM), ("%2e%2e/x", FORM), ("a:b", FORM), ("a*b", FORM), ("a?b", FORM), ("a|b", FORM),
+    ("`id`", FORM), ("release.json", OWN), ("RELEASE.JSON", OWN), ("release.sha256", OWN), ("yanked/yanked.json", OWN),
+    ("signature/x", OWN), ("Signature", OWN), ("sitecustomize.py", "a release is data"),
+    ("runner/__init__.py", "a release is data"), ("a.so", "a release is data"), ("run.SH", "a release is data"),
+    ("evil.pth", "a release is data"), ("a.pyc", "a release is data"), ("GIT~1/config", FORM),
+)  # fmt: skip
+
+_DEEP: Any = 1
+for _ in range(30):
+    _DEEP = [_DEEP]
+
+MANIFESTS: tuple[tuple[str, Change, str], ...] = (
+    # files that cannot stand beside each other
+    ("a file twice", _files("a.md", "a.md"), "stands there twice"),
+    ("a pair by case", _files("A.md", "a.md"), "by case alone"),
+    ("folders by case", _files("A/x.md", "a/y.md"), "by case alone"),
+    ("a file as a folder", _files("a", "a/b.md"), "a file stands where a folder belongs"),
+    ("a folder as a file, by case", _files("A/b.md", "a"), "a file stands where a folder belongs"),
+    ("files in another order", _files("b.md", "a.md"), "not in the order of their paths"),
+    ("2,001 files", _files(*(f"f{n:04}" for n in range(2_001))), "2001 files; at most 2000 are taken"),
+    # sizes
+    ("a size below 0", _file(size=-1), "a size below 0"),
+    ("a size that is true", _file(size=True), "cannot stand where it stands"),
+    ("a size of half a byte", _file(size=5.5), "cannot stand where it stands"),
+    ("a size in words", _file(size="6"), "cannot stand where it stands"),
+    ("a size of 2**63", _file(size=1 << 63), "at most 4,294,967,296 are taken"),
+    ("one file too large", _file(size=(4 << 30) + 1), "at most 4,294,967,296 are taken"),
+    ("too much in all", _says(files=[entry(f"f{n}", b"", size=4 << 30) for n in range(5)]), "bytes in all; at most"),
+    ("a size that is too small", _file(size=5), "longer than the 5 bytes"),
+    ("a size that is too large", _file(size=7), "has 6 of 7 bytes"),
+    ("a size of 0", _file(size=0), "longer than the 0 bytes"),
+    ("a size as a list", _file(size=[6]), "cannot stand where it stands"),
+    # hashes and types of files
+    ("a hash in capitals", _file(sha256="A" * 64), "is not of the form"),
+    ("a short hash", _file(sha256="a" * 63), "is not of the form"),
+    ("a hash with a line end", _file(sha256="a" * 64 + "\n"), "is not of the form"),
+    ("no hash", _file(sha256=None), "cannot stand where it stands"),
+    ("a hash of other bytes", _file(sha256="a" * 64), "README.md is damaged: its bytes are not those"),
+    ("a hash of 4,000 letters", _file(sha256="g" * 4_000), "is not of the form"),
+    ("a media type of two lines", _file(media_type="text/plain\r\nx: y"), "is not of the form"),
+    ("a media type that is long", _file(media_type="a" * 70 + "/b"), "is not of the form"),
+    ("no media type", _file(media_type=None), "cannot stand where it stands"),
+    ("a file without a size", _file(size=...), "its keys are not those of FileEntry"),
+    ("a file with a mode", _file(mode=0o4755), "its keys are not those of FileEntry"),
+    ("a file with a link", _file(link="/etc/passwd"), "its keys are not those of FileEntry"),
+    ("a file that is a list", _says(files=[["README.md"]]), "cannot stand where it stands"),
+    ("files that are a mapping", _says(files={"README.md": 1}), "cannot stand where it stands"),
+    ("a path that is a number", _file(path=1), "cannot stand where it stands"),
+    # what the manifest says of itself
+    ("another name", _says(name="other"), "says that it is run/acme/other@1"),
+    ("another owner", _says(owner="evil"), "says that it is run/evil/tiny@1"),
+    ("another version", _says(version="2"), "says that it is run/acme/tiny@2"),
+    ("another kind", _says(kind="model"), "says that it is model/acme/tiny@1"),
+    ("no kind of ours", _says(kind="malware"), "is not a valid Kind"),
+    ("a kind that is a list", _says(kind=["run"]), "cannot stand where it stands"),
+    ("a kind of 4,000 letters", _says(kind="x" * 4_000), "a text of 4,000 characters"),
+    ("an owner in capitals", _says(owner="Acme"), WORD),
+    ("an owner in Cyrillic", _says(owner="\u0430cme"), WORD),
+    ("an owner above", _says(owner=".."), WORD),
+    ("an owner with a folder", _says(owner="a/b"), WORD),
+    ("an owner of two lines", _says(owner="a\nb"), WORD),
+    ("an owner of 101 letters", _says(owner="a" * 101), WORD),
+    ("an owner that is a device", _says(owner="con"), "reserved word"),
+    ("a name with two dots", _says(name="a..b"), "two dots in a row"),
+    ("a version called latest", _says(version="latest"), "reserved word"),
+    ("a version that is a number", _says(version=1), "cannot stand where it stands"),
+    ("a long description", _says(description="x" * 4_001), "a text of 4,001 characters"),
+    ("a description that is no text", _says(description={}), "cannot stand where it stands"),
+    ("a licence that is a list", _says(licence=["MIT"]), "cannot stand where it stands"),
+    ("an unknown visibility", _says(visibility="secret"), "no visibility 'secret'"),
+    ("a visibility of a megabyte", _says(visibility=["x" * 900_000]), "no visibility"),
+    ("an identity that is no hash", _says(identity={"run": "x"}), "is not of the form"),
+    ("an identity that is a list", _says(identity=["a" * 64]), "cannot stand where it stands"),
+    ("a source with more keys", _says(sources={"spec": {"x": 1}}), "its keys are not those of Source"),
+    (
+        "a source that is clean of nothing",
+        _says(sources={"spec": {"repository": None, "commit": None, "path": None, "clean": True, "why": None}}),
+        "in no commit that others can get",
+    ),
+    (
+        "a commit that is an option",
+        _says(sources={"s": {"repository": "x", "commit": "--upload-pack=x", "path": "a", "clean": True, "why": None}}),
+        "is not of the form",
+    ),
+    (
+        "a password in an address",
+        _says(sources={"s": {"repository": "https://u:p@h/x", "commit": None, "path": "", "clean": False, "why": ""}}),
+        "a repository with a password",
+    ),
+    ("a link to a path", _says(links=[_link := {"role": "input", "release": "../../x", "sha256": None,
+                                               "identity": None}]), "which is no KIND/OWNER/NAME@VERSION"),
+    ("a link to the latest", _says(links=[{**_link, "release": "run/a/b@latest"}]), "which is no KIND"),
+    ("a link to no version", _says(links=[{**_link, "release": "run/a/b"}]), "which is no KIND"),
+    ("a link of 4,000 letters", _says(links=[{**_link, "release": "x" * 4_000}]), "which is no KIND"),
+    ("a link of no role", _says(links=[{**_link, "role": "Evil role"}]), "is not of the form"),
+    ("a link with a short hash", _says(links=[{**_link, "release": None, "sha256": "ab"}]), "is not of the form"),
+    ("links that are a mapping", _says(links=_link), "cannot stand where it stands"),
+    ("facts that are a list", _says(facts=[1]), "cannot stand where it stands"),
+    ("facts nested 30 deep", _says(facts={"x": _DEEP}), "nested deeper than 24 levels"),
+    ("1,001 facts", _says(facts={f"f{n}": 1 for n in range(1_001)}), "1,001 names; at most 1,000"),
+    ("a fact of a long name", _says(facts={"x" * 201: 1}), "a text of 201 characters"),
+    ("an unknown key", _says(hooks={"after": "sh"}), "its keys are not those of Release: ['hooks']"),
+    ("an unknown key of 100,000 letters", _says(**{"x" * 100_000: 1}), "its keys are not those of Release"),
+    ("a key is missing", _says(files=...), "its keys are not those of Release: ['files']"),
+    ("format 0", _says(format=0), "its format cannot be 0"),
+    ("format true", _says(format=True), NOT_OURS),
+    ("format 1.0", _says(format=1.0), NOT_OURS),
+    ("no format", _says(format=...), "its format cannot be None"),
+    ("a format of a megabyte", _says(format="1" * 900_000), "its format cannot be '1111"),
+    ("a newer format", _says(format=2), "written by a newer nip-run (format 2)"),
+    # bytes that are no JSON of ours
+    ("no bytes", _bytes(lambda _: b""), DAMAGED),
+    ("no JSON", _bytes(lambda _: b"PK\x03\x04"), DAMAGED),
+    ("a list", _bytes(lambda _: b"[]"), "not an object"),
+    ("null", _bytes(lambda _: b"null"), "not an object"),
+    ("a text", _bytes(lambda _: b'"x"'), "not an object"),
+    ("NaN", _replaced('"facts": {}', '"facts": {"x": NaN}'), DAMAGED),
+    ("Infinity", _replaced('"facts": {}', '"facts": {"x": Infinity}'), DAMAGED),
+    ("1e999", _replaced('"facts": {}', '"facts": {"x": 1e999}'), DAMAGED),
+    ("a number beyond 64 bits", _replaced('"facts": {}', '"facts": {"x": 123456789012345678901}'), DAMAGED),
+    ("a number of 100,000 digits", _replaced('"facts": {}', f'"facts": {{"x": {"1" * 100_000}}}'), DAMAGED),
+    ("a key twice", _replaced('"owner": "acme"', '"owner": "evil",\n  "owner": "acme"'), NOT_OURS),
+    ("half a surrogate pair", _replaced('"description": ""', '"description": "\\ud800"'), DAMAGED),
+    ("a byte order mark", _bytes(lambda said: b"\xef\xbb\xbf" + manifest_bytes(said)), DAMAGED),
+    ("UTF-16", _bytes(lambda said: manifest_bytes(said).decode().encode("utf-16")), DAMAGED),
+    ("bytes that are no UTF-8", _replaced('"description": ""', '"description": "\\udcff"'), DAMAGED),
+    ("more behind it", _bytes(lambda said: manifest_bytes(said) + b"{}"), DAMAGED),
+    ("another line behind it", _bytes(lambda said: manifest_bytes(said) + b"\n"), NOT_OURS),
+    ("in one line", _bytes(lambda said: json.dumps(said, sort_keys=True).encode()), NOT_OURS),
+    ("in another order", _bytes(lambda said: manifest_bytes(dict(reversed(said.items()))).replace(b"{", b"{ ", 1)),
+     NOT_OURS),
+    ("with other line ends", _bytes(lambda said: manifest_bytes(said).replace(b"\n", b"\r\n")), NOT_OURS),
+    ("escaped otherwise", _replaced('"acme"', '"\\u0061cme"'), NOT_OURS),
+    ("100,000 brackets", _bytes(lambda _: b"[" * 100_000), DAMAGED),
+    ("100,000 braces", _bytes(lambda _: b'{"a":' * 100_000), DAMAGED),
+    ("more than a megabyte", _bytes(lambda said: manifest_bytes(said) + b" " * (1 << 20)), "larger than 1,048,576"),
+)  # fmt: skip
+
+CHECKSUMS = (
+    ("empty", b""), ("another line", b"%b  release.json\n%b  data/a.txt\n"), ("in capitals", b"%B  release.json\n"),
+    ("of another file", b"%b  ../release.json\n"), ("one blank", b"%b release.json\n"), ("no line end",
+     b"%b  release.json"), ("CRLF", b"%b  release.json\r\n"), ("marked as binary", b"%b *release.json\n"),
+    ("escaped", b"\\%b  release.json\n"), ("short", b"abc  release.json\n"), ("binary", b"\0" * 80),
+)  # fmt: skip
+
+
+def _checksum(form: bytes) -> Change:
+    def change(tree: Tree) -> None:
+        tree.checksum = form.replace(b"%b", b"a" * 64).replace(b"%B", b"A" * 64)
+
+    return change
+
+
+def _instead(path: str, make: Callable[[Path], object]) -> Change:
+    """Something else stands where a file of the release belongs."""
+
+    def action(folder: Path) -> None:
+        place = folder / path
+        place.unlink()
+        make(place)
+
+    return _after(action)
+
+
+def _linked_folder(up: int) -> Change:
+    """A folder on the way to the release is a link to where it really stands, outside of the registry."""
+
+    def action(folder: Path) -> None:
+        place = folder
+        for _ in range(up):
+            place = place.parent
+        aside = place.parents[3 - up] / "elsewhere"
+        place.rename(aside)
+        place.symlink_to(aside)
+
+    return _after(action)
+
+
+def _socket(place: Path) -> None:
+    here = Path.cwd()
+    os.chdir(place.parent)  # a socket's path is at most 108 bytes
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(place.name)
+    finally:
+        os.chdir(here)
+
+
+def _data_is_a_link(folder: Path) -> None:
+    (folder / "data").rename(folder.parents[4] / "data-aside")
+    (folder / "data").symlink_to(folder.parents[4] / "data-aside")
+
+
+def _data_is_a_file(folder: Path) -> None:
+    (folder / "data/a.txt").unlink()
+    (folder / "data").rmdir()
+    (folder / "data").touch()
+
+
+def _sparse(place: Path) -> None:
+    with place.open("wb") as file:
+        file.write(b"hello\n")
+        file.truncate(1 << 40)
+
+
+SECRET = "secret.txt"
+"""A file of the reader's own, beside the registry."""
+
+
+def _to_secret(place: Path) -> None:
+    place.symlink_to(place.parents[5] / SECRET)
+
+
+LINK = "a link stands there, and is not followed"
+MISSING = "the release is not whole here"
+
+TREES: tuple[tuple[str, Change, str], ...] = (
+    ("a file is missing", _instead("README.md", lambda _: None), f"README.md is missing; {MISSING}"),
+    ("a file is shorter", _instead("README.md", lambda p: p.write_bytes(b"hell")), "README.md is damaged: it has 4"),
+    ("a file is longer", _instead("README.md", lambda p: p.write_bytes(b"hello\n\n")), "longer than the 6 bytes"),
+    ("a file is empty", _instead("README.md", lambda p: p.touch()), "README.md is damaged: it has 0 of 6 bytes"),
+    ("a file has other bytes", _instead("README.md", lambda p: p.write_bytes(b"Hello\n")), "README.md is damaged: its"),
+    ("a file has a terabyte", _instead("README.md", _sparse), "README.md is damaged: it is longer than the 6 bytes"),
+    ("a file is a link out", _instead("README.md", _to_secret), LINK),
+    ("a file is a link in", _instead("README.md", lambda p: p.symlink_to("data/a.txt")), LINK),
+    ("a file is a link to itself", _instead("README.md", lambda p: p.symlink_to(p.name)), LINK),
+    ("a file is a link to nothing", _instead("README.md", lambda p: p.symlink_to("no")), LINK),
+    ("a file is a link to a device", _instead("README.md", lambda p: p.symlink_to("/dev/zero")), LINK),
+    ("a file is a FIFO", _instead("README.md", os.mkfifo), "not a regular file"),
+    ("a file is a socket", _instead("README.md", _socket), "not a regular file"),
+    ("a file is a folder", _instead("README.md", Path.mkdir), "Is a directory"),
+    ("a folder is a link", _after(_data_is_a_link), LINK),
+    ("a folder is a file", _after(_data_is_a_file), "Not a directory"),
+    ("no manifest", _instead("release.json", lambda _: None), f"release.json is missing; {MISSING}"),
+    ("the manifest is a link out", _instead("release.json", _to_secret), LINK),
+    ("the manifest is a FIFO", _instead("release.json", os.mkfifo), "not a regular file"),
+    ("the manifest is a folder", _instead("release.json", Path.mkdir), "Is a directory"),
+    ("the manifest is cut", _instead("release.json", lambda p: p.write_bytes(b"{")), "release.json is damaged"),
+    ("no checksum", _instead("release.sha256", lambda _: None), "has no run/acme/tiny"),
+    ("the checksum is a link", _instead("release.sha256", _to_secret), "has no run/acme/tiny"),
+    ("the checksum is a FIFO", _instead("release.sha256", os.mkfifo), "has no run/acme/tiny"),
+    ("the checksum is a folder", _instead("release.sha256", Path.mkdir), "has no run/acme/tiny"),
+    ("the release is a link", _linked_folder(0), "has no run/acme/tiny"),
+    ("the name is a link", _linked_folder(1), "has no run/acme/tiny"),
+    ("the owner is a link", _linked_folder(2), "has no run/acme/tiny"),
+    ("the kind is a link", _linked_folder(3), "has no run/acme/tiny"),
+)  # fmt: skip
+
+
+def _yanked(data: bytes) -> Change:
+    def action(folder: Path) -> None:
+        (folder / "yanked").mkdir()
+        (folder / "yanked" / "yanked.json").write_bytes(data)
+
+    return _after(action)
+
+
+YANKS = (
+    ("no JSON", b"x"), ("a list", b"[]"), ("a text", b'"reason"'), ("no reason", b"{}"), ("null", b"null"),
+    ("a reason that is a number", b'{"reason": 5}'), ("a reason of another hash", b'{"reason": "x", "sha256": "y"}'),
+    ("4,000 brackets", b"[" * 4_000), ("13,000 brackets", b"[" * 12_900), ("NaN", b"NaN"), ("no bytes", b""),
+    ("a reason of two lines", json.dumps({"reason": "a\nb", "sha256": "x"}).encode()),
+    ("a reason that drives a terminal", b'{"reason": "\\u001b[2J"}'), ("half a pair", b'{"reason": "\\ud800"}'),
+    ("bytes that are no UTF-8", b"\xff\xfe"),
+    ("a reason of 1,001 letters", json.dumps({"reason": "x" * 1_001}).encode()),
+)  # fmt: skip
+
+ROWS = (
+    *(Row(f"path {path[:30]!r} of {len(path)}", _named(path), words) for path, words in PATHS),
+    *(Row(f"manifest: {name}", change, words) for name, change, words in MANIFESTS),
+    *(Row(f"checksum: {name}", _checksum(form), "release.sha256 is damaged") for name, form in CHECKSUMS),
+    Row("checksum: of other bytes", _checksum(b"%b  release.json\n"), "release.json is damaged, or release.sha256 is"),
+    Row("checksum: long", _checksum(b"%b  release.json\n" * 20), "release.sha256 is larger than 1,000 bytes"),
+    *(Row(f"tree: {name}", change, words) for name, change, words in TREES),
+    *(Row(f"yank: {name}", _yanked(data), "yanked/yanked.json is damaged") for name, data in YANKS),
+    Row("yank: 20,000 bytes", _yanked(b"x" * 20_000), "yanked.json is larger than"),
+)

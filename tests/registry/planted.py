@@ -1,0 +1,125 @@
+"""Sessions written down for tests of lineage, as releases say them, and runs put into a registry as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from runner.registry.links import links_of, trained_facts
+from runner.registry.sessions import Session, content_hashes, session_of_release
+from runner.releases.bundle import Bundle, Content
+from runner.releases.manifest import Release
+from runner.releases.reference import Kind
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.results.tables import COLUMNS
+from runner.transports.registry import Entry, Registry
+from tests.support.files import parquet_rows
+
+EFFORT = {"datapoints": 10, "rollouts": 10, "completions": 30, "prompt_tokens": 900, "completion_tokens": 90}
+
+
+def step(run: str, model: str, before: str, **changes: Any) -> dict[str, Any]:
+    """A training in a model's past: iteration 0 of a run, on a dataset of its own."""
+    said = {"model": model, "from_model": before, "run_id": run, "iteration": 0, "method": "sft"}
+    return {**said, "dataset_sha256": f"data of {run}", **changes}
+
+
+def group(
+    model: str, *lineage: Mapping[str, Any], made: Sequence[Mapping[str, Any]] = (), **more: Any
+) -> dict[str, Any]:
+    """A model group as `trained_facts` has it, whose games of each iteration took `EFFORT` and a dollar."""
+    games = [
+        {"iteration": one["iteration"], "run_id": f"{one['run_id']}-i{one['iteration']}", **EFFORT, "cost_usd": 1.0}
+        for one in made
+    ]
+    said = {"group": "v", "agents": ["verifier"], "provider": "openai", "model": model, "lineage": list(lineage)}
+    return {**said, "made": list(made), "games": games, **more}
+
+
+def session(
+    run: str, *groups: Mapping[str, Any], owner: str = "acme", yanked: str | None = None, **changes: Any
+) -> Session:
+    """A published run, through the bytes of its manifest."""
+    kind = "training" if any(one["made"] for one in groups) else "benchmark"
+    facts = {"run_id": run, "kind": kind, "trained": [dict(one) for one in groups], "started_at": f"2025-{run}"}
+    facts |= changes.pop("facts", {})
+    said: dict[str, Any] = {"kind": Kind.RUN, "owner": owner, "name": run, "version": "1", "facts": facts, **changes}
+    release = Release.from_bytes(Bundle.of(Release(**said), {}).manifest)
+    bundle = Bundle.of(release, {})
+    return session_of_release(Entry(release.reference, bundle.sha256, yanked), release)
+
+
+def training(run: str, model: str, before: str, *lineage: Mapping[str, Any], **changes: Any) -> Session:
+    """A training run of one iteration, which made `model` from `before`."""
+    made = step(run, model, before, **changes.pop("made", {}))
+    return session(run, group(before, *lineage, made=[made], **changes.pop("group", {})), **changes)
+
+
+def games_of(parent: Session, *datapoints: str, **changes: Any) -> Session:
+    """The games of the first iteration of a training run."""
+    facts = {"parent_run_id": parent.run_id, "kind": "training", "datapoints_sha256": list(datapoints)}
+    return session(f"{parent.run_id}-i0", group("any"), facts=facts, **changes)
+
+
+def measured(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> Session:
+    """A benchmark run of one model."""
+    return session(run, group(model, *lineage, **changes.pop("group", {})), **changes)
+
+
+def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) -> Bundle:
+    """A run as a release: its folder below `data/`, its records as lines, and facts that follow from them."""
+    manifest = folder.manifest()
+    facts: dict[str, Any] = {
+        name: getattr(manifest, name)
+        for name in ("run_id", "name", "kind", "benchmark", "status", "parent_run_id", "iteration", "started_at")
+    }
+    facts |= {"trained": trained_facts(folder), "datapoints_sha256": sorted(content_hashes(folder) or ())}
+    contents: dict[str, Content] = {
+        f"data/{path.relative_to(folder.path).as_posix()}": path
+        for path in (folder.manifest_path, folder.spec, *(folder.path / "inputs").rglob("*"))
+        if path.is_file()
+    }
+    if folder.metrics.is_file():
+        contents["data/metrics.json"] = folder.metrics
+        rows = json.loads(folder.metrics.read_text())["metrics"]
+        facts["accuracy"] = next((r for r in rows if (r["agent"], r["metric"]) == (None, "accuracy")), None)
+    if folder.table("rollouts").is_file():
+        contents["data/rollouts.jsonl"] = b"".join(map(_line, parquet_rows(folder.table("rollouts"))))
+    if folder.stage_log.is_file():
+        contents["data/stages.jsonl"] = folder.stage_log
+    contents |= changes.pop("contents", {})
+    release = Release(
+        kind=Kind.RUN,
+        owner=owner,
+        name=manifest.run_id.lower(),
+        version=changes.pop("version", "1"),
+        identity={"run": manifest.identity},
+        links=links_of(folder, results, owner),
+        facts={**facts, **changes.pop("facts", {})},
+    )
+    return Bundle.of(replace(release, **changes), contents)
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    kinds = COLUMNS["rollouts"]
+    plain = {
+        name: json.loads(value) if kinds[name] == "JSON" and isinstance(value, str) else value
+        for name, value in row.items()
+    }
+    return orjson.dumps(plain, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def publish(registry: Registry, *bundles: Bundle) -> None:
+    registry.publish(bundles, "for a test")
+
+
+def published_runs(registry: Registry, results: Path, owner: str) -> None:
+    """Every run of a results folder."""
+    here = Results(results)
+    publish(registry, *(release_of(folder, here, owner) for folder in here.runs()))

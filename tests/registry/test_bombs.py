@@ -1,0 +1,142 @@
+"""What grows when it is read is refused within bounds: of memory and time, in a process that has no more."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.registry.hostile_contents import ALIASES, GOOD, MERGES
+from tests.support.paths import ROOT
+from tests.support.processes import environment
+from tests.support.release_trees import Tree, entry, manifest_bytes, snapshot
+
+MEGABYTES = 700
+SECONDS = 20
+
+GET = """
+import sys
+from pathlib import Path
+from runner.errors import NipRunError
+from runner.releases.reference import Kind, Reference
+from runner.transports.connect import connect
+for name in sys.argv[2:]:
+    folder = Path(sys.argv[1]) / name
+    try:
+        with connect(f"file:{folder}/registry") as registry:
+            registry.unpack(registry.find(Reference(Kind.RUN, "acme", "tiny", "1")), folder / "got")
+        from runner.spec.load import load_spec
+        load_spec(folder / "got" / "spec.yaml")
+    except NipRunError as error:
+        print(name, str(error)[:200].replace("\\n", " "))
+    else:
+        print(name, "TAKEN")
+"""
+
+
+def _spec(text: str) -> Callable[[Path], object]:
+    return lambda registry: Tree(registry, files={**GOOD, "spec.yaml": text.encode()}).write()
+
+
+def _manifest(data: bytes) -> Callable[[Path], object]:
+    return lambda registry: Tree(registry, manifest=data).write()
+
+
+def _sparse(registry: Path, name: str, size: int = 1 << 40) -> None:
+    """A file of a terabyte that takes no room."""
+    folder = Tree(registry).write() / "run/acme/tiny/1"
+    with (folder / name).open("ab") as file:
+        file.truncate(size)
+
+
+def _many(registry: Path) -> None:
+    """20,000 files that are none of the release."""
+    folder = Tree(registry, files=dict(GOOD) | {"spec.yaml": b"[" * 100_000}).write() / "run/acme/tiny/1/signature"
+    folder.mkdir()
+    for number in range(2_000):
+        (folder / str(number)).touch()
+
+
+def _deep(registry: Path) -> None:
+    """A tree of 1,500 folders, one in another."""
+    Tree(registry, files=dict(GOOD) | {"spec.yaml": b"- 1"}).write()
+    here = os.open(registry, os.O_RDONLY)
+    try:
+        for _ in range(1_500):
+            os.mkdir("d", dir_fd=here)
+            inner = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = inner
+    finally:
+        os.close(here)
+
+
+def _said_and_not_there(registry: Path) -> None:
+    """A manifest of four gigabytes, in a file of a few bytes."""
+    Tree(registry, changes={"files": [entry("README.md", b"hello\n", size=4 << 30)]}).write()
+
+
+BOMBS: Mapping[str, tuple[Callable[[Path], object], str]] = {
+    "aliases": (_spec(ALIASES), "anchors (&a0)"),
+    "merges": (_spec(MERGES), "anchors (&a0)"),
+    "brackets": (_spec("[" * 200_000), "nested deeper"),
+    "braces": (_spec("{a: " * 60_000), "nested deeper"),
+    "numbers": (_spec("seed: " + "9" * 200_000), "a number of 200000 characters"),
+    "deep-manifest": (_manifest(b"[" * 1_000_000), "release.json is damaged"),
+    "wide-manifest": (_manifest(b'{"a":[' + b"1," * 500_000 + b"1]}"), "its format cannot be None"),
+    "long-manifest": (_manifest(b'"' + b"x" * 1_040_000 + b'"'), "not an object"),
+    "2001-files": (
+        lambda registry: Tree(
+            registry, changes={"files": [entry(f"f{n:06}", b"") for n in range(2_001)]}
+        ).write(),
+        "2001 files; at most 2000",
+    ),
+    "many-names": (
+        lambda registry: Tree(registry, manifest=manifest_bytes({f"k{n}": n for n in range(30_000)})).write(),
+        "its format cannot be None",
+    ),
+    "sparse-manifest": (lambda registry: _sparse(registry, "release.json"), "larger than 1,048,576 bytes"),
+    "sparse-checksum": (lambda registry: _sparse(registry, "release.sha256"), "release.sha256 is larger than 1,000"),
+    "sparse-file": (lambda registry: _sparse(registry, "README.md"), "longer than the 6 bytes"),
+    "said-and-not-there": (_said_and_not_there, "has 6 of 4,294,967,296 bytes"),
+    "many-files": (_many, "nested deeper"),
+    "deep-tree": (_deep, "a mapping"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bombs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("bombs")
+    for name, (make, _) in BOMBS.items():
+        make(folder / name / "registry")
+    yield folder
+    subprocess.run(["rm", "-rf", folder / "deep-tree"], check=True)  # deeper than Python's own removal goes
+
+
+def _bounded() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEGABYTES << 20, MEGABYTES << 20))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # nothing large is written on the way
+
+
+def test_every_bomb_is_refused_within_memory_and_time(bombs: Path) -> None:
+    names = list(BOMBS)
+    before = {path.name for path in bombs.iterdir()}
+    done = subprocess.run(
+        [sys.executable, "-c", GET, str(bombs), *names], cwd=ROOT, env=environment(), capture_output=True, text=True,
+        check=False, timeout=120, preexec_fn=_bounded, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert {name: words for name, (_, words) in BOMBS.items() if words not in said[name]} == {}
+    assert {path.name for path in bombs.iterdir()} == before
+    assert not list((bombs / "sparse-file").glob(".nip-run-*"))
+    assert snapshot(bombs / "said-and-not-there").keys() == {"registry", *(f"registry/{path}" for path in (
+        "run", "run/acme", "run/acme/tiny", "run/acme/tiny/1", "run/acme/tiny/1/README.md", "run/acme/tiny/1/data",
+        "run/acme/tiny/1/data/a.txt", "run/acme/tiny/1/release.json", "run/acme/tiny/1/release.sha256",
+    ))}  # fmt: skip

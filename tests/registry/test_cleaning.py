@@ -1,0 +1,174 @@
+"""A run that was played on a server of one's own leaves without an address, a path or a name in any byte of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from runner.registry.clean import clean
+from runner.registry.draft import Draft
+from runner.registry.laid_out import lay_out, run_folder
+from runner.registry.verify import wrong_in_run
+from runner.releases.bundle import opened
+from tests.support.drafts import draft_by_hand
+from tests.support.runs import journal_records, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+MODEL = "/home/somebody/models/tiny-8b"
+FAULTS = {"rate_limit": 0.15, "server_error": 0.15, "html": 0.1, "drop": 0.1}
+
+
+@pytest.fixture(scope="module")
+def on_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A run on a loopback server, whose model's name is a path, with failures in its journal; and the address."""
+    folder = tmp_path_factory.mktemp("vllm")
+    with serving(faults=FAULTS, usage=False) as server:
+        spec = spec_file(folder, server.base_url, size=6, models={"m": {"model": MODEL}})
+        text = json.loads(spec.read_text())
+        spec.write_text(f"# On our machine: {server.base_url}, models in {MODEL}\n{json.dumps(text, indent=1)}\n")
+        result = played(spec, folder / "results")
+        yield result.folder.path, server.base_url
+
+
+def all_bytes(draft: Draft) -> bytes:
+    pieces = [draft.release.to_bytes()]
+    for content in draft.contents.values():
+        with opened(content) as file:
+            pieces.append(file.read())
+    return b"\n".join(pieces)
+
+
+def cleaned(run: Path, work: Path) -> Draft:
+    (draft,) = clean([draft_by_hand(run)], work)
+    return draft
+
+
+def test_no_address_and_no_path_is_left(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
+    run, base_url = on_vllm
+    raw = all_bytes(draft_by_hand(run))
+    told = [b"127.0.0.1", base_url.encode(), MODEL.encode(), b"/home/", b"somebody", str(run.parents[2]).encode()]
+    assert all(one in raw for one in told[:5])
+    errors = [record["error"] for record in journal_records(run) if record["kind"] == "failure"]
+    assert any("127.0.0.1" in error for error in errors)
+    out = all_bytes(cleaned(run, tmp_path))
+    assert [one for one in told if one in out] == []
+    assert base_url.rpartition(":")[2].partition("/")[0].encode() not in out
+
+
+def test_what_is_published_replays_to_what_was_recorded(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
+    run, _ = on_vllm
+    draft = cleaned(run, tmp_path / "work")
+    folder = run_folder(lay_out(draft.contents, tmp_path / "got"))
+    assert list(wrong_in_run(folder)) == []
+    assert folder.metrics.read_bytes() == (run / "metrics.json").read_bytes()
+    before, after = json.loads((run / "manifest.json").read_bytes()), folder.manifest()
+    assert (after.game_sha256, after.identity) != (before["game_sha256"], before["identity"])
+    assert {row["model"] for row in after.agents} == {"tiny-8b"}
+    assert draft.release.identity["run"] == after.identity
+    assert draft.release.facts["models"] == {"prover": "tiny-8b", "verifier": "tiny-8b"}
+    assert {one["rule"] for one in draft.release.facts["cleaned"]} >= {"address", "model path"}
+
+
+def test_what_a_model_said_and_how_a_call_failed_stay(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
+    run, _ = on_vllm
+    draft = cleaned(run, tmp_path / "work")
+    folder = run_folder(lay_out(draft.contents, tmp_path / "got"))
+    before, after = journal_records(run), journal_records(folder.path)
+    assert [one["kind"] for one in before] == [one["kind"] for one in after]
+    for old, new in zip(before, after, strict=True):
+        if old["kind"] == "call":
+            assert new["answer"] == {**old["answer"], "model": "tiny-8b"}
+            assert new["asked"][1] == old["asked"][1]
+        if old["kind"] == "failure":
+            assert (
+                new["error"]
+                == "no answer from ???" * ("no answer" in old["error"])
+                + "???" * ("no answer" not in old["error"])
+                + old["error"].partition("/v1")[2]
+            )
+            assert {**old, "error": new["error"]} == new
+
+
+def test_it_is_the_same_wherever_the_run_lies_and_cleaning_again_changes_nothing(
+    on_vllm: tuple[Path, str], tmp_path: Path
+) -> None:
+    run, _ = on_vllm
+    copied = tmp_path / "elsewhere" / "results" / "runs" / run.name
+    shutil.copytree(run, copied)
+    shutil.copy(run.parents[2] / "spec.yaml", copied.parents[2])
+    one, other = cleaned(run, tmp_path / "one"), cleaned(copied, tmp_path / "other")
+    assert one.bundle().sha256 == other.bundle().sha256
+    (again,) = clean([one], tmp_path / "again")
+    assert again.bundle().sha256 == one.bundle().sha256
+
+
+def test_a_journal_that_tells_nothing_leaves_byte_for_byte(tmp_path: Path) -> None:
+    result = played(spec_file(tmp_path, size=4), tmp_path / "results")
+    raw = draft_by_hand(result.folder.path)
+    (draft,) = clean([raw], tmp_path / "work")
+    assert draft.contents == raw.contents
+    assert draft.release.facts["cleaned"] == []
+
+
+def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path) -> None:
+    with serving(faults=FAULTS) as server:
+        result = played(spec_file(tmp_path, server.base_url, size=6), tmp_path / "results")
+    run = result.folder.path
+    folder = run_folder(lay_out(cleaned(run, tmp_path / "work").contents, tmp_path / "got"))
+    assert list(wrong_in_run(folder)) == []
+    before, after = run.joinpath("journal.jsonl").read_bytes(), folder.journal.read_bytes()
+    changed = [old for old, new in zip(before.split(b"\n"), after.split(b"\n"), strict=True) if old != new]
+    assert changed
+    assert all(b"127.0.0.1" in line for line in changed)
+    assert folder.manifest().identity == result.folder.manifest().identity
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("no answer from http://10.1.2.3:8000/v1 (m): reset", "no answer from ??? (m): reset"),
+        ("Cannot connect to host gpu-box:8000 ssl:default", "Cannot connect to host ??? ssl:default"),
+        ("Connect call failed ('10.1.2.3', 8000)", "Connect call failed ('???)"),
+        ("The model `/srv/models/llama` does not exist", "The model `llama` does not exist"),
+        ("cannot read /home/me/x/y.json: denied", "cannot read y.json: denied"),
+        ("sent by me@gpu-box.lan", "sent by ???"),
+        ("http://[::1]:8000/v1 answered 500", "??? answered 500"),
+        ("see https://platform.openai.com/docs/errors", "see https://platform.openai.com/docs/errors"),
+        (
+            "https://api.openai.com/v1 (m) answered 429: wait 1.5 s",
+            "https://api.openai.com/v1 (m) answered 429: wait 1.5 s",
+        ),
+    ],
+)
+def test_the_words_of_an_error_stay_without_what_tells_of_a_machine(said: str, left: str) -> None:
+    from runner.registry.rules import Rules
+
+    rules = Rules({}, ("http://gpu-box:8000/v1",))
+    assert rules.error(said) == left
+    assert rules.error(left) == left
+
+
+def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from runner.releases.manifest import Source
+
+    result = played(spec_file(tmp_path, size=4), tmp_path / "results")
+    raw = draft_by_hand(result.folder.path)
+    sources = {
+        "spec": Source(repository="https://me:word@git.example.org/a/b", commit="1" * 40, path="s", clean=True),
+        "dataset": Source(repository="/srv/git/b.git", commit="1" * 40, path="d", clean=True),
+        "prompts": Source(repository="git@github.com:acme/b.git", commit="1" * 40, path="p", clean=True),
+    }
+    (draft,) = clean([replace(raw, release=replace(raw.release, sources=sources))], tmp_path / "work")
+    found = draft.release.sources
+    assert found["spec"].repository == "https://git.example.org/a/b"
+    assert (found["dataset"].repository, found["dataset"].clean) == (None, False)
+    assert found["prompts"] == sources["prompts"]
+    assert orjson.loads(draft.release.to_bytes())["sources"]["dataset"]["why"]

@@ -1,0 +1,70 @@
+"""Nothing bad gets in: each row of the table is refused in words, and leaves nothing anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.errors import NewerFormatError, ReleaseError
+from runner.transports.connect import connect
+from tests.registry.hostile import ROWS, SECRET, Row
+from tests.support.release_trees import REFERENCE, Tree, snapshot
+
+LONGEST = 700
+"""Characters of a message, with the path of the registry in it."""
+
+
+def got(registry: Path, target: Path) -> None:
+    """What `get` does, up to a folder with a release in it."""
+    with connect(f"file:{registry}") as opened:
+        opened.unpack(opened.find(REFERENCE), target)
+
+
+def canaries(folder: Path) -> Path:
+    """A home with files of the reader's own around where the release would come to stand."""
+    home = folder / "home"
+    for path in ("etc/passwd", ".ssh/id", ".env", "work/README.md", "work/evil", "evil", SECRET):
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(path)
+    return home
+
+
+def test_the_release_that_the_rows_change_is_good(tmp_path: Path) -> None:
+    got(Tree(tmp_path / "registry").write(), tmp_path / "got")
+    assert (tmp_path / "got" / "data" / "a.txt").read_bytes() == b"one\ntwo\n"
+
+
+def refusal(row: Row, folder: Path, home: Path) -> str | None:
+    """What is wrong with how a row is refused; None where nothing is."""
+    tree = Tree(folder / "registry")
+    row.change(tree)
+    tree.write()
+    (folder / SECRET).write_text("hello\n")
+    before = snapshot(folder)
+    try:
+        got(tree.registry, home / "work" / "got")
+    except (ReleaseError, NewerFormatError) as error:
+        said = str(error).replace(str(folder), "")
+        if row.words not in said or len(said) > LONGEST:
+            return said
+        return None if snapshot(folder) == before else "the registry has changed"
+    return "it was taken"
+
+
+@pytest.mark.parametrize("group", ["path", "manifest", "checksum", "tree", "yank"])
+def test_a_hostile_release_is_refused_in_words_and_leaves_nothing(tmp_path: Path, group: str) -> None:
+    rows = [row for row in ROWS if row.name.startswith(f"{group}")]
+    home = canaries(tmp_path)
+    before = snapshot(home)
+    wrong = {}
+    for number, row in enumerate(rows):
+        said = refusal(row, tmp_path / str(number), home)
+        if said is not None or snapshot(home) != before:
+            wrong[row.name] = said
+    assert wrong == {}
+    assert len(rows) > 10
+
+
+def test_the_rows_have_names_of_their_own() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS) >= 200

@@ -1,0 +1,112 @@
+"""Releases that are whole and hold what must not be read as it says: got, and refused when they are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from runner.errors import JournalError, Place, RunError, SpecError
+from runner.prompts.templates import load_prompts
+from runner.protocols.load import load_protocol
+from runner.spec.load import load_spec
+from runner.spec.origin import MARKER
+from runner.storage.log_lines import read_journal
+from runner.transports.connect import connect
+from tests.registry.hostile_contents import GOOD, ROWS, Row
+from tests.registry.test_hostile import canaries
+from tests.support.release_trees import REFERENCE, Tree, snapshot
+
+HERE = Place("spec.yaml", 1, 1)
+
+
+def _protocol(folder: Path) -> object:
+    return load_protocol("protocol.yaml", folder=folder)
+
+
+def _templates(folder: Path) -> object:
+    return load_prompts(folder / "prompts", load_protocol("solo_verifier"), {"question": "q"}, HERE)
+
+
+DOORS: Mapping[str, Callable[[Path], object]] = {
+    "spec": lambda folder: load_spec(folder / "spec.yaml"),
+    "template": _templates,
+    "protocol": _protocol,
+    "dataset": lambda folder: load_spec(folder / "spec.yaml"),
+    "journal": lambda folder: list(read_journal(folder / "journal.jsonl")),
+}
+"""By the kind of a row: what a command reads of such a folder."""
+
+SLOW = (
+    "spec: a filter", "spec: an address", "spec: a number", "spec: a flag", "spec: an unknown", "dataset: ",
+    "template: 3,000", "template: 4,000", "template: 5,000",
+)  # fmt: skip
+"""Rows that are read to the end before they are refused: a tenth of a second each."""
+
+
+def got(rows: list[Row], folder: Path) -> Path:
+    """The rows as folders of one release, published by somebody and got."""
+    files = {f"r{number:03}/{path}": data for number, row in enumerate(rows) for path, data in
+             {**GOOD, **row.files}.items()}  # fmt: skip
+    registry = Tree(folder / "registry", files=files).write()
+    with connect(f"file:{registry}") as opened:
+        opened.unpack(opened.find(REFERENCE), folder / "home" / "got", also={MARKER: b"{}\n"})
+    return folder / "home" / "got"
+
+
+def chosen(kind: str, *, slow: bool) -> list[Row]:
+    rows = [row for row in ROWS if row.name.startswith(f"{kind}: ")]
+    return [row for row in rows if slow or not row.name.startswith(SLOW)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "slow"),
+    [
+        ("spec", False), ("template", False), ("protocol", False), ("journal", False),
+        *(pytest.param(kind, True, marks=pytest.mark.full) for kind in ("spec", "template", "dataset")),
+    ],
+)  # fmt: skip
+def test_what_a_got_release_must_not_hold_is_refused_in_words(tmp_path: Path, kind: str, slow: bool) -> None:
+    rows = chosen(kind, slow=slow)
+    canaries(tmp_path)
+    folder = got(rows, tmp_path)
+    before = snapshot(tmp_path)
+    wrong = {}
+    for number, row in enumerate(rows):
+        try:
+            DOORS[kind](folder / f"r{number:03}")
+        except (SpecError, RunError, JournalError) as error:
+            said = str(error).replace(str(folder), "")
+            if row.words not in said or len(said) > 10_000:
+                wrong[row.name] = said[:500]
+        else:
+            wrong[row.name] = "it was taken"
+    assert wrong == {}
+    assert len(rows) >= 5
+    assert snapshot(tmp_path) == before
+
+
+def test_a_good_folder_of_a_got_release_is_read(tmp_path: Path) -> None:
+    folder = got([Row("good", {}, "")], tmp_path)
+    assert len(load_spec(folder / "r000" / "spec.yaml").dataset.datapoints) == 4
+
+
+def test_text_of_a_dataset_is_no_template_and_no_interpolation(tmp_path: Path) -> None:
+    text = "{{ 7*7 }} ${oc.env:HOME} {% include '/etc/passwd' %}"
+    row = json.dumps({"id": "a", "label": 0, "question": text, "solution": "s"}) + "\n"
+    folder = got([Row("data", {"data.jsonl": row.encode()}, "")], tmp_path)
+    points = load_spec(folder / "r000" / "spec.yaml").dataset.datapoints
+    assert [point.columns["question"] for point in points] == [text]
+
+
+def test_the_tables_together_have_a_row_for_each_attack() -> None:
+    from tests.registry.hostile import ROWS as RELEASES
+
+    names = [*(row.name for row in RELEASES), *(row.name for row in ROWS)]
+    assert len(set(names)) == len(names) >= 350
+    assert all(
+        re.match(r"(path|manifest|checksum|tree|yank|spec|template|protocol|dataset|journal)\b", n) for n in names
+    )

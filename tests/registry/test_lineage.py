@@ -1,0 +1,236 @@
+"""The graph of models: edges by identity, effort counted once, and nobody passes a continued model off as new."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.errors import ReleaseError
+from runner.registry.edges import Edge, Proof
+from runner.registry.history import history_of
+from runner.registry.lineage import Lineage
+from runner.registry.marks import marks_of
+from runner.registry.sessions import Session
+from tests.registry.planted import EFFORT, games_of, group, measured, session, step, training
+
+BASE, ONE, TWO, THREE = "base", "ft:one", "ft:two", "ft:three"
+FIRST = training("first", ONE, BASE)
+SECOND = training("second", TWO, ONE, step("first", ONE, BASE))
+
+
+def edge_of(subject: Session, *others: Session) -> Edge | None:
+    """Where the model of a run with one group came from."""
+    found = Lineage([subject, *others]).ancestry(subject).edges
+    return found[0] if found else None
+
+
+def rollouts_behind(subject: Session, *others: Session) -> tuple[int, bool]:
+    """How many games are behind a run's models, and whether there may be more."""
+    total = Lineage([subject, *others]).ancestry(subject).total
+    return total.effort.rollouts or 0, not total.is_known
+
+
+def marks(subject: Session, *others: Session) -> list[str]:
+    lineage = Lineage([subject, *others])
+    ancestry = lineage.ancestry(subject)
+    return marks_of(subject, ancestry, lineage.contact(subject, ancestry))
+
+
+def test_effort_is_summed_along_the_chain_and_a_base_model_has_none() -> None:
+    end = measured("end", TWO, step("first", ONE, BASE), step("second", TWO, ONE))
+    assert rollouts_behind(end, FIRST, SECOND) == (20, False)
+    total = Lineage([end, FIRST, SECOND]).ancestry(end).total
+    assert {name: getattr(total.effort, name) for name in EFFORT} == {name: 2 * n for name, n in EFFORT.items()}
+    assert total.effort.cost_usd == pytest.approx(2.0)
+    assert rollouts_behind(measured("plain", BASE), FIRST, SECOND) == (0, False)
+    assert rollouts_behind(SECOND, FIRST) == (20, False)  # its own training, and what it began with
+
+
+def test_both_children_of_a_fork_are_kept_and_what_they_share_is_counted_once_in_a_merge() -> None:
+    """The prototype kept one child of each parent: the other disappeared."""
+    left = training("left", "ft:l", ONE, step("first", ONE, BASE))
+    right = training("right", "ft:r", ONE, step("first", ONE, BASE), group={"group": "p", "agents": ["prover"]})
+    lines = (
+        [step("first", ONE, BASE), step("left", "ft:l", ONE)],
+        [step("first", ONE, BASE), step("right", "ft:r", ONE)],
+    )
+    both = session("both", group("ft:l", *lines[0]), group("ft:r", *lines[1], group="p", agents=["prover"]))
+    assert rollouts_behind(both, FIRST, left, right) == (30, False)
+    rows = history_of("first", [FIRST, left, right, both])
+    assert [(row.session.run_id, row.depth) for row in rows] == [("first", 0), ("left", 1), ("both", 1), ("right", 1)]
+    assert [run for run, _ in rows[2].parents] == ["left", "right"]
+    assert len({row.session.run_id for row in rows}) == len(rows)  # the prototype printed one name on every row
+
+
+def test_an_edge_is_declared_by_name_and_proved_by_weights() -> None:
+    weights = {"weights_sha256": "11" * 32}
+    made = training("local", "output", BASE, made=weights)
+    by_name = edge_of(measured("end", TWO, step("second", TWO, ONE)), SECOND)
+    assert by_name is not None
+    assert by_name.proof == Proof.DECLARED
+    same = edge_of(measured("end", "output", step("local", "output", BASE), group=weights), made)
+    renamed = edge_of(measured("end", "mine-from-scratch", group=weights), made)
+    assert same is not None
+    assert renamed is not None
+    assert (same.proof, same.left_out) == (Proof.PROVED, False)
+    assert (renamed.proof, renamed.left_out) == (Proof.PROVED, True)  # by its bytes, whatever it is called
+
+
+@pytest.mark.parametrize(
+    ("last", "weights", "why"),
+    [
+        (step("second", "ft:other", ONE), None, "that made ft:two"),
+        (step("second", TWO, ONE, dataset_sha256="edited"), None, "ft:two on another dataset"),
+        (step("second", TWO, ONE, iteration=4), None, "that made no model of it"),
+        (step("local", "output", BASE), "22" * 32, "with other weights"),
+        (step("second", "output", BASE), "11" * 32, "but its weights are those that run/acme/local@1 made"),
+    ],
+)
+def test_a_lineage_that_says_what_its_ancestor_did_not_make_is_broken(
+    last: dict[str, object], weights: str | None, why: str
+) -> None:
+    local = training("local", "output", BASE, made={"weights_sha256": "11" * 32})
+    end = measured("end", str(last["model"]), last, group={"weights_sha256": weights})
+    edge = edge_of(end, FIRST, SECOND, local)
+    assert edge is not None
+    assert edge.proof == Proof.BROKEN
+    assert why in str(edge.why)
+    assert rollouts_behind(end, FIRST, SECOND, local)[1]  # so that its effort is at least what is known
+    assert any(why in mark for mark in marks(end, FIRST, SECOND, local))
+
+
+def test_a_lineage_that_ends_with_another_model_than_was_played_is_broken() -> None:
+    edge = edge_of(measured("end", "ft:better", step("second", TWO, ONE)), SECOND)
+    assert edge is not None
+    assert (edge.proof, edge.why) == (Proof.BROKEN, f"it was played with ft:better, and its lineage ends with {TWO}")
+
+
+def test_a_model_trained_for_one_more_step_and_published_again_is_shown_for_what_it_is() -> None:
+    """L1: whoever takes an agent, trains it for one step and leaves its past out, has its past found again."""
+    cut = training("mine", THREE, TWO, owner="thief", group={"base_model": TWO})  # its lineage begins with itself
+    end = measured("end", THREE, step("mine", THREE, TWO), owner="thief")
+    bare = measured("bare", THREE, owner="thief")  # no lineage at all
+    for subject in (end, bare):
+        assert rollouts_behind(subject, FIRST, SECOND, cut) == (30, False)
+        assert "goes on from run/acme/second@1 (iteration 0), which its own lineage leaves out" in marks(
+            subject, FIRST, SECOND, cut
+        )
+    assert rollouts_behind(end, cut) == (10, True)  # where the run it took is not here, its name says that there is one
+    assert f"{TWO} is a fine-tuned model, whose training is not here" in marks(end, cut)
+
+
+def test_weights_taken_from_a_run_are_known_whatever_they_are_called_and_whoever_trains_them() -> None:
+    weights, more = {"weights_sha256": "11" * 32}, {"weights_sha256": "33" * 32}
+    theirs = training("theirs", "output", BASE, made=weights)
+    mine = training("mine", "output", "llama", made=more, owner="thief", group=weights)
+    end = measured("end", "fresh", owner="thief", group=more)
+    assert rollouts_behind(end, theirs, mine) == (20, False)
+
+
+def test_a_stranger_cannot_claim_a_model_whose_name_anybody_may_give() -> None:
+    """Else one hostile release would have every run of a base model continue it."""
+    claim = training("claim", "gpt-4o-mini-2024-07-18", "nothing", owner="mallory")
+    games = games_of(claim, "d1", "d2", owner="mallory")
+    honest = measured("honest", "gpt-4o-mini-2024-07-18", facts={"datapoints_sha256": ["d1", "d2"]})
+    assert edge_of(honest, claim, games) is None
+    assert marks(honest, claim, games) == []
+    two = [training("one", "ft:x", BASE, owner="a"), training("two", "ft:x", BASE, owner="b")]
+    assert "several say that they made ft:x" in marks(measured("end", "ft:x"), *two)[0]
+
+
+def test_a_missing_ancestor_is_a_tombstone_with_its_digest_and_what_lies_behind_it_is_still_found() -> None:
+    """The prototype's page raised KeyError for a run whose root was never published."""
+    gone = step("second", TWO, ONE, release="run/acme/second@1", release_sha256="ab" * 32)
+    end = measured("end", TWO, step("first", ONE, BASE), gone)
+    assert marks(end, FIRST) == [f"made by second, run/acme/second@1, which is not here (sha256:{'ab' * 32})"]
+    assert rollouts_behind(end, FIRST) == (10, True)
+    assert rollouts_behind(end) == (0, True)
+
+
+def test_of_a_private_ancestor_nothing_is_told_but_that_it_is_there() -> None:
+    hidden = training("second", TWO, ONE, step("first", ONE, BASE), visibility="private")
+    end = measured("end", TWO, step("first", ONE, BASE), step("second", TWO, ONE))
+    assert marks(end, hidden, FIRST) == [f"made by a private release, sha256:{hidden.sha256}"]
+    assert rollouts_behind(end, hidden, FIRST) == (10, True)
+    wrong = measured("wrong", "ft:else", step("second", "ft:else", ONE))
+    assert "second@1" not in " ".join(marks(wrong, hidden))
+    assert TWO not in " ".join(marks(wrong, hidden))
+
+
+def test_a_yanked_ancestor_counts_and_is_told() -> None:
+    yanked = training("second", TWO, ONE, step("first", ONE, BASE), yanked="a leak")
+    end = measured("end", TWO, step("first", ONE, BASE), step("second", TWO, ONE))
+    assert rollouts_behind(end, yanked, FIRST) == (20, False)
+    assert "run/acme/second@1, an ancestor, was yanked: a leak" in marks(end, yanked, FIRST)
+
+
+def test_another_release_under_the_name_it_was_made_from_is_told() -> None:
+    last = step("first", ONE, BASE, release="run/acme/first@1", release_sha256="cd" * 32)
+    assert "it was made from another run/acme/first@1" in marks(measured("end", ONE, last), FIRST)[0]
+
+
+def test_cycles_are_told_and_end() -> None:
+    chicken = training("chicken", "ft:c", "ft:e", step("egg", "ft:e", "ft:c"))
+    egg = training("egg", "ft:e", "ft:c", step("chicken", "ft:c", "ft:e"))
+    after = measured("after", "ft:c", step("chicken", "ft:c", "ft:e"))
+    itself = training("itself", "ft:i", "ft:i0", step("itself", "ft:i0", "ft:i", dataset_sha256=None))
+    lineage = Lineage([chicken, egg, after, FIRST, SECOND])
+    assert lineage.cycles() == [["run/acme/chicken@1", "run/acme/egg@1"]]
+    assert lineage.ancestry(after).total.effort.rollouts == 20
+    assert {row.session.run_id for row in history_of("egg", [chicken, egg, after])} == {"chicken", "egg", "after"}
+    assert Lineage([itself]).ancestry(itself).total.effort.rollouts == 10
+
+
+def test_a_chain_of_thousands_needs_no_stack() -> None:
+    names = [f"m{n:04d}" for n in range(600)]
+    chain = [
+        training(f"r{n:04d}", names[n + 1], names[n], *([step(f"r{n - 1:04d}", names[n], names[n - 1])] if n else []))
+        for n in range(len(names) - 1)
+    ]
+    end = measured("zz", names[-1], step("r0598", names[-1], names[-2]))
+    assert rollouts_behind(end, *chain) == (10 * len(chain), False)
+    assert Lineage([*chain, end]).cycles() == []
+    assert len(history_of("m0100", chain[:200])) == 200
+
+
+def test_copies_of_a_run_count_once_and_a_copy_that_says_less_lowers_nothing() -> None:
+    cheap = training("first", ONE, BASE, owner="thief", group={"games": []})
+    end = measured("end", ONE, step("first", ONE, BASE), owner="thief")
+    assert rollouts_behind(end, FIRST, cheap)[0] == 10
+    assert rollouts_behind(end, cheap) == (0, True)
+
+
+def test_a_benchmark_whose_lineage_trained_on_its_datapoints_is_marked() -> None:
+    end = measured("end", ONE, step("first", ONE, BASE), facts={"datapoints_sha256": ["a", "b", "c", "d"]})
+    assert marks(end, FIRST, games_of(FIRST, "b", "d", "x")) == ["trained on 2 of its 4 datapoints"]
+    assert marks(end, FIRST, games_of(FIRST, "x")) == []
+    assert marks(end, FIRST) == ["trained on at least 0 of its 4 datapoints"]  # nothing is known of its games
+    foreign = games_of(FIRST, "a", "b", "c", "d", owner="mallory")
+    assert marks(end, FIRST, games_of(FIRST, "x"), foreign) == []  # whose games they are is for their run to say
+
+
+def test_only_what_an_iteration_learnt_from_is_behind_it() -> None:
+    zero, one = step("run", "ft:0", BASE), step("run", "ft:1", BASE, iteration=1)
+    apart = session("run", group(BASE, made=[{**zero, "trained_on": [0]}, {**one, "trained_on": [1]}]))
+    chained = session("run", group(BASE, made=[zero, {**one, "from_iteration": 0}]))
+    together = session("run", group(BASE, made=[zero, {**one, "trained_on": [0, 1]}]))
+    end = measured("end", "ft:1", one)
+    assert [rollouts_behind(end, made)[0] for made in (apart, chained, together)] == [10, 20, 20]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"trained": 3},
+        {"trained": [[]]},
+        {"trained": [{"made": [{"model": "x"}]}]},
+        {"trained": [group(BASE, made=[step("r", "m", BASE, from_iteration=0)])]},
+        {"trained": [group(BASE, games=[])] * 2 + ["x"]},
+        {"trained": [{**group(BASE), "games": [{"iteration": 0, "rollouts": -1}]}]},
+        {"datapoints_sha256": "abc"},
+        {"accuracy": 0.5},
+        {"started_at": {"a": 1}},
+    ],
+)
+def test_facts_that_are_no_runs_are_refused_by_name(wrong: dict[str, object]) -> None:
+    with pytest.raises(ReleaseError, match="run/acme/odd@1: its facts are not those of a run"):
+        session("odd", facts=wrong)

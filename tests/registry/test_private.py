@@ -1,0 +1,136 @@
+"""Secrets and a machine's names are found in any byte that would leave, and are told by place alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from runner.redaction import Redactor
+from runner.registry.names import Names
+from runner.registry.searching import BLOCK, REACH, Finder, search
+from runner.registry.secrets import HeldSecrets, known_forms
+from runner.releases.bundle import Content
+
+ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"
+HELD = "a-secret+of/our own~42"
+
+KEYS = {
+    "openai, old": f"sk-{ABC[:48]}",
+    "openai, project": f"sk-proj-{ABC[:40]}_{ABC[:30]}",
+    "anthropic": f"sk-ant-api03-{ABC}-{ABC[:30]}AA",
+    "router": "sk-or-v1-" + "0123456789abcdef" * 4,
+    "hex": "sk-" + "0123456789abcdef" * 2,
+    "hugging face": f"hf_{ABC[:34]}",
+    "github": f"ghp_{ABC[:36]}",
+    "github, fine": f"github_pat_{ABC[:22]}_{ABC}",
+    "gitlab": f"glpat-{ABC[:20]}",
+    "aws": "AKIAABCDEFGHIJKLMNOP",
+    "google": f"AIza{ABC[:35]}",
+    "slack": f"xoxb-123456789012-{ABC[:20]}",
+    "groq": f"gsk_{ABC}",
+    "pem": "-----BEGIN RSA PRIVATE KEY-----",
+    "openssh": "-----BEGIN OPENSSH PRIVATE KEY-----",
+    "jwt": f"eyJ{ABC[:20]}.eyJ{ABC[:20]}.{ABC[:30]}",
+    "header": "Authorization: Basic dXNlcjpwYXNzd29yZDEyMw==",
+    "header as json": json.dumps({"Authorization": f"Bearer {ABC[:24]}"}),
+    "header as curl": f"curl -H 'authorization: Bearer {ABC[:24]}'",
+    "bearer": f"Bearer {ABC[:30]}",
+    "address": "https://me:hunter2@git.example.org/x",
+}  # fmt: skip
+
+HONEST = (
+    "sk-estimator-doc-link and task-oriented", "def hf_hub_download(repo): ...", "ghp_", "AKIAIOSFODNN7EXAMPLE",
+    "the bearer of this letter", "Authorization: Bearer $TOKEN", "Authorization: Bearer [secret removed]",
+    "-----BEGIN PUBLIC KEY-----", "-----BEGIN CERTIFICATE-----", "http://example.org:8080/x@y", "eyJ", "xoxo",
+    "Bearer authentication is used", "risk-" + "a" * 60,
+)  # fmt: skip
+
+
+def found(finder: Finder, contents: Mapping[str, Content]) -> list[str]:
+    return [str(one) for one in search(contents, [finder])]
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("around", ["{}", '{{"content": "line\\n{}\\nline"}}', "x={}&y", "'{}'"])
+def test_a_key_of_a_known_form_is_found_and_not_shown(name: str, around: str) -> None:
+    key = KEYS[name] if around.startswith(("{}", "'", "x")) else json.dumps(KEYS[name])[1:-1]
+    said = found(known_forms, {"data/x.jsonl": f"first line\n{around.format(key)}\n".encode()})
+    assert said
+    assert said[0].startswith("data/x.jsonl:2: ")
+    assert not any(part in line for line in said for part in (KEYS[name], ABC[:10], "hunter2"))
+
+
+@pytest.mark.parametrize("text", HONEST)
+def test_honest_texts_hold_no_key(text: str) -> None:
+    assert found(known_forms, {"x": text.encode()}) == []
+
+
+FORMS = {
+    "as it is": HELD,
+    "in JSON": json.dumps(f'"{HELD}"'),
+    "slashes escaped": HELD.replace("/", "\\/"),
+    "percent-encoded": quote(HELD, safe=""),
+    "hexadecimal": HELD.encode().hex(),
+    "Base64": base64.b64encode(f"user:{HELD}".encode()).decode(),
+    "escapes": "".join(f"\\u{ord(character):04x}" for character in HELD),
+    "HTML": "".join(f"&#{ord(character)};" for character in HELD),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("at", [0, BLOCK - 20, BLOCK + REACH - 5, 2 * BLOCK - 9], ids=str)
+def test_a_key_of_the_environment_is_found_in_every_form_wherever_it_stands(form: str, at: int, tmp_path: Path) -> None:
+    file = tmp_path / "journal.jsonl"
+    lines = b"an honest line of text, as there are many\n" * (at // 42)
+    file.write_bytes(lines + FORMS[form].encode() + b"\nand more\n" * 3)
+    (said,) = found(HeldSecrets(Redactor([HELD])), {"data/journal.jsonl": file})
+    assert said.startswith(f"data/journal.jsonl:{at // 42 + 1}: ")
+    assert HELD not in said
+
+
+NAMES = Names({"/home/carol": "the path of your home"}, {"carol": "your user name", "box7.lan": "this machine"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/home/carol/x.py", '"\\/home\\/carol\\/x"', "%2Fhome%2Fcarol", "by carol, on", "carol@example", "x\\ncarol said",
+     "http://box7.lan:80/", "file:///home/carol"],
+)  # fmt: skip
+def test_a_name_of_this_machine_is_found(text: str) -> None:
+    said = found(NAMES, {"README.md": f"one\ntwo\n{text}\n".encode()})
+    assert said
+    assert all(line.startswith("README.md:3: ") and "carol" not in line and "box7" not in line for line in said)
+
+
+@pytest.mark.parametrize("text", ["carolina", "Carol has 3 apples", "/home/carolus/x", "mybox7.lanes", "a_carol"])
+def test_other_words_are_no_names(text: str) -> None:
+    assert found(NAMES, {"x": text.encode()}) == []
+
+
+def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
+    names = NAMES.but({"Carol"})
+    assert found(names, {"x": b"carol"}) == []
+    assert found(names, {"x": b"/home/carol/y"})
+
+
+def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = tmp_path / "zaphod"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USER", "trillian")
+    monkeypatch.setenv("HOSTNAME", "magrathea.example.org")
+    names = Names.here(tmp_path / "results")
+    assert {str(home), str(tmp_path / "results")} <= names.paths.keys()
+    assert {"zaphod", "trillian", "magrathea", "magrathea.example.org"} <= names.words.keys()
+    monkeypatch.setenv("USER", "root")
+    assert "root" not in Names.here().words
+
+
+def test_many_lines_are_told_as_a_few_and_a_number() -> None:
+    (said,) = found(known_forms, {"x": f"hf_{ABC[:34]}\n".encode() * 40})
+    assert said == "x:1, x:2, x:3, x:4, x:5 and 35 more lines: a token of Hugging Face"

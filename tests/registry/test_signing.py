@@ -1,0 +1,195 @@
+"""Signatures of manifests, by `model-signing` and its own command line; the gate runs this where that is installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.errors import ReleaseError, TakenError, UsageError
+from runner.registry.signing import SIGNATURE_FILE, check, check_release, sign, sign_release
+from runner.releases.bundle import Bundle
+from runner.releases.manifest import MANIFEST, Release
+from runner.releases.reference import Kind
+from runner.transports.folder import FolderTransport
+from runner.transports.registry import Entry, Registry
+from tests.support.processes import environment, python
+
+CURVES = ("SECP256R1", "SECP384R1", "SECP521R1")
+
+
+def bundle(version: str = "1") -> Bundle:
+    release = Release(kind=Kind.RUN, owner="acme", name="signed", version=version)
+    return Bundle.of(release, {"spec.yaml": b"name: signed\n"})
+
+
+@pytest.fixture
+def library() -> None:
+    pytest.importorskip("model_signing.signing", reason="model-signing is for the step of the consumers")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    with Registry(FolderTransport(str(tmp_path / "registry"))) as opened:
+        opened.publish([bundle()], "Publish")
+        yield opened
+
+
+def key_pair(folder: Path, name: str = "key", curve: str = CURVES[0]) -> tuple[Path, Path]:
+    """A private key and its public one, in PEM."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(getattr(ec, curve)())
+    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
+    private.write_bytes(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo))
+    return private, public
+
+
+def model_signing(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command line of the library."""
+    return subprocess.run(
+        [sys.executable, "-m", "model_signing", *map(str, words)],
+        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def only(registry: Registry) -> Entry:
+    registry._listed = None
+    (entry,) = registry.entries()
+    return entry
+
+
+def test_what_we_sign_the_command_line_of_the_library_verifies_and_what_it_signs_we_verify(
+    library: None, registry: Registry, tmp_path: Path
+) -> None:
+    private, public = key_pair(tmp_path)
+    sign_release(registry, only(registry), private)
+    folder = tmp_path / "registry" / only(registry).reference.folder
+    ours = ("--signature", folder / "signature" / SIGNATURE_FILE)
+    done = model_signing("verify", "key", folder / MANIFEST, *ours, "--public_key", public)
+    assert "Verification succeeded" in done.stdout, done.stderr
+    theirs = tmp_path / "theirs.sig"
+    done = model_signing("sign", "key", folder / MANIFEST, "--signature", theirs, "--private_key", private)
+    assert "Signing succeeded" in done.stdout, done.stderr
+    check((folder / MANIFEST).read_bytes(), {SIGNATURE_FILE: theirs.read_bytes()}, public)
+    with pytest.raises(ReleaseError, match="is not one of this manifest"):
+        check(b"{}", {SIGNATURE_FILE: theirs.read_bytes()}, public)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_byte_changed_in_a_manifest_is_found(library: None, tmp_path: Path, curve: str) -> None:
+    private, public = key_pair(tmp_path, curve=curve)
+    manifest = bundle().manifest
+    files = dict(sign(manifest, private))
+    check(manifest, files, public)
+    for place in range(0, len(manifest), 64):
+        changed = manifest[:place] + bytes([manifest[place] ^ 1]) + manifest[place + 1 :]
+        with pytest.raises(ReleaseError, match="is not one of this manifest"):
+            check(changed, files, public)
+
+
+def test_a_signature_that_is_no_signature_of_this_manifest_by_this_key_is_refused(
+    library: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private, public = key_pair(tmp_path)
+    other, _ = key_pair(tmp_path, "other")
+    manifest = bundle().manifest
+    ours = dict(sign(manifest, private))[SIGNATURE_FILE]
+    forged = (
+        b"", b"{}", b"[]", b"null", b"[" * 100_000, b"\xff\xfe", ours[:-10], ours[: len(ours) // 2],
+        dict(sign(manifest, other))[SIGNATURE_FILE],
+        dict(sign(bundle("2").manifest, private))[SIGNATURE_FILE],
+        ours.replace(b"in-toto", b"in-toti"),
+        ours.replace(b'"sig":"', b'"sig":"AAAA'),
+    )  # fmt: skip
+    for signature in forged:
+        with pytest.raises(ReleaseError, match="its signature is not one of this manifest"):
+            check(manifest, {SIGNATURE_FILE: signature}, public)
+    with pytest.raises(ReleaseError, match=f"has no file {SIGNATURE_FILE}"):
+        check(manifest, {"other.sig": ours}, public)
+    older = json.loads(ours)
+    del older["verificationMaterial"]["publicKey"]["hint"]
+    check(manifest, {SIGNATURE_FILE: json.dumps(older).encode()}, public)
+    assert capsys.readouterr().out == ""  # where the library prints a warning
+
+
+def test_a_signature_that_was_once_made_of_nothing_does_not_hold_for_everything(library: None, tmp_path: Path) -> None:
+    """The library alone takes it: the signature itself says which files are to be passed over."""
+    from model_signing import hashing, signing, verifying
+
+    private, public = key_pair(tmp_path)
+    manifest = tmp_path / MANIFEST
+    manifest.write_bytes(bundle().manifest)
+    nothing = hashing.Config().set_ignored_paths(paths=["."])
+    signature = tmp_path / "nothing.sig"
+    signing.Config().use_elliptic_key_signer(private_key=private).set_hashing_config(nothing).sign(manifest, signature)
+    (tmp_path / "elsewhere").mkdir()
+    manifest = manifest.rename(tmp_path / "elsewhere" / MANIFEST)
+    verifying.Config().use_elliptic_key_verifier(public_key=public).verify(manifest, signature)
+    with pytest.raises(ReleaseError, match="is of something else than this manifest"):
+        check(manifest.read_bytes(), {SIGNATURE_FILE: signature.read_bytes()}, public)
+
+
+def test_a_release_is_signed_once_and_by_one_key(library: None, registry: Registry, tmp_path: Path) -> None:
+    private, public = key_pair(tmp_path)
+    other, other_public = key_pair(tmp_path, "other")
+    sign_release(registry, only(registry), private)
+    first = registry.signature(only(registry))
+    sign_release(registry, only(registry), private)
+    with pytest.raises(TakenError, match="is signed already, by another key"):
+        sign_release(registry, only(registry), other)
+    assert registry.signature(only(registry)) == first
+    assert check_release(registry, only(registry), public) == f"run/acme/signed@1 is signed with the key of {public}"
+    with pytest.raises(ReleaseError, match=r"run/acme/signed@1 in file:.*is not one of this manifest with the key"):
+        check_release(registry, only(registry), other_public)
+
+
+def test_where_no_key_is_given_a_signature_is_told_and_where_one_is_given_there_must_be_one(registry: Registry) -> None:
+    assert check_release(registry, only(registry), None) is None
+    with pytest.raises(ReleaseError, match=r"is not signed, and --signer-key asks for a signature; ask its publisher"):
+        check_release(registry, only(registry), Path("key.pub"))
+    registry.add_signature(only(registry), [(SIGNATURE_FILE, b"{}")])
+    note = check_release(registry, only(registry), None)
+    assert note == "run/acme/signed@1 is signed, and that was not checked; give --signer-key"
+
+
+def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    private, public = key_pair(tmp_path)
+    manifest = bundle().manifest
+    files = dict(sign(manifest, private))
+    encrypted, other, curve = (tmp_path / name for name in ("encrypted.pem", "rsa.pem", "curve.pem"))
+    pem, pkcs8 = form.Encoding.PEM, form.PrivateFormat.PKCS8
+    of_curve = ec.generate_private_key(ec.SECP256R1())
+    encrypted.write_bytes(of_curve.private_bytes(pem, pkcs8, form.BestAvailableEncryption(b"secret")))
+    other.write_bytes(rsa.generate_private_key(65537, 1024).private_bytes(pem, pkcs8, form.NoEncryption()))
+    foreign = ec.generate_private_key(ec.SECP256K1())
+    curve.write_bytes(foreign.private_bytes(pem, pkcs8, form.NoEncryption()))
+    for path in (tmp_path / "none.pem", tmp_path, encrypted, other, curve, public):
+        with pytest.raises(UsageError, match=r"is no private key to use: .*elliptic curve .*and not encrypted"):
+            sign(manifest, path)
+    for path in (tmp_path / "none.pem", tmp_path, private, other):
+        with pytest.raises(UsageError, match=r"is no public key to use: .*elliptic curve"):
+            check(manifest, files, path)
+
+
+@pytest.mark.parametrize(
+    ("package", "use", "extra"),
+    [
+        ("model_signing", "from runner.registry.signing import sign; sign(b'', pathlib.Path('key'))", "nip-run[sign]"),
+        ("huggingface_hub", "from runner.transports.connect import connect; connect('hf:acme/x')", "nip-run[hf]"),
+    ],
+)
+def test_where_a_package_is_missing_the_extra_that_brings_it_is_named(package: str, use: str, extra: str) -> None:
+    done = python(f"import sys, pathlib; sys.modules[{package!r}] = None; {use}")
+    assert done.returncode == 1
+    assert f"pip install '{extra}'" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("runner.errors.UsageError: ")

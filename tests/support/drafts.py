@@ -1,0 +1,47 @@
+"""Drafts of run folders made by hand: what goes into a release is said here once more, apart from the program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from runner.registry.draft import Draft
+from runner.releases.manifest import Release, Source
+from runner.releases.reference import Kind
+from tests.support.files import parquet_rows
+
+PINNED = {
+    part: Source(repository="https://example.org/acme/specs.git", commit="0" * 40, path=f"{part}.yaml", clean=True)
+    for part in ("spec", "prompts", "protocol", "dataset")
+}
+
+
+def draft_by_hand(run: Path, *, owner: str = "acme", licence: str | None = "MIT", **changes: Any) -> Draft:
+    """A run folder as a draft: its files under `data/`, its rows as JSON lines, and what it was written as."""
+    manifest = json.loads((run / "manifest.json").read_bytes())
+    names = ["spec.yaml", "manifest.json", "journal.jsonl", "metrics.json"]
+    paths = [run / name for name in names] + sorted(p for p in (run / "inputs").rglob("*") if p.is_file())
+    contents: dict[str, bytes | Path] = {f"data/{path.relative_to(run).as_posix()}": path for path in paths}
+    for name in ("manifest.json", "metrics.json", "spec.yaml"):
+        contents[f"data/{name}"] = (run / name).read_bytes()
+    rows = parquet_rows(run / "rollouts.parquet")
+    contents["data/rollouts.jsonl"] = b"".join(json.dumps(row, default=str).encode() + b"\n" for row in rows)
+    models = {row["agent"]: row["model"] for row in manifest["agents"]}
+    contents["README.md"] = f"# {run.name}\n\nPlayed with {models}, run {manifest['identity']}.\n".encode()
+    contents["environment.lock"] = b"# Python 3.11\norjson==3.11.4\n"
+    contents["spec.yaml"] = b"extends: [data/spec.yaml]\n"
+    written = run.parents[2] / "spec.yaml"
+    if written.is_file():
+        contents["written/spec.yaml"] = written.read_bytes()
+    release = Release(
+        kind=Kind.RUN,
+        owner=owner,
+        name=run.name.lower(),
+        version="1",
+        licence=licence,
+        identity={"run": manifest["identity"], "game": manifest["game_sha256"], "spec": manifest["spec_sha256"]},
+        sources=PINNED,
+        facts={"run_id": run.name, "kind": manifest["kind"], "models": models, "status": manifest["status"]},
+    )
+    return Draft(Release(**{**vars(release), **changes}), contents)
