@@ -30,7 +30,7 @@ DATA = "data"
 _Named = Callable[[str, Path], Path | None]
 """What a spec's value, in a file of this folder, names; None: nothing that is read."""
 
-_ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)$")
+_ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)\Z")
 
 
 def _found(name: str, folder: Path) -> Path | None:
