@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.builtin import is_file
 from runner.documents.own_tree import upwards
 from runner.errors import NewerFormatError, ReleaseError, TakenError, UsageError
 from runner.releases.reference import Digest, Reference, parse
@@ -59,7 +60,7 @@ class Lock:
             ReleaseError: it is damaged.
         """
         above = (up / LOCK for up in upwards(folder.absolute()))
-        found = next((path for path in above if path.is_file()), Path.cwd() / LOCK)
+        found = next((path for path in above if is_file(path)), Path.cwd() / LOCK)
         return cls.read(found)
 
     @classmethod
