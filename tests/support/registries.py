@@ -45,6 +45,8 @@ def git_http(root: Path) -> Iterator[str]:
 
 
 PLACES: Mapping[str, Place] = {"folder": folder, "git": git_path, "git-daemon": git_daemon, "git-http": git_http}
+ALIKE = ("git-daemon", "git-http")
+"""Those whose way differs little from another's; the gate leaves them out."""
 
 
 def bundle(
