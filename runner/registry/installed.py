@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from runner.builtin import is_folder
 from runner.errors import NotPublished, ReleaseError
 from runner.registry.lock import Lock
 from runner.registry.store import Installed, Store
@@ -37,7 +38,7 @@ def finder_of(source: str | Path | Mapping[str, Any]) -> FindComponent:
     if isinstance(source, Mapping):
         return finder()
     path = Path(source)
-    return finder(path / "spec.yaml" if path.is_dir() else path)
+    return finder(path / "spec.yaml" if is_folder(path) else path)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.builtin import is_file
 from runner.documents.fetched import fetched_folder
 from runner.documents.own_tree import upwards
 from runner.errors import NewerFormatError, ReleaseError, TakenError, UsageError
@@ -65,7 +66,7 @@ class Lock:
         while (got := fetched_folder([start])) is not None and got != got.parent:
             start = got.parent
         above = (up / LOCK for up in upwards(start))
-        found = next((path for path in above if path.is_file()), Path.cwd() / LOCK)
+        found = next((path for path in above if is_file(path)), Path.cwd() / LOCK)
         return cls.read(found)
 
     @classmethod

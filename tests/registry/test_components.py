@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_a_dataset_says_its_rows_and_has_the_hashes_of_runs(tmp_path: Path) -> N
     assert "dataset.jsonl" in json.dumps(croissant)
 
 
-SERVED = {
+SERVED: dict[str, Any] = {
     "models": {"m": {"provider": "openai", "model": "/srv/models/Llama-3", "base_url": "http://gpu7.lab:8000/v1"}}
 }
 
@@ -150,7 +151,7 @@ def test_a_model_is_described_by_hand_with_what_is_known_of_its_weights(tmp_path
     assert made.release.identity["weights"] == sha256
 
 
-TRAINED = {
+TRAINED: dict[str, Any] = {
     "kind": "training",
     "training": {
         "method": "expert_iteration", "test": {"scheme": "none"},

@@ -25,7 +25,7 @@ from tests.support.components import Project, naming, published
 from tests.support.specs import dataset_file, spec_file
 
 SIZE = 4
-SERVED = {
+SERVED: dict[str, Any] = {
     "models": {"m": {"provider": "openai", "model": "tiny", "base_url": "http://gpu7.lab:8000/v1", "temperature": 0.5}}
 }
 

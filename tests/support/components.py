@@ -11,7 +11,7 @@ from runner.registry.draft import Naming
 from runner.releases.reference import Kind
 from runner.transports.connect import connect
 from runner.transports.registry import Published
-from tests.support.processes import nip_run, nip_run_here
+from tests.support.processes import nip_run_here
 
 
 def naming(name: str, version: str = "1", **said: str) -> Naming:
@@ -45,10 +45,6 @@ class Project:
     def here(self, *words: str | Path) -> CompletedProcess[str]:
         """A command in this process."""
         return nip_run_here(*words, cwd=self.folder, **self.variables)
-
-    def command(self, *words: str | Path, **variables: str) -> CompletedProcess[str]:
-        """A command in a process of its own."""
-        return nip_run(*words, cwd=self.folder, **{**self.variables, **variables})
 
     def installs(self, *references: str) -> None:
         done = self.here("install", *references)
