@@ -67,8 +67,8 @@ def reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="play it anew, and say by how much it has drifted: exit code 1 where it has, 5 where that cannot be told, 4 "
-        "where its model is gone",
+        help="play it anew, and say by how much it has drifted: exit code 1 where it has, 5 where that cannot be told, "
+        "4 where its model is gone",
     )
     parser.add_argument(
         "--set",

@@ -96,7 +96,7 @@ class HubTransport:
 
     def _read_small(self, found: Sequence[Stored]) -> None:
         """Read at once what a list of releases needs of each, so that it is not waited for one by one."""
-        paths = [one.path for one in found if one.path.endswith(f"/{CHECKSUM}") and one.size <= 1_000]
+        paths = [one.path for one in found if one.path.endswith(f"/{CHECKSUM}") and (one.size or 0) <= 1_000]
         if len(paths) < 3:
             return
 

@@ -195,7 +195,7 @@ NO_PATH = {
 
 def test_every_text_of_a_spec_is_known_as_a_path_or_as_none() -> None:
     """Whoever adds a key that names a file must add it to `NAMING`, or say here that it names none."""
-    named = {".".join(key) for key in NAMING}
+    named = {".".join(map(str, key)) for key in NAMING}
     for at in texts(Experiment):
         dotted = ".".join(at)
         above = {".".join(at[:end]) for end in range(1, len(at) + 1)}

@@ -87,7 +87,7 @@ def test_what_is_read_does_not_change_while_it_is(repository: Path) -> None:
     with connect(f"git:{repository}") as registry, connect(f"git:{repository}") as other:
         assert registry.entries() == []
         other.publish([bundle()], "one")
-        registry._listed = None
+        registry._listing.forget()
         assert registry.entries() == []
 
 

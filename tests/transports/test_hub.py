@@ -110,7 +110,7 @@ def test_what_is_read_is_one_commit_whatever_is_published_meanwhile(hub: Loopbac
         _, added = first.publish([bundle(version="1")], "1")
         assert [str(one.reference) for one in later.entries()] == ["run/acme/first@1"]
         first.publish([bundle(version="2")], "2")
-        later._listed = None
+        later._listing.forget()
         assert [str(one.reference) for one in later.entries()] == ["run/acme/first@1"]
     with registry("acme/moving") as now, registry(f"acme/moving@{added.revision}") as then:
         assert [one.reference.version for one in now.entries()] == ["1", "2"]
