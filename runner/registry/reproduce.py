@@ -257,9 +257,10 @@ def compared(got: Got, result: RunResult, results: Results, metric: str) -> Fres
         flips = len(pair.flips)
         flipped = f"{flips} flipped datapoint{'' if flips == 1 else 's'}"
         return Fresh(got, result.run_id, found, f"drifted by {shown}, {flipped}", "drifted")
-    seen = "no difference could have been seen with so few datapoints"
-    if pair.detectable is not None:
-        seen = f"{told(pair.detectable, measure, difference)} would have been seen four times in five"
+    if pair.detectable is None:
+        why = "no difference could have been seen with so few datapoints"
+        return Fresh(got, result.run_id, found, f"cannot be told: {shown}; {why}", "undecided")
+    seen = f"{told(pair.detectable, measure, difference)} would have been seen four times in five"
     return Fresh(got, result.run_id, found, f"reproduced: no difference is shown, {shown}; {seen}", "reproduced")
 
 

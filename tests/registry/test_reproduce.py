@@ -254,6 +254,13 @@ def test_a_model_that_is_as_it_was_is_reproduced_and_what_would_have_been_seen_i
     assert "would have been seen four times in five" in done.stdout
 
 
+def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(run: Path, tmp_path: Path) -> None:
+    """Four datapoints, and the very same answers again."""
+    got_of(run, tmp_path)
+    done = nip_run_here("reproduce", "got", "--fresh", cwd=tmp_path)
+    assert (done.returncode, "cannot be told" in done.stdout, "reproduced" in done.stdout) == (5, True, False), done
+
+
 def test_a_model_that_is_gone_is_said(seer: tuple[Path, float], tmp_path: Path) -> None:
     with judging(judges={"other": {}}) as server:
         done = nip_run_here(

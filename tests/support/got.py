@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from runner.registry.links import trained_facts
 from runner.releases.bundle import Bundle, Content
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
@@ -44,7 +45,7 @@ def bundle_of(run: Path, *, version: str = "1", links: tuple[Link, ...] = (), **
         "run_id": manifest.run_id, "kind": manifest.kind, "version": manifest.version, "status": manifest.status.value,
         "rollouts": manifest.rollouts, "completions": manifest.completions, "cost_usd": manifest.cost_usd,
         "accuracy": _accuracy(run), "benchmark": manifest.benchmark, "protocol": manifest.protocol,
-        "models": {row["agent"]: row["model"] for row in manifest.agents},
+        "models": {row["agent"]: row["model"] for row in manifest.agents}, "trained": trained_facts(RunFolder(run)),
     }  # fmt: skip
     release = Release(
         kind=Kind.RUN, owner="acme", name=run.name.lower(), version=version, description="A run of tests",
