@@ -62,7 +62,8 @@ def _kind(said: str | None) -> Kind | None:
     if said is None:
         return None
     if said not in set(Kind):
-        raise UsageError(f"--kind {said}: there is no such kind{did_you_mean(said, Kind) or f'; {comma_join(Kind)}'}")
+        near = did_you_mean(said, [*map(str, Kind)]) or f"; there are {comma_join(Kind)}"
+        raise UsageError(f"--kind {said}: there is no such kind{near}")
     return Kind(said)
 
 
@@ -91,9 +92,10 @@ def _families(
 
 
 def _component(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
+    naming = _naming(args, kind)
     from runner.registry.components import component_draft
 
-    return component_draft(path, kind, _naming(args, kind), args.part)
+    return component_draft(path, kind, naming, args.part)
 
 
 def _hold(folder: RunFolder, held: ExitStack) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from runner.documents.reader import read
 from runner.errors import NipRunError
 from runner.prompts.sandbox import scan as scan_template
-from runner.registry.clean import SPEC, rules_of
+from runner.registry.clean import ROWS, SPEC, rules_of
 from runner.registry.draft import Draft
 from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
@@ -28,10 +28,13 @@ from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import LATEST, Kind, Reference, parse
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
-from runner.spec.load import load_saved
-from runner.storage.files import open_to_read
+from runner.spec.origin import DATA
+from runner.storage.files import open_to_read, read_bounded
 from runner.storage.log_lines import scan
+from runner.text import comma_join
 from runner.transports.registry import Registry
+
+MAX_TEMPLATE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -114,17 +117,12 @@ def _finished(subject: Subject) -> Iterator[str]:
 
 
 def _captured(subject: Subject) -> Iterator[str]:
-    """The spec and its inputs are those that were saved when the run began."""
-    run, manifest = subject.run, subject.manifest
-    if run is None or manifest is None:
+    """The resolved spec and its inputs were saved when the run began; that they are what was played, `numbers` says."""
+    if subject.manifest is None:
         return
-    spec = load_saved(run.spec)
-    if spec.dataset.sha256 != manifest.dataset_sha256:
-        yield (
-            f"run {manifest.run_id}: inputs/dataset.jsonl is not what was played; put it back, or play it as a new run"
-        )
-    if not subject.draft.contents.keys() & {SPEC}:
-        yield f"run {manifest.run_id} has no saved spec"
+    gone = [path for path in (SPEC, f"{DATA}/inputs/protocol.yaml", ROWS) if path not in subject.draft.all_contents]
+    if gone or not subject.manifest.spec_sha256:
+        yield f"what the run was played with is not all there: {comma_join(gone) or 'the hash of its spec'}"
 
 
 def _references(subject: Subject) -> Iterator[str]:
@@ -226,7 +224,7 @@ def _readable(subject: Subject) -> Iterator[str]:
 
 
 def _template(file: Path, path: str) -> Iterator[str]:
-    for line, message in scan_template(file.read_text("utf-8")).refused:
+    for line, message in scan_template(read_bounded(file, MAX_TEMPLATE).decode("utf-8", "replace")).refused:
         yield f"{path}:{line}: {message}; a reader refuses it"
 
 

@@ -16,10 +16,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
-from runner.documents.reader import Document, parse
 from runner.errors import ReleaseError
 from runner.registry.clean_log import AskedAgain, clean_log
-from runner.registry.clean_yaml import clean_yaml
+from runner.registry.clean_yaml import clean_yaml, values_in
 from runner.registry.draft import Draft
 from runner.registry.laid_out import lay_out, run_folder
 from runner.registry.rehashed import Rehashed, rehashed
@@ -37,6 +36,7 @@ from runner.storage.log_lines import read_journal
 SPEC, MANIFEST, ROLLOUTS = f"{DATA}/spec.yaml", f"{DATA}/manifest.json", f"{DATA}/rollouts.jsonl"
 LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
 INPUTS = f"{DATA}/inputs/"
+ROWS = f"{INPUTS}dataset.jsonl"
 FREE = tuple(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml"))
 """What somebody wrote to be read by models and people, and what a run's hashes are of."""
 
@@ -74,7 +74,8 @@ def _said(draft: Draft) -> Iterator[tuple[str, str]]:
         if path.startswith(FREE) or draft.release.kind not in _CLEANED_KINDS:
             continue
         if path.endswith(".yaml"):
-            yield from _texts(_yaml(content), "")
+            for key, text in values_in(_bytes(content).decode("utf-8", "replace")):
+                yield key.rpartition(".")[2], text
         elif path == MANIFEST:
             yield from _texts(orjson.loads(_bytes(content)), "")
         elif path == LOGS[1] and isinstance(content, Path):
@@ -83,10 +84,6 @@ def _said(draft: Draft) -> Iterator[tuple[str, str]]:
         elif path.endswith(".txt"):
             yield from (("base_url", url) for url in _GIVEN_URL.findall(_bytes(content).decode("utf-8", "replace")))
     yield from _texts(draft.release.facts, "")
-
-
-def _yaml(content: Content) -> Any:
-    return parse(_bytes(content).decode("utf-8", "replace"), Document("text", Path())).data
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:

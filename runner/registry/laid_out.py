@@ -9,7 +9,7 @@ from runner.errors import ReleaseError
 from runner.releases.bundle import Content
 from runner.results.folder import RunFolder
 from runner.spec.origin import DATA
-from runner.storage.files import create, make_folder, make_folders
+from runner.storage.files import create, link_to, make_folder, make_folders
 
 
 def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
@@ -29,7 +29,7 @@ def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
                 with create(target / path) as file:
                     file.write(content)
             else:
-                (target / path).symlink_to(content.absolute())
+                link_to(target / path, content.absolute())
     except OSError as error:
         raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
     return target

@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
+from runner.storage.files import read_bounded
+
 SHORTEST = 3
 """A name of fewer characters would be found in any text."""
 
@@ -37,10 +39,10 @@ class Names:
     words: Mapping[str, str]
 
     @classmethod
-    def here(cls, results: Path | None = None) -> Names:
-        """Those of this process: its home, its user, its host, and a results folder. No network is asked."""
+    def here(cls, lies_in: Path | None = None) -> Names:
+        """Those of this process: its home, user and host, and the results folder it reads. No network is asked."""
         paths: dict[str, str] = {}
-        for path, what in ((_home(), "the path of your home"), (results, "the path of the results folder")):
+        for path, what in ((_home(), "the path of your home"), (lies_in, "the path of the results folder")):
             for spelled in () if path is None else (str(path.absolute()), os.path.realpath(path)):
                 if len(Path(spelled).parts) > 1:
                     paths.setdefault(spelled, what)
@@ -92,7 +94,7 @@ def _users() -> Iterator[str]:
         yield getpass.getuser()
     yield from filter(None, (os.environ.get(name) for name in ("USER", "LOGNAME", "SUDO_USER")))
     home = _home()
-    if home is not None and len(home.parts) > 2:  # /home/NAME; a home that is /root names nobody
+    if home is not None and len(home.parts) > 2:  # the home of a user who is not the system's own
         yield home.name
 
 
@@ -100,7 +102,7 @@ def _hosts() -> Iterator[str]:
     """The host by all names that it has by itself, without asking a server for them."""
     own = {socket.gethostname(), os.environ.get("HOSTNAME", "")} - {""}
     with suppress(OSError):
-        for line in _HOSTS.read_text("utf-8", "replace").splitlines():
+        for line in read_bounded(_HOSTS, 1 << 20).decode("utf-8", "replace").splitlines():
             names = line.partition("#")[0].split()[1:]
             if own & set(names):
                 own |= set(names)

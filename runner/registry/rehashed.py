@@ -19,7 +19,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.own_folder import recorded_plan
 from runner.runs.reconstruct import saved_plan
 from runner.runs.wiring import parameters_hash
-from runner.spec.load import Spec, load_saved
+from runner.spec.load import Spec
 from runner.training.plan import plan_of
 
 
@@ -74,7 +74,7 @@ def rehashed(folder: RunFolder, rules: Rules) -> Rehashed:
     """
     manifest, before = folder.manifest(), saved_plan(folder)
     after = before.with_spec(_cleaned(before.spec, rules))
-    own = recorded_plan(replace(load_saved(folder.spec), replayed=before.spec.replayed), folder, plan_of)
+    own = recorded_plan(before.spec, folder, plan_of)
     pairs = {
         manifest.game_sha256: (before.game_hash, after.game_hash),
         manifest.identity: (own.identity, own.with_spec(_cleaned(own.spec, rules)).identity),

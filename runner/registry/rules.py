@@ -36,6 +36,7 @@ _PRIVATE_URL = re.compile(
 _NUMBER = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]\d)(?:(?::|', ?)\d{1,5})?|\[[0-9a-fA-F]*:[0-9a-fA-F:.]+\](?::\d+)?"
 )
+_COMMENT = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
 _AT_HOST = re.compile(r"(?<![\w/.@-])[A-Za-z_][\w.-]*@[A-Za-z][\w-]*(?:\.[\w-]+)*")
 
 
@@ -123,8 +124,11 @@ class Rules:
         return self._replaced_paths(text)
 
     def written(self, text: str) -> str:
-        """A text that somebody wrote around the data, as the comments of a spec are."""
-        return self._replaced_paths(self.text(text))
+        """A file that somebody wrote: in its comments, a user at a host is an address, too."""
+        return self._replaced_paths(self.text(_COMMENT.sub(self._comment, text)))
+
+    def _comment(self, found: re.Match[str]) -> str:
+        return self._replaced(_AT_HOST, NOT_PUBLISHED, found[0], ADDRESS)
 
     def _replaced_paths(self, text: str) -> str:
         return _PATH.sub(lambda found: self._took(PATH, _last_part(found[0])), text)

@@ -1,4 +1,4 @@
-"""The packages that this process plays with, each by its version: nip-run, and all that it needs of what is installed."""
+"""The packages that this process plays with, each by its version: nip-run, and all of what it needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def environment() -> str:
 def installed() -> dict[str, str]:
     """The version of nip-run and of each package that it needs, as far as they are installed."""
     found = {OURS: __version__}
-    waiting, seen = deque([(OURS, _EXTRAS)]), {(OURS, _EXTRAS)}
+    first: tuple[str, tuple[str, ...]] = (OURS, _EXTRAS)
+    waiting, seen = deque([first]), {first}
     while waiting:
         name, extras = waiting.popleft()
         facts = _facts(name)

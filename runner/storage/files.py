@@ -84,6 +84,15 @@ def make_folder(path: Path) -> None:
         raise OSError(errno.ENOTDIR, f"{what} stands where a folder of ours belongs; remove it", str(path))
 
 
+def link_to(path: Path, target: Path) -> None:
+    """A link in a folder of our own that nobody else writes to, to a file that is only read by it.
+
+    Raises:
+        OSError: it cannot be made, or something stands there.
+    """
+    path.symlink_to(target)
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder of ours with all that is in it, if it is there; no link in it is followed.
 

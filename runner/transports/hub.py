@@ -96,7 +96,7 @@ class HubTransport:
 
     def _read_small(self, found: Sequence[Stored]) -> None:
         """Read at once what a list of releases needs of each, so that it is not waited for one by one."""
-        paths = [one.path for one in found if one.path.endswith(f"/{CHECKSUM}") and one.size <= 1_000]
+        paths = [one.path for one in found if one.path.endswith(f"/{CHECKSUM}") and (one.size or 0) <= 1_000]
         if len(paths) < 3:
             return
 
@@ -204,7 +204,7 @@ class HubTransport:
             if missing:
                 raise ReleaseError(
                     f"{self.where} took the commit {commit[:12]} without {folder}/{missing[0]}"
-                    f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; remove {folder} there, and publish again"
+                    f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; remove {folder} there, then repeat this"
                 )
         return Added(commit)
 
@@ -238,8 +238,8 @@ def _plain(path: str) -> bool:
 
 
 def _is_private(manifest: Content) -> bool:
-    data = manifest if isinstance(manifest, bytes) else manifest.read_bytes()
-    return bool(json.loads(data)["visibility"] == "private")
+    with opened(manifest) as file:
+        return bool(json.load(file)["visibility"] == "private")
 
 
 def _open(content: Content, files: ExitStack) -> io.BufferedIOBase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = folder / "results"
     path = training_spec(folder, training={"iterations": 1})
     run(load_spec(path), results, run_id="learn")
-    measuring = {"kind": "benchmark", "training": None, "name": "measure", "benchmark": "code/v1"}
+    measuring: dict[str, Any] = {"kind": "benchmark", "training": None, "name": "measure", "benchmark": "code/v1"}
     measuring["dataset"] = {"path": "data.jsonl", "split": None}
     after = {group: {"provider": None, "from_run": str(results / "runs" / "learn")} for group in ("p", "v")}
     for name, models in (("before", {}), ("after", after)):

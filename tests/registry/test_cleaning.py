@@ -49,6 +49,7 @@ def cleaned(run: Path, work: Path) -> Draft:
     return draft
 
 
+@pytest.mark.full
 def test_no_address_and_no_path_is_left(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
     run, base_url = on_vllm
     raw = all_bytes(draft_by_hand(run))
@@ -116,6 +117,7 @@ def test_a_journal_that_tells_nothing_leaves_byte_for_byte(tmp_path: Path) -> No
     assert draft.release.facts["cleaned"] == []
 
 
+@pytest.mark.full
 def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path) -> None:
     with serving(faults=FAULTS) as server:
         result = played(spec_file(tmp_path, server.base_url, size=6), tmp_path / "results")

@@ -73,7 +73,7 @@ def test_a_models_release_has_its_lineage_what_it_took_and_its_small_weights(by_
     assert said["weights"] == {"sha256": found.sha256, "bytes": found.size, "files": 2, "address": "weights/"}
     assert bundle.release.identity["weights"] == found.sha256
     assert bundle.release.facts["effort"]["rollouts"] == 12
-    took = yaml.safe_load(bytes(made.contents["training.yaml"]))  # type: ignore[arg-type]
+    took = yaml.safe_load(bytes(made.contents["training.yaml"]))
     assert took["in all"] == bundle.release.facts["effort"]
     assert took["steps"][0]["games"][0]["completions"] > 0
 

@@ -55,6 +55,7 @@ def found(finder: Finder, contents: Mapping[str, Content]) -> list[str]:
     return [str(one) for one in search(contents, [finder])]
 
 
+@pytest.mark.sample(len(KEYS))
 @pytest.mark.parametrize("name", KEYS)
 @pytest.mark.parametrize("around", ["{}", '{{"content": "line\\n{}\\nline"}}', "x={}&y", "'{}'"])
 def test_a_key_of_a_known_form_is_found_and_not_shown(name: str, around: str) -> None:
@@ -82,6 +83,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("at", [0, BLOCK - 20, BLOCK + REACH - 5, 2 * BLOCK - 9], ids=str)
 def test_a_key_of_the_environment_is_found_in_every_form_wherever_it_stands(form: str, at: int, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_what_does_not_follow_is_named_with_both_values(name: str, copy: Path, t
 
 def test_a_rollout_that_does_not_follow_is_named_by_its_id(run: Path, tmp_path: Path) -> None:
     bundle = bundle_of(run)
-    lines = bytes(bundle.contents["data/rollouts.jsonl"]).splitlines()  # type: ignore[arg-type]
+    lines = bytes(bundle.contents["data/rollouts.jsonl"]).splitlines()
     row = json.loads(lines[2])
     row["correct"] = not row["correct"]
     lines[2] = json.dumps(row).encode()

@@ -60,7 +60,7 @@ def model_signing(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def only(registry: Registry) -> Entry:
-    registry._listed = None
+    registry._listing.forget()
     (entry,) = registry.entries()
     return entry
 

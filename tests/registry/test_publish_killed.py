@@ -1,0 +1,49 @@
+"""A publish that the system kills in the middle of a file leaves nothing that a reader sees, and can be repeated."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from runner.transports.connect import connect
+from tests.support.processes import python
+from tests.support.registries import bundle
+
+PUBLISH = """
+import resource, signal, sys
+from pathlib import Path
+from runner.transports.connect import connect
+from tests.support.registries import bundle
+where, journal, most, kills = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "kills"
+made = bundle(contents={"data/journal.jsonl": journal, "README.md": b"# It\\n", "run_data.yaml": b"a: 1\\n"})
+if kills:
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+with connect(where) as registry:
+    registry.publish([made], "one")
+"""
+PIECE = 1 << 16
+SIZE = 5 * PIECE + 1_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [True, False], ids=["killed", "no room"])
+def test_it_is_cut_off_after_every_piece_of_a_file(tmp_path: Path, kills: bool) -> None:
+    journal, where = tmp_path / "journal.jsonl", tmp_path / "registry"
+    journal.write_bytes(bytes(range(250)) * (SIZE // 250))
+    made = bundle(contents={"data/journal.jsonl": journal, "README.md": b"# It\n", "run_data.yaml": b"a: 1\n"})
+    for most in (0, 1, 6, *range(PIECE, SIZE - 1_000, PIECE)):
+        done = python(PUBLISH, where, journal, str(most), "kills" if kills else "fails")
+        if kills:
+            assert done.returncode == -signal.SIGXFSZ
+        else:
+            assert "ReleaseError: cannot write" in done.stderr, done.stderr
+        with connect(str(where)) as registry:
+            assert registry.entries() == []
+    assert python(PUBLISH, where, journal, str(SIZE * 2), "fails").returncode == 0
+    with connect(str(where)) as registry:
+        (entry,) = registry.entries()
+        assert entry.sha256 == made.sha256
+        assert list(registry.wrong(entry)) == []
