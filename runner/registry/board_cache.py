@@ -143,10 +143,7 @@ class BoardCache:
             folder = self.path / "inputs" / entry.sha256
         try:
             if not folder.is_dir():
-                fetch(
-                    registry, entry, release, folder,
-                    lambda path: path == "data/spec.yaml" or path.startswith("data/inputs/"),
-                )  # fmt: skip
+                fetch(registry, entry, release, folder, lambda path: path.startswith("data/inputs/"))
         except (NipRunError, OSError):
             remove_folder(folder)
             return None

@@ -33,7 +33,7 @@ def kind_of(manifest: Manifest, spec: Mapping[str, Any]) -> str:
     return manifest.kind
 
 
-def check_kind(folder: RunFolder, facts: Mapping[str, Any]) -> None:
+def check_kind(folder: RunFolder, facts: Mapping[str, Any], source: Source | None = None) -> None:
     """See that what a release says is the kind of its run: before it is published, and where it is read.
 
     Raises:
@@ -41,7 +41,7 @@ def check_kind(folder: RunFolder, facts: Mapping[str, Any]) -> None:
         RunError, SpecError: the run's files cannot be read.
     """
     manifest = folder.manifest()
-    kind = kind_of(manifest, Source(folder.path).spec)
+    kind = kind_of(manifest, (source or Source(folder.path)).spec)
     if facts.get("kind") != kind:
         raise ReleaseError(f"run {manifest.run_id} is of kind {kind}, and its release says {facts.get('kind')!r}")
 
@@ -56,11 +56,12 @@ def wrong_kind(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[str]:
     Raises:
         RunError, SpecError: those cannot be read.
     """
+    source = Source(folder.path)
     try:
-        check_kind(folder, facts)
+        check_kind(folder, facts, source)
     except ReleaseError as error:
         yield str(error)
-    if _shown(facts.get("trained")) != _shown(trained_facts(folder)):
+    if _shown(facts.get("trained")) != _shown(trained_facts(folder, source)):
         yield (
             f"run {folder.manifest().run_id}: the models that its release says it began with and made are not those of "
             f"its {folder.spec.name} and its stages"

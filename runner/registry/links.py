@@ -130,17 +130,18 @@ def _components(components: Mapping[str, Any]) -> Iterator[Link]:
         yield Link(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
 
 
-def trained_facts(folder: RunFolder) -> list[dict[str, Any]]:
+def trained_facts(folder: RunFolder, source: Source | None = None) -> list[dict[str, Any]]:
     """A run's model groups: what each was when the run began, by which trainings, and what the run made of it.
 
     In `made` a training run has each model in the order of its iterations: `from_iteration` is the one that made what
     it was trained from, null: the model that the run began with; `trained_on` are the iterations whose games it learnt
-    from, and `games` says what those took. No name is a path of this machine.
+    from, and `games` says what those took. No name is a path of this machine. `source` is the saved spec, where it
+    was read before.
 
     Raises:
         RunError: a file of the run is gone or damaged.
     """
-    source = Source(folder.path)
+    source = source or Source(folder.path)
     stages = read_stages(folder.path, folder.identity()) if source.trains else Stages([])
     games = _games(folder, stages)
     agents = source.spec.get("agents")

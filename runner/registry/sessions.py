@@ -18,7 +18,6 @@ from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.tasks import played_datapoints
-from runner.spec.from_run import Source
 from runner.storage.atomic import read_json
 from runner.transports.registry import Entry
 
@@ -267,7 +266,5 @@ def _accuracy(folder: RunFolder) -> Mapping[str, Any] | None:
 def content_hashes(folder: RunFolder) -> frozenset[str] | None:
     """The content hashes of the datapoints that a run played, from its inputs; None where those cannot be read."""
     with suppress(OSError, ValueError, NipRunError):
-        dataset = Source(folder.path).spec.get("dataset")
-        group_by = dataset.get("group_by") if isinstance(dataset, dict) else None
-        return frozenset(point.content_sha256 for point in played_datapoints(folder, group_by))
+        return frozenset(point.content_sha256 for point in played_datapoints(folder, None))
     return None

@@ -12,13 +12,14 @@ import pytest
 
 from runner.errors import UsageError
 from runner.registry.board import RegistryBoard, registry_board
+from runner.registry.board_cache import BoardCache
 from runner.releases.bundle import Bundle
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.transports.base import Stored
 from runner.transports.folder import FolderTransport
 from runner.transports.registry import Registry
-from tests.registry.planted import publish, release_of
+from tests.registry.planted import publish, published_runs, release_of
 from tests.support.processes import nip_run_here
 
 
@@ -37,17 +38,28 @@ class Watched(FolderTransport):
         return super().stored(prefix)
 
 
-@pytest.fixture
-def registry(trained_results: Path, tmp_path: Path) -> Registry:
-    """All runs of the small results folder, published by acme."""
-    made = Registry(Watched(str(tmp_path / "registry")))
-    here = Results(trained_results)
-    publish(made, *(release_of(folder, here, "acme") for folder in here.runs()))
-    return made
+@pytest.fixture(scope="module")
+def looked_at(trained_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry with all runs of the small results folder, published by acme, and a cache that has seen it."""
+    folder = tmp_path_factory.mktemp("looked at")
+    made = Registry(FolderTransport(str(folder / "registry")))
+    published_runs(made, trained_results, "acme")
+    registry_board(made, cache=folder / "cache")
+    return folder
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def registry(looked_at: Path, tmp_path: Path) -> Registry:
+    """A copy of that registry."""
+    shutil.copytree(looked_at / "registry", tmp_path / "registry")
+    return Registry(Watched(str(tmp_path / "registry")))
+
+
+@pytest.fixture
+def cache(looked_at: Path, registry: Registry, tmp_path: Path) -> Path:
+    """A copy of that cache."""
+    (seen,) = (looked_at / "cache").iterdir()
+    shutil.copytree(seen, BoardCache.of(registry, tmp_path / "cache").path, dirs_exist_ok=True)
     return tmp_path / "cache"
 
 
@@ -93,9 +105,11 @@ def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs
 
 
 def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cache: Path, trained_results: Path) -> None:
-    first = registry_board(registry, cache=cache)
     watched = registry._transport
     assert isinstance(watched, Watched)
+    first = registry_board(registry, cache=cache.with_name("another"))
+    cache = cache.with_name("another")
+    assert any("rollouts.jsonl" in path for path in watched.opened)
     assert not any("journal" in path for path in watched.opened)
     watched.opened.clear()
     again = Registry(watched)
@@ -133,50 +147,66 @@ def test_private_yanked_and_older_releases_are_left_out_and_counted(
     assert {name for name in by_release(board) if "before" in name} == {"run/acme/before@2"}
 
 
-def test_numbers_that_do_not_follow_from_the_records_are_refused_by_name_and_the_others_stay(
-    registry: Registry, cache: Path, trained_results: Path, tmp_path: Path
-) -> None:
-    def better(said: dict[str, Any]) -> None:
-        row = next(row for row in said["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))
-        row |= {"value": 0.99, "ci_low": 0.98, "ci_high": 1.0}
-
-    forged = edited(trained_results, "before", tmp_path / "forged", "metrics.json", better)
-    narrow = edited(trained_results, "after", tmp_path / "narrow", "metrics.json", _narrower)
-    here = Results(trained_results)
-    rows = dict(release(trained_results, "before").contents)["data/rollouts.jsonl"]
+def wrong_release(what: str, results: Path, place: Path) -> Bundle:
+    """A release of the run `before` that says what cannot be, by another owner."""
+    contents, here = release(results, "before").contents, Results(results)
+    rows = contents["data/rollouts.jsonl"]
     assert isinstance(rows, bytes)
     lines = rows.splitlines(keepends=True)
-    flipped = rows.replace(b'"correct":false', b'"correct":true')
-    assert flipped != rows
-    wrongs = {
-        "forged": release_of(forged, here, "forged"),
-        "narrow": release_of(narrow, here, "narrow"),
-        "flipped": release(trained_results, "before", "flipped", contents={"data/rollouts.jsonl": flipped}),
-        "fewer": release(trained_results, "before", "fewer", contents={"data/rollouts.jsonl": b"".join(lines[:-1])}),
-        "twice": release(trained_results, "before", "twice", contents={"data/rollouts.jsonl": rows + lines[0]}),
-        "doubled": release(trained_results, "before", "doubled", contents={"data/rollouts.jsonl": lines[1] * 18}),
-        "others": release(trained_results, "after", "others", contents={"data/rollouts.jsonl": rows}),
-        "noise": release(trained_results, "before", "noise", contents={"data/rollouts.jsonl": b"{" * 100_000 + b"\n"}),
-        "lies": release(trained_results, "before", "lies", facts={"accuracy": {"value": 0.9}}),
-        "spec": release(trained_results, "before", "spec", contents={"data/spec.yaml": b"a: [&x 1, *x]\n"}),
-        "empty": release(trained_results, "before", "empty", contents={"data/manifest.json": b"{}"}),
-        "odd": release(trained_results, "before", "odd", facts={"trained": 7}),
-    }  # fmt: skip
-    good = len(registry_board(registry, cache=cache).rows)
-    publish(registry, *wrongs.values())
+    records = {
+        "flipped": rows.replace(b'"correct":false', b'"correct":true'),
+        "fewer": b"".join(lines[:-1]),
+        "twice": rows + lines[0],
+        "doubled": lines[1] * 18,
+        "noise": b"{" * 100_000 + b"\n" * 18,
+        "decisions": rows.replace(b'"decision":0', b'"decision":1'),
+    }
+    facts = {"lies": {"accuracy": {"value": 0.9}}, "odd": {"trained": 7}, "model": {"trained": []}}
+    files = {"spec": ("data/spec.yaml", b"a: [&x 1, *x]\n"), "empty": ("data/manifest.json", b"{}")}
+    if what in records:
+        assert records[what] != rows
+        return release(results, "before", what, contents={"data/rollouts.jsonl": records[what]})
+    if what in facts:
+        return release(results, "before", what, facts=facts[what])
+    if what in files:
+        return release(results, "before", what, contents=dict([files[what]]))
+    change = {"forged": _better, "narrow": _narrower}[what]
+    return release_of(edited(results, "before", place, "metrics.json", change), here, what)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("forged", "its numbers do not follow from its records: accuracy: value is 0.99"),
+        ("flipped", "correct is True, and follows to be False"),
+        ("model", "the models that its release says it began with and made are not those of its spec.yaml"),
+        ("narrow", "accuracy: ci_low is 0.5, and"),
+        ("decisions", ""),
+        ("fewer", "it has 17 rollouts"),
+        ("twice", "it has 19 rollouts"),
+        ("doubled", "is not that of game 0 of its spec"),
+        ("noise", "not JSON"),
+        ("lies", "its release says accuracy 0.9"),
+        ("spec", "spec.yaml"),
+        ("empty", "manifest"),
+        ("odd", "its facts are not those of a run: trained cannot be '7'"),
+    ],
+)
+def test_what_does_not_follow_from_its_records_is_refused_by_name_and_the_others_stay(
+    registry: Registry, cache: Path, trained_results: Path, tmp_path: Path, what: str, why: str
+) -> None:
+    publish(registry, wrong_release(what, trained_results, tmp_path / what))
     board = registry_board(registry, cache=cache)
-    assert len(board.rows) == good
-    why = {name.split("/")[1]: why for name, why in board.left_out}
-    assert why.keys() == wrongs.keys()
-    assert "its numbers do not follow from its records: accuracy: value is 0.99" in why["forged"]
-    assert "accuracy: ci_low is 0.5, and" in why["narrow"]
-    assert "correct is True, and follows to be False" in why["flipped"]
-    assert "it has 17 rollouts" in why["fewer"]
-    assert "it has 19 rollouts" in why["twice"]
-    assert "is not that of game 0 of its spec" in why["doubled"]
-    assert "is not that of game 0 of its spec" in why["others"]
-    assert "its release says accuracy 0.9" in why["lies"]
+    assert len(board.rows) == 3
+    assert [name for name, _ in board.left_out] == [f"run/{what}/before@1"]
+    assert why in board.left_out[0][1]
     assert registry_board(registry, cache=cache).left_out == board.left_out
+
+
+def _better(said: dict[str, Any]) -> None:
+    row = next(row for row in said["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))
+    row |= {"value": 0.99, "ci_low": 0.98, "ci_high": 1.0}
 
 
 def _narrower(said: dict[str, Any]) -> None:
@@ -184,22 +214,23 @@ def _narrower(said: dict[str, Any]) -> None:
     row |= {"ci_low": 0.5, "ci_high": 0.5}
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    "file", ["data/inputs/dataset.jsonl", "data/metrics.json", "data/rollouts.jsonl", "release.json"]
+)
 def test_a_damaged_release_is_named_and_read_again_once_it_is_whole(
-    registry: Registry, cache: Path, trained_results: Path
+    registry: Registry, cache: Path, trained_results: Path, file: str
 ) -> None:
     publish(registry, release(trained_results, "before", owner="other"))
-    root = Path(registry.where.removeprefix("file:"))
-    for file in ("data/inputs/dataset.jsonl", "data/metrics.json", "release.json"):
-        path = root / "run/other/before/1" / file
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-2] + b"~\n")
-        place = cache / Path(file).name
-        board = registry_board(Registry(FolderTransport(str(root))), cache=place)
-        assert "run/other/before@1" not in by_release(board)
-        assert [name for name, _ in board.left_out] == ["run/other/before@1"]
-        assert Path(file).name in board.left_out[0][1]
-        path.write_bytes(whole)
-        assert "run/other/before@1" in by_release(registry_board(Registry(FolderTransport(str(root))), cache=place))
+    path = Path(registry.where.removeprefix("file:")) / "run/other/before/1" / file
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-2] + b"~\n")
+    board = registry_board(registry, cache=cache)
+    assert len(board.rows) == 3
+    assert [name for name, _ in board.left_out] == ["run/other/before@1"]
+    assert Path(file).name in board.left_out[0][1]
+    path.write_bytes(whole)
+    assert "run/other/before@1" in by_release(registry_board(registry, cache=cache))
 
 
 def test_a_run_that_trains_is_no_benchmark_whatever_its_release_says(
