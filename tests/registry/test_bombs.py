@@ -73,7 +73,7 @@ for _ in range(100):
 def _deep(registry: Path) -> None:
     """A tree of folders one in another, deeper than a path can say, and so than the guard of the tests can look."""
     Tree(registry, files=dict(GOOD) | {"spec.yaml": b"- 1"}).write()
-    subprocess.run([sys.executable, "-S", "-c", DEEP, registry], check=True)
+    subprocess.run([sys.executable, "-S", "-c", DEEP, registry / "run" / "acme" / "tiny"], check=True)
 
 
 def _said_and_not_there(registry: Path) -> None:
