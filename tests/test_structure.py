@@ -96,9 +96,13 @@ HOMES = {
         "runner.models.providers.openai_body",
         "runner.models.providers.openai_wire",
         "runner.models.records",
+        "runner.registry.croissant",
+        "runner.registry.records",
+        "runner.registry.run_bundle",
         "runner.registry.clean",
         "runner.registry.clean_log",
         "runner.releases.manifest",
+        "runner.results.beginning",
         "runner.results.compared",
         "runner.results.folder",
         "runner.results.inputs",
@@ -114,6 +118,7 @@ HOMES = {
     "yaml": {
         "runner.documents.dump",
         "runner.documents.reader",
+        "runner.documents.scalars",
         "runner.documents.yaml_words",
         "runner.models.prices",
         "runner.registry.clean_yaml",
@@ -333,8 +338,10 @@ def test_a_file_that_is_read_is_not_taken_for_written(code: str) -> None:
     assert not list(writes_files(ast.parse(code)))
 
 
-PLAIN_READERS = {"runner.models.prices", "runner.storage.parquet", "runner.training.backends.openai"}
-"""Where a file is opened by its path alone: one of the package, one that was just written, one that keeps its name."""
+PLAIN_READERS = {
+    "runner.models.prices", "runner.results.environment", "runner.storage.parquet", "runner.training.backends.openai",
+}  # fmt: skip
+"""Where a file is opened by its path alone: one of a package, one that was just written, one that keeps its name."""
 
 
 def reads_by_path(tree: ast.AST) -> Iterator[str]:

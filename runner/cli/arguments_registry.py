@@ -64,7 +64,12 @@ def get(parser: argparse.ArgumentParser) -> None:
 def reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reference", metavar="REF|DIR", help=f"{REF}; or a folder that `get` left")
     _source(parser)
-    parser.add_argument("--fresh", action="store_true", help="play it anew, and say by how much it has drifted")
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="play it anew, and say by how much it has drifted: exit code 1 where it has, 5 where that cannot be told, 4 "
+        "where its model is gone",
+    )
     parser.add_argument(
         "--set",
         dest="overrides",

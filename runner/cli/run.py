@@ -44,7 +44,7 @@ from runner.statistics.intervals import load_intervals
 from runner.text import comma_join
 from runner.training.any_run import ToRun, name_of, run_all
 from runner.training.sweep_budgets import Budgets, shared_budgets
-from runner.training.trust import asked_for, check_trust, keys_sent
+from runner.training.trust import asked_for, check_trust, is_whole_replay, keys_sent
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class _Runs:
         if uses:
             note(f"sends {comma_join(map(str, uses))}")
         for point in self.points:
-            if point.spec.fetched is not None and keys_sent(point.plan, self._which.replay):
+            if point.spec.fetched is not None and not is_whole_replay(self._which.replay):
                 note(f"{point.path} came from elsewhere: {_bill(point)}")
 
     def _name(self, point: Point) -> str:

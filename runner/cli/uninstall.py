@@ -10,10 +10,11 @@ from runner.cli.output import note, print_json, say
 from runner.errors import NotPublished, ReleaseError, UsageError
 from runner.exit_codes import ExitCode
 from runner.registry.install import needed
+from runner.registry.installed import nearest
 from runner.registry.lock import Lock
 from runner.registry.store import Store
 from runner.releases.reference import Digest, Reference, parse
-from runner.text import comma_join, did_you_mean
+from runner.text import comma_join
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -52,8 +53,7 @@ def _meant(text: str, store: Store, there: Sequence[Reference]) -> Reference:
     if not found and store.folder(named if named.version else named.at("-")).exists():
         return named  # what is damaged so that it is not listed can be removed, too
     if not found:
-        known = [str(one if named.version else one.at("")).rstrip("@") for one in there]
-        raise NotPublished(f"{named} is not installed{did_you_mean(str(named), known)}")
+        raise NotPublished(f"{named} is not installed{nearest(named, there)}")
     if len(found) > 1:
         raise UsageError(f"which version of {named}? Installed are {comma_join(str(one.version) for one in found)}")
     return found[0]

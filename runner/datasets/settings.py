@@ -72,7 +72,8 @@ class DatasetSettings:
     """Which datapoints are played."""
 
     path: str = option(
-        "A .jsonl, .csv or .parquet file, or `hf://org/name` on the Hugging Face Hub (needs `nip-run[hf]`).",
+        "A .jsonl, .csv or .parquet file, `hf://org/name` on the Hugging Face Hub (needs `nip-run[hf]`), or an "
+        "installed one, OWNER/NAME@VERSION.",
         example="data/code_validation.jsonl",
         path=True,
     )

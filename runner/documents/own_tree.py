@@ -33,7 +33,7 @@ class OwnTree:
     def of(cls, spec: Path) -> Self:
         """The tree of a spec's file, wherever links in its name lead."""
         folder = spec.absolute().parent.resolve()
-        return cls(next(filter(_is_project, _upwards(folder)), folder))
+        return cls(next(filter(_is_project, upwards(folder)), folder))
 
     def is_of_release(self, path: Path) -> bool:
         """Whether a file is in one of `also`."""
@@ -45,7 +45,7 @@ class OwnTree:
         return any(real.is_relative_to(root) for root in (self.root, *self.also, *builtin.folders()))
 
 
-def _upwards(folder: Path) -> Iterator[Path]:
+def upwards(folder: Path) -> Iterator[Path]:
     """A folder and all above it."""
     yield folder
     while folder != folder.parent:

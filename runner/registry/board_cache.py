@@ -17,8 +17,9 @@ import orjson
 
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
-from runner.registry.kinds import check_kind
+from runner.registry.kinds import wrong_kind
 from runner.registry.rollout_records import ROLLOUTS, Records, differing, merged, rows_of
+from runner.registry.run_bundle import PIN
 from runner.registry.sessions import content_hashes
 from runner.releases.bundle import checked_copy
 from runner.releases.limits import MAX_MANIFEST
@@ -196,7 +197,10 @@ def _copy(source: IO[bytes], file: FileEntry, copy: IO[bytes], entry: Entry) -> 
 def _checked(folder: RunFolder, release: Release, key: str, *, has_rows: bool) -> tuple[tuple[str, ...], str]:
     """See that a run is what its release says, and write the files of its rows; marks, and the run's id."""
     manifest = folder.manifest()
-    check_kind(folder, release.facts)
+    for wrong in wrong_kind(folder, release.facts):
+        raise ReleaseError(wrong)
+    if release.file(PIN) is not None:
+        raise ReleaseError("its datapoints are not published, so that its numbers cannot be made again")
     _check_facts(release, {"run_id": manifest.run_id, "status": manifest.status, "benchmark": manifest.benchmark})
     if release.identity.get("run") not in (None, manifest.identity):
         raise ReleaseError("its identity is another than that of its run")

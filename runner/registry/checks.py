@@ -18,6 +18,7 @@ from runner.errors import NipRunError
 from runner.prompts.sandbox import scan as scan_template
 from runner.registry.clean import ROWS, SPEC, rules_of
 from runner.registry.draft import Draft
+from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
 from runner.registry.names import Names, path_pattern
 from runner.registry.searching import Finder, search
@@ -137,6 +138,12 @@ def _references(subject: Subject) -> Iterator[str]:
             yield f"{link.role} names {link.release} without its hash; `nip-run install {link.release}` pins it"
         elif subject.registry is not None:
             yield from _published(subject, link.role, named, link.sha256, subject.registry)
+
+
+def _kind(subject: Subject) -> Iterator[str]:
+    """It trains models if it says so, and only then."""
+    if subject.run is not None:
+        yield from wrong_kind(subject.run, subject.release.facts)
 
 
 _NEIGHBOURS = ("part", "parent", "judges", "output", "input")
@@ -276,6 +283,7 @@ def _free(subject: Subject) -> Iterator[str]:
 CHECKS: Mapping[str, CheckFunction] = {
     "finished": _finished,
     "captured": _captured,
+    "kind": _kind,
     "references": _references,
     "pinned": _pinned,
     "versions": _versions,

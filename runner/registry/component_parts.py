@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,18 @@ from runner.documents.layers import load_layers
 from runner.errors import Problem, ReleaseError, SpecError, UsageError
 from runner.hashing import tagged_hash
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
-from runner.registry.components import Made
+from runner.registry.component_files import Made
 from runner.registry.draft import Naming
 from runner.registry.installed import finder_of
 from runner.releases.bundle import Content
+from runner.releases.reference import Kind
+from runner.results.beginning import parts_of
+from runner.results.pins import Part
 from runner.rollouts.identity import agent_content, model_content
 from runner.spec.chat_formats import default_chat_format
 from runner.spec.components import MODEL_GROUP, WEIGHTS
 from runner.spec.experiment import AgentSettings
-from runner.spec.load import load_specs
+from runner.spec.load import Spec, load_specs
 from runner.text import comma_join, did_you_mean
 from runner.training.weights import is_path, without_path
 
@@ -42,6 +45,7 @@ def agent(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001
     content = {"model": group, **_said(settings, {"model", "freeze"}), MODEL_GROUP: said}
     model = from_plain(ModelSettings, said)
     return Made(
+        _written(Kind.AGENT, specs[0]),
         {"agent.yaml": dump(content).encode()},
         {
             "agent": tagged_hash("agent", agent_content(settings)),
@@ -71,6 +75,7 @@ def trainer(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
     settings = _same([one[group] for one in trainers], f"training.trainers.{group}", path)
     content = _said(settings, set())
     return Made(
+        _written(Kind.TRAINER, specs[0]),
         {"trainer.yaml": dump(content).encode()},
         {"trainer": tagged_hash("trainer", to_plain(settings))},
         {
@@ -84,10 +89,26 @@ def trainer(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
 
 
 def model(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
-    """A model that somebody describes by hand: an entry of `models`, and under `weights` what is known of those."""
+    """A model group of a spec; or a model that somebody describes by hand, with what is known of its weights."""
+    if part is not None:
+        specs = load_specs(path, (), find_component=finder_of(path))
+        group = _part(part, list(specs[0].experiment.models), "model group", path)
+        settings = _same([spec.experiment.models[group] for spec in specs], f"models.{group}", path)
+        return _model(settings, group, {}, {}, _written(Kind.MODEL, specs[0]))
     file = path / MODEL if path.is_dir() else path
     if not file.is_file():
         raise UsageError(f"there is no file {file}; a model is described by a {MODEL}: provider, model, base_model ...")
+    settings, weights = _described(file)
+    files = _weights(file.parent) if path.is_dir() else {}
+    return _model(settings, settings.name, weights, files, {Kind.MODEL: Part(file, (file,))})
+
+
+def _described(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
+    """What a model's file says, and of its weights.
+
+    Raises:
+        SpecError: with everything that is wrong.
+    """
     layered = load_layers(file, str(file), (), lambda *_: None)
     if layered.problems:
         raise SpecError(layered.problems)
@@ -102,19 +123,21 @@ def model(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001
         problems.append(Problem(layered.place((WEIGHTS,)), WEIGHTS, "a mapping belongs here: sha256, address, bytes"))
     if problems:
         raise SpecError(problems)
-    settings = from_plain(ModelSettings, layered.data)
-    said, notes = model_entry(settings, settings.name)
+    return from_plain(ModelSettings, layered.data), weights or {}
+
+
+def _model(
+    settings: ModelSettings, group: str, weights: dict[str, Any], files: Mapping[str, Content], parts: dict[str, Part]
+) -> Made:
+    said, notes = model_entry(settings, group)
     known = from_plain(ModelSettings, said)
-    weights = weights or {}
-    files = _weights(file.parent) if path.is_dir() else {}
-    content = {**said, **({WEIGHTS: weights} if weights else {})}
     sha256 = weights.get("sha256")
+    is_hash = isinstance(sha256, str) and _HEX.fullmatch(sha256) is not None
+    identity = {"model": tagged_hash("model", model_content(known, None))}
     return Made(
-        {MODEL: dump(content).encode(), **files},
-        {
-            "model": tagged_hash("model", model_content(known, None)),
-            **({"weights": sha256} if isinstance(sha256, str) and _HEX.fullmatch(sha256) else {}),
-        },
+        parts,
+        {MODEL: dump({**said, **({WEIGHTS: weights} if weights else {})}).encode(), **files},
+        {**identity, WEIGHTS: str(sha256)} if is_hash else identity,
         {**_model_facts(known), WEIGHTS: weights or None, "models": {"model": known.name}},
         notes=notes,
         description=f"Model {known.name}, trained from {known.base_model or known.name}",
@@ -143,6 +166,12 @@ def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tu
     if settings.base_url is not None:  # by which it is known how the model is asked
         data["chat_format"] = settings.chat_format or default_chat_format(settings)
     return data, tuple(notes)
+
+
+def _written(kind: Kind, spec: Spec) -> dict[str, Part]:
+    """The files of the spec that something was cut out of."""
+    found = parts_of(spec).get("spec")
+    return {} if found is None else {kind: found}
 
 
 def _said(settings: Any, without: Iterable[str]) -> dict[str, Any]:

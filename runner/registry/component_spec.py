@@ -17,12 +17,13 @@ from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.models.settings import NOT_PUBLISHED
 from runner.protocols.load import find_protocol
-from runner.registry.components import Made, protocol_file, template_files
+from runner.registry.component_files import Made, protocol_file, template_files
 from runner.registry.draft import Naming
 from runner.registry.installed import finder_of
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link
 from runner.releases.reference import Kind, is_reference
+from runner.results.beginning import parts_of
 from runner.spec.components import USE, ComponentUse, FindComponent
 from runner.spec.load import Spec, load_specs, read_written
 from runner.training.plan import plan_of
@@ -49,6 +50,7 @@ def spec(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 
     data = files.rewritten(layered.data)
     _keep_chat_formats(data, specs[0], files)
     return Made(
+        parts_of(specs[0]),
         {"spec.yaml": dump(data).encode(), **files.contents},
         _identity(specs),
         _facts(specs),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from runner.errors import NotPublished, ReleaseError, UsageError
-from runner.registry.components import GOLDEN, changed_renderings
+from runner.registry.component_files import GOLDEN, changed_renderings
 from runner.registry.lock import Lock, Pin
 from runner.registry.store import Store
 from runner.releases.manifest import Release

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from runner.builtin import is_folder
 from runner.errors import NotPublished, ReleaseError
 from runner.registry.lock import Lock
 from runner.registry.store import Installed, Store
@@ -37,7 +38,7 @@ def finder_of(source: str | Path | Mapping[str, Any]) -> FindComponent:
     if isinstance(source, Mapping):
         return finder()
     path = Path(source)
-    return finder(path / "spec.yaml" if path.is_dir() else path)
+    return finder(path / "spec.yaml" if is_folder(path) else path)
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,7 @@ class _Finder:
             return found
         if meant.version is not None and self.store.has(meant):
             raise NotPublished(f"{meant} is installed, and {self.lock.path} does not pin it; nip-run install {meant}")
-        known = [one for one in self.lock.pins if one.kind == meant.kind]
-        hint = did_you_mean(str(meant), [str(one if meant.version else one.at("")).rstrip("@") for one in known])
+        hint = nearest(meant, self.lock.pins)
         raise NotPublished(f"{meant} is not installed{hint}; nip-run install {meant}")
 
     def _checked(self, reference: Reference) -> Installed:
@@ -94,6 +94,13 @@ class _Finder:
             raise NotPublished(
                 f"{reference} is not installed here, though {self.lock.path} pins it; nip-run install"
             ) from error
+
+
+def nearest(meant: Reference, known: Iterable[Reference]) -> str:
+    """`; did you mean ...?` with the release that is named most like this one, by its own name, whoever its owner."""
+    named = {one.name: one for one in sorted(known, key=str) if one.kind == meant.kind}
+    found = named.get(meant.name) or next((one for n, one in named.items() if did_you_mean(meant.name, [n])), None)
+    return "" if found is None else f"; did you mean '{found if meant.version else found.at('')}'?".replace("@'", "'")
 
 
 def _main(there: Installed) -> Path:

@@ -1,11 +1,12 @@
-"""Whether a run is a benchmark or a training follows from its spec, and from nothing that is said of it elsewhere."""
+"""What a release says of its run that follows from its spec and its stages: whether it trains, what from, and what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.errors import ReleaseError
+from runner.registry.links import trained_facts
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.spec.from_run import Source
@@ -43,3 +44,33 @@ def check_kind(folder: RunFolder, facts: Mapping[str, Any]) -> None:
     kind = kind_of(manifest, Source(folder.path).spec)
     if facts.get("kind") != kind:
         raise ReleaseError(f"run {manifest.run_id} is of kind {kind}, and its release says {facts.get('kind')!r}")
+
+
+_MEASURED = ("weights_sha256", "games")
+"""What whoever published it could see, and nobody else can: files of that machine, and other runs."""
+
+
+def wrong_kind(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[str]:
+    """What a release says of the kind and the models of its run that does not follow from the run's own files.
+
+    Raises:
+        RunError, SpecError: those cannot be read.
+    """
+    try:
+        check_kind(folder, facts)
+    except ReleaseError as error:
+        yield str(error)
+    if _shown(facts.get("trained")) != _shown(trained_facts(folder)):
+        yield (
+            f"run {folder.manifest().run_id}: the models that its release says it began with and made are not those of "
+            f"its {folder.spec.name} and its stages"
+        )
+
+
+def _shown(trained: Any) -> Any:
+    if not isinstance(trained, list):
+        return trained
+    return [
+        {name: value for name, value in group.items() if name not in _MEASURED} if isinstance(group, dict) else group
+        for group in trained
+    ]

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.builtin import is_file
+from runner.documents.fetched import fetched_folder
+from runner.documents.own_tree import upwards
 from runner.errors import NewerFormatError, ReleaseError, TakenError, UsageError
 from runner.releases.reference import Digest, Reference, parse
 from runner.storage.atomic import atomic_write
@@ -54,11 +57,16 @@ class Lock:
     def above(cls, folder: Path) -> Lock:
         """The nearest lock of a folder and those above it, else that of the current folder.
 
+        One that came with what was got from elsewhere says nothing of what this user installed, and is passed over.
+
         Raises:
             ReleaseError: it is damaged.
         """
         start = folder.absolute()
-        found = next((up / LOCK for up in (start, *start.parents) if (up / LOCK).is_file()), Path.cwd() / LOCK)
+        while (got := fetched_folder([start])) is not None and got != got.parent:
+            start = got.parent
+        above = (up / LOCK for up in upwards(start))
+        found = next((path for path in above if is_file(path)), Path.cwd() / LOCK)
         return cls.read(found)
 
     @classmethod

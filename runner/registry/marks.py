@@ -31,10 +31,10 @@ def marks_of(session: Session, ancestry: Ancestry, contact: Contact | None) -> l
 
 
 def made_by(edge: Edge) -> str:
-    """Who made a model, as `acme/learn@1`, and in which iteration."""
-    return " and ".join(
-        dict.fromkeys(f"{maker.session.key} (iteration {maker.made.step.iteration})" for maker in edge.makers)
-    )
+    """Who made a model, as `run/acme/learn@1`, and in which iteration; a model's release only where no run is there."""
+    runs = {maker.session.run for maker in edge.makers if maker.session.kind != "model"}
+    makers = [maker for maker in edge.makers if maker.session.kind != "model" or maker.session.run not in runs]
+    return " and ".join(dict.fromkeys(f"{one.session.key} (iteration {one.made.step.iteration})" for one in makers))
 
 
 def edge_json(edge: Edge) -> dict[str, Any]:

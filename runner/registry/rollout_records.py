@@ -57,12 +57,19 @@ class Records:
         """Take a run with so many rows as its folder has.
 
         Raises:
-            RunDirectoryError: its spec plays far more than that.
+            ReleaseError: its spec plays more or fewer.
+            RunDirectoryError: it plays far more, though it may have stopped once it was decided.
         """
-        check_claims(folder, plan, _lines(folder.path / ROLLOUTS))
-        self._plan, self._manifest = plan, folder.manifest()
+        self._manifest = folder.manifest()
         self._jobs = plan.jobs()
-        self._planned = plan.blocks * len(plan.variants)
+        self._planned, there = plan.blocks * len(plan.variants), _lines(folder.path / ROLLOUTS)
+        if plan.spec.experiment.until is not None:
+            check_claims(folder, plan, there)
+        elif there != self._planned or there != self._manifest.rollouts:
+            said = self._manifest.rollouts
+            raise ReleaseError(
+                f"it has {there:,} rollouts, its manifest says {said}, and its spec plays {self._planned:,}"
+            )
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         rule = plan.spec.experiment.until
         self._decision = None if rule is None else Decision(plan, rule, frozen(folder.path / "inputs" / FILE))
@@ -95,12 +102,8 @@ class Records:
         Raises:
             ReleaseError: there are more or fewer than the run has.
         """
-        expected = self._manifest.rollouts if self._decision is not None else self._planned
-        if self._rows != expected or self._rows != self._manifest.rollouts:
-            raise ReleaseError(
-                f"it has {self._rows:,} rollouts, its manifest says {self._manifest.rollouts}, and its spec plays "
-                f"{self._planned:,}"
-            )
+        if self._rows != self._manifest.rollouts:
+            raise ReleaseError(f"it has {self._rows:,} rollouts, and its manifest says {self._manifest.rollouts}")
         if self._decision is not None and self._rows < self._planned and not self._decision.decided:
             raise ReleaseError(f"it stopped after {self._rows:,} rollouts, when nothing was decided")
         summary = self._metrics.summary()

@@ -20,6 +20,7 @@ from typing import Any
 
 from runner.errors import ReleaseError, TakenError, UsageError
 from runner.releases.manifest import MANIFEST, digest
+from runner.storage.files import create, read_bounded
 from runner.transports.registry import Entry, Registry
 
 SIGNATURE_FILE = "release.json.sig"
@@ -80,9 +81,9 @@ def sign(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
         raise UsageError(_no_key(key, "private", error)) from error
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         signed, signature = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
-        signed.write_bytes(manifest)
+        _write(signed, manifest)
         config.set_hashing_config(_whole(hashing)).sign(signed, signature)
-        return [(SIGNATURE_FILE, signature.read_bytes())]
+        return [(SIGNATURE_FILE, read_bounded(signature, 1 << 20))]
 
 
 def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None:
@@ -101,8 +102,8 @@ def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None
         raise ReleaseError(f"its signature has no file {SIGNATURE_FILE}")
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         signed, signature = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
-        signed.write_bytes(manifest)
-        signature.write_bytes(files[SIGNATURE_FILE])
+        _write(signed, manifest)
+        _write(signature, files[SIGNATURE_FILE])
         try:
             with redirect_stdout(io.StringIO()):  # the library prints warnings there
                 config.set_hashing_config(_whole(hashing)).verify(signed, signature)
@@ -143,11 +144,16 @@ def _public_part(key: Path) -> Iterator[Path]:
     """The public key that belongs to a private one, in a file."""
     from cryptography.hazmat.primitives import serialization as form
 
-    public = form.load_pem_private_key(key.read_bytes(), None).public_key()
+    public = form.load_pem_private_key(read_bounded(key, 1 << 20), None).public_key()
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         path = Path(folder, "public.pem")
-        path.write_bytes(public.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo))
+        _write(path, public.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo))
         yield path
+
+
+def _write(path: Path, data: bytes) -> None:
+    with create(path) as file:
+        file.write(data)
 
 
 def _library() -> tuple[Any, Any, Any]:

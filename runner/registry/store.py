@@ -149,9 +149,11 @@ class Store:
             raise NotPublished(f"{reference} is not installed")
         try:
             remove_folder(folder)
-            for above in list(folder.parents)[:3]:
-                with suppress(OSError):  # others of its name, owner or kind are there
+            above = folder.parent
+            with suppress(OSError):  # others of its name, owner or kind are there
+                while above != self.root:
                     above.rmdir()
+                    above = above.parent
         except OSError as error:
             raise ReleaseError(f"cannot remove {folder}: {error.strerror}") from error
 

@@ -14,6 +14,7 @@ from runner.hashing import tagged_hash
 from runner.models.records import read_records
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.fetched import Got, get, opened
+from runner.registry.kinds import wrong_kind
 from runner.registry.recompute import recomputed
 from runner.registry.rows import different_rows
 from runner.registry.signing import check_release
@@ -117,6 +118,7 @@ def _wrong_facts(got: Got, run: RunFolder) -> Iterator[str]:
     for name, value in said.items():
         if name in facts and facts[name] != value:
             yield f"{got.release.reference}: its facts say {name} {facts[name]!r}, and its manifest.json {value!r}"
+    yield from (f"{got.release.reference}: {wrong}" for wrong in wrong_kind(run, facts))
     if run.metrics.is_file() and facts.get("accuracy") is not None:
         rows = read_json(run.metrics).get("metrics", [])
         found: Mapping[str, Any] = next(

@@ -109,9 +109,8 @@ def parse(text: str, kind: Kind | None = None) -> Reference | Digest:
     if said is None and kind is None:
         raise UsageError(f"{text!r}: of which kind? write KIND/OWNER/NAME@VERSION with one of {comma_join(Kind)}")
     if said is not None and said not in set(Kind):
-        raise UsageError(
-            f"{text!r}: no kind {shortened(said)!r}{did_you_mean(said[:40], map(str, Kind)) or f'; there are {comma_join(Kind)}'}"
-        )
+        hint = did_you_mean(said[:40], map(str, Kind)) or f"; there are {comma_join(Kind)}"
+        raise UsageError(f"{text!r}: no kind {shortened(said)!r}{hint}")
     if said is not None and kind is not None and said != kind:
         raise UsageError(f"{text!r} is a {said}, and a {kind} belongs here")
     version = shape["version"]

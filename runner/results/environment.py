@@ -1,4 +1,4 @@
-"""The packages that this process plays with, each by its version: nip-run, and all that it needs of what is installed."""
+"""The packages that this process plays with, each by its version: nip-run, and all of what it needs."""
 
 from __future__ import annotations
 

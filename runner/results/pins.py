@@ -122,8 +122,10 @@ class _Found:
     def _root(self, folder: Path) -> Path | None:
         """The folder that holds `.git`, of a worktree and a submodule too."""
         if folder not in self._roots:
-            at = next((above for above in (folder, *folder.parents) if (above / ".git").exists()), None)
-            self._roots[folder] = at
+            at = folder
+            while not (at / ".git").exists() and at != at.parent:
+                at = at.parent
+            self._roots[folder] = at if (at / ".git").exists() else None
         return self._roots[folder]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -25,6 +25,7 @@ from runner.protocols.load import load_protocol, unplayable
 from runner.protocols.parse import DecisionFormat
 from runner.protocols.protocol import Protocol
 from runner.protocols.table import Parameters
+from runner.releases.reference import Kind
 from runner.spec import chat_formats
 from runner.spec.checks.agents import agent_problems, group_problems
 from runner.spec.checks.columns import column_problems
@@ -224,8 +225,6 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
     replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
     models, said = experiment.models, layered.data["models"]
     fetched = fetched_folder(layered.folders.values())
-    tree = layered.tree
-    got = fetched_folder(one for one in layered.folders.values() if tree is None or not tree.is_of_release(one))
     return replace(
         spec,
         protocol=spec.protocol if experiment.stances is None else spec.protocol.with_given_stance(),
@@ -238,8 +237,15 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         replayed=replayed,
         renamed=tuple(layered.renamed),
         fetched=fetched,
-        got_from=None if got is None else got_from(got),
+        got_from=None if fetched is None else _got_run(layered.folders.values()),
     )
+
+
+def _got_run(folders: Iterable[Path]) -> Mapping[str, str] | None:
+    """The run in whose folder, as it was got, a file of the spec lies."""
+    roots = (fetched_folder([folder]) for folder in folders)
+    said = (got_from(root) for root in roots if root is not None)
+    return next((one for one in said if one is not None and one["release"].startswith(f"{Kind.RUN}/")), None)
 
 
 @contextmanager

@@ -203,8 +203,14 @@ def _problem(layered: Layered, at: KeyPath, message: str) -> Problem:
 
 def without_what_follows(problems: Iterable[Problem], refused: Iterable[Problem]) -> list[Problem]:
     """Problems without those of what a release would have held that cannot be used."""
-    above = {problem.key.rpartition(".")[0] or problem.key for problem in refused}
-    return [one for one in problems if not any(one.key == key or one.key.startswith(f"{key}.") for key in above)]
+    keys = {problem.key for problem in refused}
+    above = {key.rpartition(".")[0] for key in keys if "." in key}
+    missing = tuple(f"missing key: {key};" for key in keys)
+    return [
+        one
+        for one in problems
+        if not one.message.startswith(missing) and not any(f"{one.key}.".startswith(f"{key}.") for key in above)
+    ]
 
 
 def recorded(uses: Mapping[str, ComponentUse]) -> dict[str, dict[str, str]]:

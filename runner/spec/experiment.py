@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
-from runner.documents.editors import for_editors, one_of, or_null
+from runner.documents.editors import REFERENCE, for_editors, one_of, or_null
 from runner.documents.fields import option, removable_keys, resettable_keys, schema
 from runner.models.layers.budget import BudgetSettings
 from runner.models.policy import Retry
@@ -155,7 +155,8 @@ class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
     use: str = option(
-        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier), or the path of a protocol's file.",
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier), the path of a protocol's file, or "
+        "an installed one: OWNER/NAME@VERSION.",
         example="nip",
     )
 
@@ -205,7 +206,9 @@ class Experiment:
         "The rules of the game: a protocol and its parameters.", example={"use": "nip", "max_message_rounds": 8}
     )
     prompts: str = option(
-        "The folder of Jinja2 templates, one for each agent.", example="prompts/code_validation/nip", path=True
+        "The folder of Jinja2 templates, one for each agent; or installed ones, OWNER/NAME@VERSION.",
+        example="prompts/code_validation/nip",
+        path=True,
     )
     models: Mapping[str, ModelSettings] = option(
         "The model groups.",
@@ -309,13 +312,36 @@ def resettable_spec_keys() -> frozenset[tuple[str, ...]]:
     return resettable_keys(Experiment) - removable_spec_keys()
 
 
+_RELEASE = r"([a-z]+/)?[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*@[a-z0-9._-]+|sha256:[0-9a-f]{12,64}"
+"""The name of a release, as an editor may know it."""
+
+_USED: Mapping[str, tuple[str, str]] = {
+    "AgentSettings": ("An installed agent", "acme/careful-verifier@1.0"),
+    "ModelSettings": ("An installed model", "acme/small-verifier@2"),
+    "TrainerSettings": ("An installed trainer", "acme/trl-on-one-gpu@1"),
+}
+"""The sections whose entries may take what they do not say from a release."""
+
+
 def editor_schema() -> dict[str, Any]:
     """The schema for editors, of a file as it is written: the bases that it extends may hold what it leaves out."""
     result = for_editors(experiment_schema(), "base/offline.yaml")
     section = result["$defs"]["ProtocolUse"]
     use = section["properties"].pop("use")
-    named = {"description": use["description"], **one_of(builtin_names(), r"\.ya?ml$"), "examples": use["examples"]}
+    other = rf"\.ya?ml$|{_RELEASE}"
+    named = {"description": use["description"], **one_of(builtin_names(), other), "examples": use["examples"]}
     section["properties"] = {"use": named, **section["properties"]}
+    for name, (what, example) in _USED.items():
+        # It is read before the schema sees the rest, as `extends` is.
+        used = {
+            "description": f"{what}, whose settings this entry has where it does not say its own: "
+            "OWNER/NAME@VERSION, as `nip-run install` pinned it.",
+            "type": "string",
+            "pattern": rf"^({_RELEASE})$|{REFERENCE}",
+            "examples": [example],
+        }
+        entry = result["$defs"][name]
+        entry["properties"] = {"use": used, **entry["properties"]}
     for at in removable_spec_keys():
         if at[0] == "protocol":
             section["properties"][at[1]] = or_null(section["properties"][at[1]])

@@ -30,7 +30,7 @@ DATA = "data"
 _Named = Callable[[str, Path], Path | None]
 """What a spec's value, in a file of this folder, names; None: nothing that is read."""
 
-_ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)$")
+_ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)\Z")
 
 
 def _found(name: str, folder: Path) -> Path | None:
@@ -67,7 +67,12 @@ NAMING: dict[KeyPath, _Named] = {
 
 assert set(path_keys(Experiment)) <= NAMING.keys()
 
-_BY_ID = {("rejudge", "run"), ("models", "*", "from_run"), ("training", "rerun_tests", "run"), ("training", "from")}
+_BY_ID = {
+    ("rejudge", "run"),
+    ("models", "*", "from_run"),
+    ("training", "rerun_tests", "run"),
+    ("training", "from"),
+}
 """Those by which a run may be named by its id, in the user's own results."""
 
 _NOT_READ = {("cache",)}
@@ -94,8 +99,8 @@ def _why(key: KeyPath, value: str, folder: Path, named: _Named) -> str | None:
     if key == ("dataset", "path") and value.startswith(HUB):
         return "it is on the Hub, which what came from elsewhere may not contact"
     path = named(value, folder)
-    if key == ("training", "from") and is_reference(value) and not builtin.is_there(folder / value):
-        return None  # an installed model
+    if is_reference(value) and (path is None or not builtin.is_there(path)):
+        return None  # an installed release, which the user pinned
     if key in _BY_ID and (path is None or not builtin.is_there(path)):
         return "it is no folder beside the spec, and what came from elsewhere may not name runs by their ids"
     return None if path is None else refused(folder, path)

@@ -24,7 +24,12 @@ MAX_CALLS = 10_000
 
 def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ...]:
     """Which variables a run of a plan sends where; a whole replay asks nobody."""
-    return () if replay is not None and replay.until_round is None else key_uses_of(plan)
+    return () if is_whole_replay(replay) else key_uses_of(plan)
+
+
+def is_whole_replay(replay: ReplayOf | None) -> bool:
+    """Whether all answers are another run's, so that nobody is asked."""
+    return replay is not None and replay.until_round is None
 
 
 def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyUse]) -> None:
@@ -34,7 +39,7 @@ def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyU
         UsageError: it does not say where a model is served; or came from elsewhere, and would send, run or ask for what
             was not allowed.
     """
-    if replay is not None and replay.until_round is None:
+    if is_whole_replay(replay):
         return
     _check_addresses(plan)
     if plan.spec.fetched is None:

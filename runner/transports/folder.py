@@ -75,10 +75,10 @@ class FolderTransport:
         try:
             make_folders(self._root)
             mode = stat.S_IMODE(self._root.stat().st_mode)
-            incoming = _made(self._root, f"{INCOMING}/{secrets.token_hex(8)}", mode)
+            incoming = _made(self._root, INCOMING, mode) / secrets.token_hex(8)
             try:
+                made = {_made(incoming.parent, incoming.name, mode)}
                 remove_abandoned(incoming.parent, now=incoming.stat().st_mtime)
-                made = {incoming}
                 for path, content in files:
                     parent = _made(incoming, "/".join(_names(path)[:-1]), mode)
                     made.add(parent)

@@ -22,7 +22,8 @@ from runner.transports.base import Added, Stored
 from runner.transports.git_commit import Commits
 from runner.transports.git_objects import Objects, Tree
 from runner.transports.git_place import HEAD, is_branch_name, parse_place
-from runner.transports.git_process import USUAL, Bounds, Git, GitFailed, program_there
+from runner.transports.git_process import Git, program_there
+from runner.transports.git_watch import USUAL, Bounds, GitFailed
 
 _NAME = "nip-run-registry"
 """Of the repository, to git."""

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from runner.errors import ReleaseError
 from runner.releases.bundle import PIECE, Content, opened
 from runner.storage.files import read_bounded
-from runner.transports.git_process import Git, GitFailed
+from runner.transports.git_process import Git
+from runner.transports.git_watch import GitFailed
 
 _MARKS = "nip-run-marks"
 _WORDS = re.compile(r"[<>\x00-\x1f\x7f]")

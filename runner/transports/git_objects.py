@@ -1,4 +1,4 @@
-"""The files of a commit, read out of git's objects by path: nothing is checked out, and nothing but bytes is looked at."""
+"""The files of a commit, read out of git's objects by path: nothing is checked out, or more to us than bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from runner.errors import NotPublished, ReleaseError
 from runner.releases.paths import MAX_SEGMENTS
 from runner.releases.reference import Kind
 from runner.transports.base import Stored
-from runner.transports.git_process import Git, end, read_line
+from runner.transports.git_process import Git
+from runner.transports.git_watch import close_pipes, end
 
 DEEPEST = 4 + MAX_SEGMENTS
 """Folders above a file of a release, and its own name; nothing deeper is one."""
@@ -54,9 +55,7 @@ class Objects:
     def close(self) -> None:
         for process in self._running.values():
             end(process)
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            close_pipes(process)
         self._running.clear()
 
     def sizes(self, names: Sequence[str], kind: str) -> list[int | None]:
@@ -69,7 +68,7 @@ class Objects:
         for start in range(0, len(names), _AT_ONCE):
             asked = names[start : start + _AT_ONCE]
             answers = self._ask("--batch-check", asked)
-            found += [_size_of(name, read_line(answers), kind) for name in asked]
+            found += [_size_of(name, _line(answers), kind) for name in asked]
         return found
 
     def size(self, name: str, kind: str) -> int:
@@ -89,7 +88,7 @@ class Objects:
         if size > most:
             raise ReleaseError(f"an object of git has {size:,} bytes; at most {most:,} are read")
         answers = self._ask("--batch", [name])
-        _size_of(name, read_line(answers), kind)
+        _size_of(name, _line(answers), kind)
         data = answers.read(size + 1)
         if len(data) != size + 1:
             raise ReleaseError(f"git ended while it gave object {name}")
@@ -123,6 +122,10 @@ class Objects:
         except BrokenPipeError as error:
             raise ReleaseError("git ended while its objects were read") from error
         return process.stdout
+
+
+def _line(pipe: IO[bytes]) -> bytes:
+    return pipe.readline(4096).rstrip(b"\n")
 
 
 def _size_of(name: str, line: bytes, kind: str) -> int | None:
@@ -168,9 +171,7 @@ class _Stream(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             end(self._process)
-            for pipe in (self._process.stdout, self._process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            close_pipes(self._process)
         super().close()
 
 
@@ -244,8 +245,8 @@ class Tree:
         file = self._objects.stream(found.object)
         if isinstance(file, io.BytesIO) and file.getbuffer()[: len(_POINTER)] == _POINTER:
             raise ReleaseError(
-                f"{self._where}: {path} is a pointer of Git LFS, and what it points to is not in the repository; whoever "
-                "keeps it must take it out of LFS (git lfs migrate export)"
+                f"{self._where}: {path} is a pointer of Git LFS, and what it points to is not in the repository; "
+                "whoever keeps it must take it out of LFS (git lfs migrate export)"
             )
         return file
 

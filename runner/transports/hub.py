@@ -204,7 +204,7 @@ class HubTransport:
             if missing:
                 raise ReleaseError(
                     f"{self.where} took the commit {commit[:12]} without {folder}/{missing[0]}"
-                    f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; remove {folder} there, and publish again"
+                    f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; remove {folder} there, then repeat this"
                 )
         return Added(commit)
 
@@ -238,8 +238,8 @@ def _plain(path: str) -> bool:
 
 
 def _is_private(manifest: Content) -> bool:
-    data = manifest if isinstance(manifest, bytes) else manifest.read_bytes()
-    return bool(json.loads(data)["visibility"] == "private")
+    with opened(manifest) as file:
+        return bool(json.load(file)["visibility"] == "private")
 
 
 def _open(content: Content, files: ExitStack) -> io.BufferedIOBase:

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,9 @@ class HubSession:
 
     _factory_of: tuple[str, Patience] | None = None
     """For whom the session of `huggingface_hub` is, of which a process has one."""
+    _users = 0
+    """How many are open and use it."""
+    _lock = threading.Lock()
 
     def __init__(self, where: str, repository: str, patience: Patience) -> None:
         self._where, self._repository, self._patience = where, repository, patience
@@ -35,7 +39,7 @@ class HubSession:
         self.endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or self._hub.constants.ENDPOINT
         if not (self.endpoint.startswith("https://") or _LOOPBACK.fullmatch(self.endpoint)):
             raise UsageError(f"HF_ENDPOINT is {self.endpoint!r}; it must begin with https://")
-        if self._hub.constants.is_offline_mode():
+        if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise ReleaseError(f"{where} cannot be reached: HF_HUB_OFFLINE is set; take it away")
         token = self._hub.get_token()
         self.has_token = token is not None
@@ -44,6 +48,9 @@ class HubSession:
         self.api = self._hub.HfApi(
             endpoint=self.endpoint, token=token or False, library_name="nip-run", library_version=__version__
         )
+        self._closed = False
+        with HubSession._lock:
+            HubSession._users += 1
 
     def newest(self, revision: str) -> tuple[str, bool]:
         """The commit of a revision now, and whether the repository is private.
@@ -115,12 +122,13 @@ class HubSession:
             raise ReleaseError(self._said(what, f"it does not answer as the Hub does ({why})")) from error
 
     def _use(self) -> None:
-        if HubSession._factory_of != (self.endpoint, self._patience):
-            self._hub.set_client_factory(lambda: HubClient(self.endpoint, self._patience))
-            HubSession._factory_of = (self.endpoint, self._patience)
+        with HubSession._lock:
+            if HubSession._factory_of != (self.endpoint, self._patience):
+                self._hub.set_client_factory(lambda: HubClient(self.endpoint, self._patience))
+                HubSession._factory_of = (self.endpoint, self._patience)
 
     def _said(self, what: str, message: str) -> str:
-        return f"{self._where}: cannot {what}: {current_redactor().text(message)}"
+        return f"{self._where}: cannot {what}: {current_redactor().text(' '.join(message.split()))}"
 
     def _refused(self, what: str, error: Any) -> ReleaseError:
         """What a status means here."""
@@ -147,7 +155,12 @@ class HubSession:
         return kind(self._said(what, message))
 
     def close(self) -> None:
-        self._hub.close_session()
+        """Let go of the connections, unless somebody else in this process uses them."""
+        with HubSession._lock:
+            HubSession._users -= not self._closed
+            self._closed = True
+            if HubSession._users == 0:
+                self._hub.close_session()
 
 
 def _library() -> Any:

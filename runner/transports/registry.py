@@ -115,7 +115,9 @@ class Registry:
         try:
             data = small_file(self.open(entry, MANIFEST), MANIFEST, MAX_MANIFEST)
             if digest(data) != entry.sha256:
-                raise ReleaseError(f"{MANIFEST} is damaged: its bytes are not those of its hash in {CHECKSUM}")
+                raise ReleaseError(
+                    f"{MANIFEST} is damaged, or {CHECKSUM} is: the hash in this is not that of the other"
+                )
             release = Release.from_bytes(data, self.limits)
         except (ReleaseError, NewerFormatError) as error:
             raise type(error)(f"{where}: {error}") from error

@@ -48,6 +48,8 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
         patch.setenv("HF_HUB_OFFLINE", "1")
+        # Tests of the registry on the Hub may have imported it before, which is when it reads the variable.
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         yield
 
 

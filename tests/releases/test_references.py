@@ -85,7 +85,7 @@ RISING = (
 def test_versions_rise_by_their_numbers_and_a_candidate_comes_before_its_version() -> None:
     for lower, higher in pairwise(RISING):
         assert version_order(lower) < version_order(higher), (lower, higher)
-    assert sorted(RISING[::-1], key=version_order) == list(RISING)
+    assert sorted(set(RISING), key=version_order) == list(RISING)
 
 
 @pytest.mark.parametrize("pair", [("1.0", "1.00"), ("1-a", "1-b"), ("01", "1"), ("a.b", "a_b"), ("9" * 100, "9" * 99)])

@@ -45,5 +45,3 @@ def draft_by_hand(run: Path, *, owner: str = "acme", licence: str | None = "MIT"
         facts={"run_id": run.name, "kind": manifest["kind"], "models": models, "status": manifest["status"]},
     )
     return Draft(Release(**{**vars(release), **changes}), contents)
-
-

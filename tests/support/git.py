@@ -127,10 +127,10 @@ def http(root: Path, before: Answer = lambda _: False) -> Iterator[str]:
             if not before(self):
                 _backend(self, root)
 
-        do_POST = do_GET
+        do_POST = do_GET  # noqa: N815 - the library's name
 
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
+        def log_message(self, *args: object) -> None:
+            del args
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

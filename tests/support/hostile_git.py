@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +25,9 @@ def release_tree() -> Folder:
     made = bundle()
     for path, content in made.files():
         assert isinstance(content, bytes)
-        *folders, name = [*RELEASE, *path.encode().split(b"/")]
-        place = root
-        for part in folders:
+        inside = path.encode().split(b"/")
+        name, place = inside[-1], root
+        for part in (*RELEASE, *inside[:-1]):
             place = place.setdefault(part, ("40000", {}))[1]
         place[name] = ("100644", content)
     return root
@@ -105,7 +101,8 @@ def _promisor(repository: Path, tree: Folder) -> None:
     """A repository that would have git fetch what it lacks, by a command of its own."""
     evil = _script(repository)
     for name, value in (
-        ("core.repositoryFormatVersion", "1"), ("extensions.partialClone", "origin"), ("remote.origin.promisor", "true"),
+        ("core.repositoryFormatVersion", "1"), ("extensions.partialClone", "origin"), ("remote.origin.promisor",
+        "true"),
         ("remote.origin.url", f"ext::{evil}"), ("remote.origin.uploadpack", evil), ("core.sshCommand", evil),
         ("protocol.ext.allow", "always"), ("protocol.allow", "always"),
     ):  # fmt: skip
@@ -256,18 +253,22 @@ ROWS = (
     Row("commands in its configuration", _commands),
     Row("a promisor that runs a command", _promisor, get=FSCK, publish=FSCK),
     Row("a checkout with filters", _not_bare, publish="cannot be added to"),
-    Row("attributes with a filter", _root(b".gitattributes", "100644", b"* filter=evil text eol=crlf ident export-subst\n")),
+    Row("attributes with a filter", _root(b".gitattributes", "100644",
+        b"* filter=evil text eol=crlf ident export-subst\n")),
     Row("attributes within a release", _entry(b".gitattributes", content=b"* filter=evil text eol=crlf\n")),
     Row("a submodule", _root(b".gitmodules", "100644", _MODULES + b"https://example.org/x\n")),
-    Row("a submodule whose address is an option", _root(b".gitmodules", "100644", _MODULES + b"--upload-pack=evil\n"), FSCK, FSCK),
-    Row("a submodule whose name leads out", _root(b".gitmodules", "100644", b'[submodule "../../x"]\n\turl = a\n\tpath = b\n'), FSCK, FSCK),
+    Row("a submodule whose address is an option", _root(b".gitmodules", "100644",
+        _MODULES + b"--upload-pack=evil\n"), FSCK, FSCK),
+    Row("a submodule whose name leads out", _root(b".gitmodules", "100644",
+        b'[submodule "../../x"]\n\turl = a\n\tpath = b\n'), FSCK, FSCK),
     Row("modules that are a link", _root(b".gitmodules", "120000", b"/etc/passwd"), FSCK, FSCK),
     Row("another repository in place of a release", _entry(b"1", "160000", "33" * 20, RELEASE[:-1]), "has no prompts/"),
     Row("another repository in place of a file", _entry(b"verifier.jinja", "160000", "33" * 20), "another repository"),
     Row("a link in place of the manifest", _entry(b"release.json", "120000", b"/etc/passwd"), "is a link"),
     Row("a link in place of the checksum", _entry(b"release.sha256", "120000", b"/etc/passwd"), "has no prompts/"),
     Row("a link in place of a file", _entry(b"verifier.jinja", "120000", b"../../../../../../etc/passwd"), "is a link"),
-    Row("a link in place of an owner", _entry(b"acme", "120000", b"/etc", (b"prompts",)), "has no prompts/", "stands a link"),
+    Row("a link in place of an owner", _entry(b"acme", "120000", b"/etc", (b"prompts",)), "has no prompts/",
+        "stands a link"),
     Row("a link in place of a kind", _root(b"prompts", "120000", b"/etc"), "has no prompts/", "stands a link"),
     Row("a file in place of a kind", _root(b"prompts", "100644", b"x"), "has no prompts/", "stands a file"),
     Row("a folder in place of the manifest", _entry(b"release.json", "40000", {b"a": ("100644", b"a")}), "is a folder"),
@@ -278,7 +279,8 @@ ROWS = (
     Row("a name .GIT", _entry(b".GIT"), FSCK, FSCK),
     Row("a name git~1", _entry(b"git~1"), FSCK, FSCK),
     Row("a name .git as one system spells it", _entry(".g\u200cit".encode()), FSCK, FSCK),
-    Row("a folder .git with a configuration", _root(b".git", "40000", {b"config": ("100644", b"[core]\n")}), FSCK, FSCK),
+    Row("a folder .git with a configuration", _root(b".git", "40000", {b"config": ("100644", b"[core]\n")}), FSCK,
+        FSCK),
     Row("a name with a slash", _entry(b"a/../../b"), FSCK, FSCK),
     Row("no name", _entry(b""), FSCK, FSCK),
     Row("an object of zeros", _entry(b"zero", content="00" * 20), FSCK, FSCK),
@@ -294,7 +296,8 @@ ROWS = (
     Row("a file of more than it says", _entry(b"verifier.jinja", content=b"\0" * (32 << 20)), "is longer than"),
     Row("a file of other bytes", _entry(b"verifier.jinja", content=b"Accept\n"), "not those of its hash"),
     Row("a manifest of 8 MiB", _entry(b"release.json", content=b" " * (8 << 20)), "is larger than"),
-    Row("more than is taken", _root(b"big", "100644", os.urandom(3 << 20)), "more than is taken", "more than is taken", bounds={"pack_bytes": 1 << 20}),
+    Row("more than is taken", _root(b"big", "100644", os.urandom(3 << 20)), "more than is taken",
+        "more than is taken", bounds={"pack_bytes": 1 << 20}),
     Row("3,000 folders in each other", _deep),
     Row("a hundred million files of twelve objects", _bomb, "more than 20,000 files", bounds={"entries": 20_000}),
     Row("a pointer of LFS", _entry(b"verifier.jinja", content=_LFS), "Git LFS"),
@@ -304,7 +307,8 @@ ROWS = (
     Row("a branch that is an option", _other_head("-x", also_main=True)),
     Row("its own branch is an option", _other_head("-x"), "called '-x'", "called '-x'"),
     Row("its own branch is a command", _other_head("$(touch${IFS}it-ran)"), "is called", "is called"),
-    Row("its own branch is not there", lambda repository, _: (repository / "HEAD").write_text("ref: refs/heads/gone\n")),
+    Row("its own branch is not there", lambda repository,
+        _: (repository / "HEAD").write_text("ref: refs/heads/gone\n")),
     Row("no branch at all", _detached, publish="name a branch"),
     Row("a tag that is no commit", _tag_of_a_file, "is no commit", "is no commit", "@v1"),
     Row("a tag called as the branch", _tag_like_the_branch, revision="@main"),
@@ -312,118 +316,10 @@ ROWS = (
     Row("an object that is not what its name says", _other_bytes, "is missing in it"),
     Row("a commit of no folder", _raw_commit(f"tree {'44' * 20}\nauthor {_WHO}\ncommitter {_WHO}\n\nx\n"), FSCK, FSCK),
     Row("a commit of nobody", _raw_commit("tree TREE\n\nx\n"), FSCK, FSCK),
-    Row("a commit that forges a header", _raw_commit(f"tree TREE\nauthor {_WHO}\ncommitter {_WHO}\nencoding \x1b[2J\n\n\x1b]0;x\x07\n")),
-    Row("attachments that are hidden", _settings("transfer.hideRefs=refs/heads"), "has no prompts/", "cannot be added to"),
-    Row("it takes nothing", _settings("receive.denyCurrentBranch=refuse", "core.bare=false"), publish="cannot be added to"),
+    Row("a commit that forges a header",
+        _raw_commit(f"tree TREE\nauthor {_WHO}\ncommitter {_WHO}\nencoding \x1b[2J\n\n\x1b]0;x\x07\n")),
+    Row("attachments that are hidden", _settings("transfer.hideRefs=refs/heads"), "has no prompts/",
+        "cannot be added to"),
+    Row("it takes nothing", _settings("receive.denyCurrentBranch=refuse", "core.bare=false"),
+        publish="cannot be added to"),
 )  # fmt: skip
-
-
-# Servers of `git://` that answer as no git does
-
-
-def pkt(text: bytes) -> bytes:
-    return b"%04x" % (len(text) + 4) + text
-
-
-def _hangs(connection: socket.socket) -> None:
-    connection.recv(1 << 16)
-    time.sleep(20)
-
-
-def _endless(piece: bytes, first: bytes = b"") -> Callable[[socket.socket], None]:
-    def answer(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(first)
-        while True:
-            connection.sendall(piece)
-
-    return answer
-
-
-def _says(said: bytes) -> Callable[[socket.socket], None]:
-    def answer(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(said)
-
-    return answer
-
-
-def _drips(connection: socket.socket) -> None:
-    connection.recv(1 << 16)
-    connection.sendall(b"0fff")
-    while True:
-        connection.sendall(b"a")
-        time.sleep(0.2)
-
-
-_V2 = pkt(b"version 2\n") + pkt(b"ls-refs=unborn\n") + pkt(b"fetch=shallow filter\n") + b"0000"
-_REF = pkt(b"%s refs/heads/main\n" % (b"55" * 20))
-
-
-def _promises(after: bytes, again: bytes = b"") -> Callable[[socket.socket], None]:
-    """Speaks as git does until it is asked for a commit."""
-
-    def answer(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(_V2)
-        asked = b""
-        while not asked.endswith(b"0000"):
-            asked += connection.recv(1 << 16)
-        if b"command=ls-refs" in asked:
-            connection.sendall(_REF + b"0000")
-            asked = connection.recv(1 << 16)
-            if asked in (b"", b"0000"):
-                return
-            while not asked.endswith((b"0009done\n0000", b"0000")):
-                asked += connection.recv(1 << 16)
-        connection.sendall(after)
-        while again:
-            connection.sendall(again)
-
-    return answer
-
-
-_PACK = pkt(b"packfile\n")
-
-SERVERS: Mapping[str, tuple[Callable[[socket.socket], None], str]] = {
-    "hangs": (_hangs, "nothing came for|took more than"),
-    "hangs up": (lambda _: None, "git ended"),
-    "drips": (_drips, "nothing came for|took more than"),
-    "answers garbage": (_says(os.urandom(4_000)), "git ended"),
-    "answers as a web server": (_says(b"HTTP/1.0 200 OK\r\n\r\n<html>"), "git ended"),
-    "says an error that writes on a terminal": (_says(pkt(b"ERR \x1b[2J\x1b]0;x\x07 https://ann:secret-of-ann@example.org/x")), "git ended"),
-    "lists branches for ever": (_endless(_REF * 500), "nothing came for|took more than|more memory|larger than|git ended"),
-    "lists one branch of any length": (_endless(b"a" * 60_000, b"fff0"), "git ended"),
-    "has no objects for what it lists": (_promises(b""), "git ended"),
-    "sends no pack": (_promises(_PACK + pkt(b"\x01" + b"x" * 900) + b"0000"), "git ended|damaged|gave up"),
-    "sends a pack of a billion objects": (_promises(_PACK + pkt(b"\x01PACK\0\0\0\2\x3f\xff\xff\xff") + b"0000"), "git ended|damaged|memory|gave up"),
-    "sends a pack for ever": (_promises(_PACK + pkt(b"\x01PACK\0\0\0\2\0\0\1\0\xb0\xff\xff\xff\xff\1\x78\1"), pkt(b"\x01\0\xff\xff\0\0" + os.urandom(65_000 - 4))), "git ended|damaged|took more|more than is taken|gave up"),
-    "talks for ever": (_promises(_PACK, pkt(b"\x02" + b"still counting\n" * 500)), "says more than"),
-    "is silent in the middle": (_promises(_PACK, pkt(b"\x01")), "nothing came for|took more than"),
-}
-"""What each does with a connection, and the words in which it is refused."""
-
-
-@contextmanager
-def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server of that kind on loopback; its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=talk, args=(connection,), daemon=True).start()
-
-    def talk(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            answer(connection)
-
-    threading.Thread(target=serve, daemon=True).start()
-    try:
-        yield f"git://127.0.0.1:{listening.getsockname()[1]}/registry.git"
-    finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()

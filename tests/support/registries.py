@@ -45,10 +45,16 @@ def git_http(root: Path) -> Iterator[str]:
 
 
 PLACES: Mapping[str, Place] = {"folder": folder, "git": git_path, "git-daemon": git_daemon, "git-http": git_http}
+ALIKE = ("git-daemon", "git-http")
+"""Those whose way differs little from another's; the gate leaves them out."""
 
 
 def bundle(
-    name: str = "council", contents: Mapping[str, Content] | None = None, *, version: str = "1", kind: Kind = Kind.PROMPTS
+    name: str = "council",
+    contents: Mapping[str, Content] | None = None,
+    *,
+    version: str = "1",
+    kind: Kind = Kind.PROMPTS,
 ) -> Bundle:
     """A small release of acme's."""
     release = Release(kind=kind, owner="acme", name=name, version=version, description="for tests")

@@ -11,6 +11,7 @@ from typing import Any
 def dataset_file(folder: Path, size: int = 12) -> Path:
     """A dataset of `size` datapoints, half of them right."""
     path = folder / "data.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {
             "id": f"p{index}",

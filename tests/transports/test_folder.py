@@ -7,13 +7,13 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from runner.errors import NotPublished, ReleaseError, TakenError, UsageError
-from runner.releases.bundle import Bundle
+from runner.releases.bundle import Bundle, Content
 from runner.releases.manifest import Release
 from runner.releases.reference import Digest, Kind, Reference
 from runner.transports.connect import connect
@@ -24,9 +24,11 @@ from tests.support.processes import environment
 from tests.support.release_trees import REFERENCE, Tree, snapshot
 
 
-def bundle(text: bytes = b"x\n", name: str = "tiny", version: str = "1", **contents: bytes | Path) -> Bundle:
+def bundle(
+    text: bytes = b"x\n", name: str = "tiny", version: str = "1", more: Mapping[str, Content] | None = None
+) -> Bundle:
     release = Release(kind=Kind.RUN, owner="acme", name=name, version=version)
-    return Bundle.of(release, {"README.md": text, "data/a.txt": b"one\n", **contents})
+    return Bundle.of(release, {"README.md": text, "data/a.txt": b"one\n", **(more or {})})
 
 
 def registry(folder: Path) -> Registry:
@@ -70,7 +72,7 @@ def test_a_release_that_nobody_could_get_is_not_made() -> None:
 def test_a_file_that_changes_while_it_is_published_stops_it(tmp_path: Path, changed: bytes) -> None:
     file = tmp_path / "big.txt"
     file.write_bytes(b"before!\n")
-    made = bundle(**{"big.txt": file})
+    made = bundle(more={"big.txt": file})
     file.write_bytes(changed)
     with pytest.raises(ReleaseError, match=r"big.txt is damaged: .*it changed while it was published, publish again"):
         publish(tmp_path / "registry", made)
@@ -82,7 +84,7 @@ def test_a_file_that_changes_while_it_is_published_stops_it(tmp_path: Path, chan
 def test_a_file_that_is_gone_when_it_is_published_is_named(tmp_path: Path) -> None:
     file = tmp_path / "gone.txt"
     file.write_bytes(b"x")
-    made = bundle(**{"gone.txt": file})
+    made = bundle(more={"gone.txt": file})
     file.unlink()
     with pytest.raises(ReleaseError, match=r"cannot read .*gone.txt: No such file"):
         publish(tmp_path / "registry", made)
@@ -258,7 +260,7 @@ import resource, sys
 from pathlib import Path
 from runner.errors import ReleaseError
 from tests.transports.test_folder import bundle, publish
-made = bundle(**{"big.txt": b"x" * 300_000})
+made = bundle(more={"big.txt": b"x" * 300_000})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 try:
     publish(Path(sys.argv[1]), made)
@@ -275,7 +277,7 @@ def test_a_disk_that_takes_no_more_is_said_and_nothing_is_left(tmp_path: Path) -
     assert f"cannot write {tmp_path}/run/acme/tiny/1: File too large" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == [".incoming"]
     assert list((tmp_path / ".incoming").iterdir()) == []
-    assert publish(tmp_path, bundle(**{"big.txt": b"x" * 300_000})) == [False]
+    assert publish(tmp_path, bundle(more={"big.txt": b"x" * 300_000})) == [False]
 
 
 # How it is read

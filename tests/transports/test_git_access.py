@@ -1,4 +1,4 @@
-"""How a repository is reached: by the user's own configuration and credentials, and nowhere else than it is said to be."""
+"""How a repository is reached: by the user's own configuration and credentials, and where it is said to be."""
 
 from __future__ import annotations
 
@@ -87,16 +87,18 @@ def test_the_users_credential_helper_is_asked_and_nobody_else_sees_the_token(
     assert any("git" in lines and address in lines for lines in seen)
     assert not [lines for lines in seen if TOKEN in lines]
     assert not (tmp_path / "trace").exists()
-    assert not [path for path in (tmp_path / "served").rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    assert not [
+        path for path in (tmp_path / "served").rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()
+    ]
 
 
 @pytest.mark.parametrize("given", [None, "another-token-9876543210"])
 def test_who_may_not_is_told_what_to_do_and_not_asked(served: Path, home: Path, given: str | None) -> None:
     if given is not None:
         helper(home, given)
-    with git.http(served, asking([])) as address, connect(f"git:{address}/registry.git") as registry:
-        with pytest.raises(ReleaseError, match="give git a credential helper") as raised:
-            registry.entries()
+    told = pytest.raises(ReleaseError, match="give git a credential helper")
+    with git.http(served, asking([])) as address, connect(f"git:{address}/registry.git") as registry, told as raised:
+        registry.entries()
     assert "another-token" not in str(raised.value)
 
 
@@ -110,7 +112,10 @@ def test_what_git_says_is_told_without_passwords(served: Path, home: Path) -> No
     with git.http(served, broken) as address:
         host = address.removeprefix("http://")
         (home / ".gitconfig").write_text(f'[url "http://ann:{TOKEN}@{host}/"]\n\tinsteadOf = {address}/\n')
-        with connect(f"git:{address}/registry.git") as registry, pytest.raises(ReleaseError, match="error: 500") as raised:
+        with (
+            connect(f"git:{address}/registry.git") as registry,
+            pytest.raises(ReleaseError, match="error: 500") as raised,
+        ):
             registry.entries()
     assert TOKEN not in str(raised.value)
 
@@ -134,9 +139,9 @@ def test_no_other_host_is_asked_whatever_a_server_says(served: Path, tmp_path: P
 
     with git.http(served, elsewhere) as other:
         for target in (other, f"file://{served}", "ext::sh -c evil"):
-            with git.http(served, redirects(target)) as address, connect(f"git:{address}/registry.git") as registry:
-                with pytest.raises(ReleaseError, match="has moved"):
-                    registry.entries()
+            moved = pytest.raises(ReleaseError, match="has moved")
+            with git.http(served, redirects(target)) as address, connect(f"git:{address}/registry.git") as one, moved:
+                one.entries()
     assert asked == []
 
 
@@ -159,20 +164,23 @@ def test_a_server_without_gits_protocol_is_refused(served: Path) -> None:
     git.git(repository, "update-server-info")
     (repository / "objects" / "info").mkdir(exist_ok=True)
     (repository / "objects" / "info" / "http-alternates").write_text("http://127.0.0.1:9/objects\n")
-    with git.http(served, old) as address, connect(f"git:{address}/registry.git") as registry:
-        with pytest.raises(ReleaseError):
-            registry.entries()
+    refused = pytest.raises(ReleaseError, match="git ended")
+    with git.http(served, old) as address, connect(f"git:{address}/registry.git") as registry, refused:
+        registry.entries()
     assert not [path for path in asked if "alternates" in path]
 
 
-def test_variables_of_another_repository_lead_nowhere(served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_another_repository_lead_nowhere(
+    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a hook, where git has told all its children which repository they are in."""
     other = git.bare(tmp_path / "other.git")
     evil = tmp_path / "evil.sh"
     evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
     evil.chmod(0o755)
     for name, value in {
-        "GIT_DIR": other, "GIT_WORK_TREE": tmp_path, "GIT_INDEX_FILE": other / "index", "GIT_OBJECT_DIRECTORY": other / "objects",
+        "GIT_DIR": other, "GIT_WORK_TREE": tmp_path, "GIT_INDEX_FILE": other / "index",
+        "GIT_OBJECT_DIRECTORY": other / "objects",
         "GIT_ALTERNATE_OBJECT_DIRECTORIES": other / "objects", "GIT_NAMESPACE": "x", "GIT_QUARANTINE_PATH": other,
         "GIT_SHALLOW_FILE": other / "shallow", "GIT_REPLACE_REF_BASE": "refs/x/", "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": tmp_path, "GIT_EXTERNAL_DIFF": evil,

@@ -1,4 +1,4 @@
-"""Repositories and servers of git that mean harm: refused in words, or nothing comes of it; nothing runs, nothing stays."""
+"""Repositories and servers of git that mean harm: refused in words, or nothing comes of it, and nothing runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 from runner.errors import NotPublished, ReleaseError, UsageError
 from runner.releases.reference import parse
 from runner.transports.git import GitTransport
-from runner.transports.git_process import Bounds
+from runner.transports.git_watch import Bounds
 from runner.transports.registry import Registry
 from tests.support import git
-from tests.support.hostile_git import ROWS, SERVERS, Row, marker, release_tree, serving
+from tests.support.hostile_git import ROWS, Row, marker, release_tree
+from tests.support.hostile_git_servers import SERVERS, serving
 from tests.support.registries import bundle
 
 
@@ -46,6 +47,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Row, tmp_path: Path) -> None:
     repository = planted(row, tmp_path)
@@ -63,14 +65,17 @@ def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Ro
         assert not (tmp_path / "got").exists()
     else:
         get()
-        made = {path: content for path, content in bundle().files()}
+        made = dict(bundle().files())
         assert files_of(tmp_path / "got") == made
     assert not marker(repository).exists()
     assert files_of(tmp_path / "theirs") == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["home", "own", "theirs", *(["got"] if not row.get else [])])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["home", "own", "theirs", *(["got"] if not row.get else [])]
+    )
     assert list((tmp_path / "own").iterdir()) == []
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Row, tmp_path: Path) -> None:
     repository = planted(row, tmp_path)
@@ -84,7 +89,10 @@ def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Row, tmp_
             publish()
     else:
         publish()
-        with registry_at(str(repository), row) as registry, registry._transport.open("prompts/acme/two/1/a.txt") as file:
+        with (
+            registry_at(str(repository), row) as registry,
+            registry._transport.open("prompts/acme/two/1/a.txt") as file,
+        ):
             assert file.read() == b"two"
     assert not marker(repository).exists()
     assert list((tmp_path / "own").iterdir()) == []
@@ -102,6 +110,7 @@ def test_what_is_planted_runs_for_who_uses_git_as_it_comes(name: str, tmp_path: 
     assert marker(repository).exists()
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_path: Path) -> None:
     answer, words = SERVERS[name]

@@ -215,10 +215,11 @@ def test_a_publish_that_is_killed_leaves_all_or_nothing_and_the_same_call_finish
     hub.change(slow_commit=20.0)
     if at == "hang":  # the upload is done, and the commit is refused until the publisher is dead
         hub.change(conflicts=1_000, slow_commit=0.0)
-    process = subprocess.Popen([sys.executable, "-c", PUBLISH, place], env=environment(**variables))
-    until(lambda: hub.stats()["paths"][path] > before)
-    process.kill()
-    process.wait()
+    with subprocess.Popen([sys.executable, "-c", PUBLISH, place], env=environment(**variables)) as process:
+        try:
+            until(lambda: hub.stats()["paths"][path] > before, 60.0)
+        finally:
+            process.kill()
     hub.change(**CALM)
     with registry(place) as one:
         assert ("killed" in {entry.reference.name for entry in one.entries()}) == (at == "slow")
@@ -335,6 +336,22 @@ def test_a_hub_that_is_not_there_is_said_with_its_host(hub: Loopback, monkeypatc
     monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
     with pytest.raises(UsageError, match="must begin with https://"):
         HubTransport("acme/open")
+
+
+def test_who_said_that_nothing_is_to_be_asked_of_the_hub_is_told_so(
+    hub: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ReleaseError, match="HF_HUB_OFFLINE is set; take it away"):
+        HubTransport("acme/open")
+
+
+def test_an_upload_that_is_refused_is_said_and_leaves_nothing(hub: Loopback) -> None:
+    hub.change(mode="refuse_upload")
+    with registry("acme/open") as one, pytest.raises(ReleaseError, match=r"cannot publish there: .*no room"):
+        one.publish([bundle("refused")], "Publish")
+    with registry("acme/open") as one:
+        assert "refused" not in [entry.reference.name for entry in one.entries()]
 
 
 @pytest.mark.parametrize(

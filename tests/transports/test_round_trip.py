@@ -12,7 +12,7 @@ from runner.errors import NotPublished, ReleaseError, TakenError
 from runner.releases.manifest import CHECKSUM, MANIFEST
 from runner.releases.reference import Kind, Reference, parse
 from runner.transports.connect import connect
-from tests.support.registries import PLACES, bundle
+from tests.support.registries import ALIKE, PLACES, bundle
 
 CONTENTS = {
     "README.md": b"# Council\n",
@@ -22,7 +22,7 @@ CONTENTS = {
 }
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.full if name in ALIKE else ()) for name in PLACES])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with PLACES[request.param](tmp_path) as where:
         yield where

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tests.support.servers.client import Loopback, running
@@ -15,7 +15,7 @@ READ, WRITE = "hf_" + "r" * 30, "hf_" + "w" * 30
 @contextmanager
 def running_hub(**options: Any) -> Iterator[tuple[Loopback, Loopback]]:
     """The Hub, and its storage, for as long as the block runs."""
-    tokens = {READ: "read", WRITE: "write"}
-    with running(Loopback, "hub_storage") as storage:
-        with running(Loopback, "hub", **{"storage": storage.root, "tokens": tokens, "record": 500, **options}) as hub:
-            yield hub, storage
+    options = {"tokens": {READ: "read", WRITE: "write"}, "record": 100_000, **options}
+    with ExitStack() as both:
+        storage = both.enter_context(running(Loopback, "hub_storage"))
+        yield both.enter_context(running(Loopback, "hub", storage=storage.root, **options)), storage

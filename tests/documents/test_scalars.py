@@ -1,0 +1,27 @@
+"""Single values of a YAML text replaced where they stand."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.documents.plain import KeyPath
+from runner.documents.scalars import with_new_texts
+
+
+def shouted(at: KeyPath, text: str) -> str | None:
+    return f"{'.'.join(map(str, at))}!" if text.startswith("x") else None
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        ("a: x1   # why\nb: y\n", 'a: "a!"   # why\nb: y\n'),
+        ("a: 'x1'\r\nb: [y, \"x2\"]\r\n", 'a: "a!"\r\nb: [y, "b.1!"]\r\n'),
+        ("\ufeffä: {b: x1}  # é\nc: x2", '\ufeffä: {b: "ä.b!"}  # é\nc: "c!"'),
+        ("a:\n  - x1\n  # between\n  - y\n", 'a:\n  - "a.0!"\n  # between\n  - y\n'),
+        ("# nothing\n", "# nothing\n"),
+        ("a: y\n", "a: y\n"),
+    ],
+)
+def test_all_but_the_values_stays_as_it_was(text: str, new: str) -> None:
+    assert with_new_texts(text, shouted) == new

@@ -1,0 +1,204 @@
+"""Somebody's files into a component: what its release holds, what it is equal to, and what cannot be published."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import builtin
+from runner.documents.reader import read
+from runner.errors import NipRunError, ReleaseError, SpecError, UsageError
+from runner.hashing import tagged_hash
+from runner.protocols.load import load_protocol
+from runner.registry.component_files import GOLDEN, changed_renderings, prompts_identity, protocol_identity
+from runner.registry.components import component_draft
+from runner.releases.bundle import Bundle, Content, opened
+from runner.releases.reference import Kind
+from runner.results.provenance import new_manifest
+from runner.rollouts.plan import Plan
+from runner.spec.load import load_spec, load_specs
+from tests.support.components import naming
+from tests.support.specs import dataset_file, spec_file
+
+PROMPTS = builtin.root() / "prompts" / "code_validation" / "nip"
+
+
+def bundle(path: Path, kind: Kind, part: str | None = None) -> Bundle:
+    return component_draft(path, kind, naming("one"), part).bundle()
+
+
+def unpacked(made: Bundle, folder: Path) -> Path:
+    """The files of a release, in a folder."""
+    for path, content in made.contents.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data(content))
+    return folder
+
+
+def every_byte(made: Bundle) -> bytes:
+    return made.manifest + b"".join(map(data, made.contents.values()))
+
+
+def data(content: Content) -> bytes:
+    with opened(content) as source:
+        return source.read()
+
+
+def test_a_protocol_has_the_hash_that_runs_of_it_have(tmp_path: Path) -> None:
+    file = shutil.copy(builtin.PROTOCOLS / "debate.yaml", tmp_path / "council.yaml")
+    made = bundle(Path(file), Kind.PROTOCOL)
+    assert made.contents["protocol.yaml"] == (builtin.PROTOCOLS / "debate.yaml").read_bytes()
+    assert made.release.identity == {"protocol": protocol_identity(load_protocol("debate"))}
+    assert made.release.facts["agents"] == {"prover0": "prover", "prover1": "prover", "verifier": "verifier"}
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("base", ["nip", "debate", "merlin_arthur"])
+def test_a_protocol_that_extends_another_travels_with_all_of_it(tmp_path: Path, base: str) -> None:
+    (tmp_path / "mine.yaml").write_text(f"extends: {base}\nname: mine\n", "utf-8")
+    folder = unpacked(bundle(tmp_path / "mine.yaml", Kind.PROTOCOL), tmp_path / "out")
+    assert "extends" not in read(folder / "protocol.yaml").data
+    ours, theirs = (load_protocol(name, folder=at) for name, at in (("mine.yaml", tmp_path), ("protocol.yaml", folder)))
+    assert ours == theirs
+
+
+def test_prompts_have_the_hashes_that_runs_have_and_say_what_they_use(tmp_path: Path) -> None:
+    made = bundle(PROMPTS, Kind.PROMPTS)
+    spec = load_spec(spec_file(tmp_path))
+    hashes = dict(new_manifest(Plan(spec), "r", "i").prompts_sha256)
+    templates = made.release.facts["templates"]
+    assert hashes.items() <= {name: one["sha256"] for name, one in templates.items()}.items()
+    everything = {name: one["sha256"] for name, one in templates.items()}
+    assert made.release.identity == {"prompts": prompts_identity(everything)}
+    assert made.release.facts["columns"] == ["question", "solution"]
+    assert "max_response_words" in templates["prover"]["variables"]
+
+
+def test_a_template_engine_that_renders_otherwise_shows(tmp_path: Path) -> None:
+    made = bundle(PROMPTS, Kind.PROMPTS)
+    folder = unpacked(made, tmp_path / "out")
+    assert changed_renderings(folder) == []
+    golden = json.loads((folder / GOLDEN).read_text("utf-8"))
+    assert all("<question>" in text for name, text in golden["rendered"].items() if name in ("prover", "verifier"))
+    golden["rendered"]["prover"] += " "
+    (folder / GOLDEN).write_text(json.dumps(golden), "utf-8")
+    assert changed_renderings(folder) == ["prover"]
+
+
+def test_a_dataset_says_its_rows_and_has_the_hashes_of_runs(tmp_path: Path) -> None:
+    made = bundle(dataset_file(tmp_path, 6), Kind.DATASET)
+    dataset = load_spec(spec_file(tmp_path, size=6)).dataset
+    assert made.release.identity == {"dataset": dataset.sha256, "source": dataset.source_sha256}
+    facts = made.release.facts
+    assert (facts["rows"], facts["labels"], facts["columns"]) == (6, {"0": 3, "1": 3}, ["question", "solution"])
+    croissant = json.loads(data(made.contents["croissant.json"]))
+    assert croissant["name"] == "one"
+    assert "dataset.jsonl" in json.dumps(croissant)
+
+
+SERVED: dict[str, Any] = {
+    "models": {"m": {"provider": "openai", "model": "/srv/models/Llama-3", "base_url": "http://gpu7.lab:8000/v1"}}
+}
+
+
+def test_an_agent_is_cut_out_with_its_model_and_without_its_address(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, **SERVED, agents={"verifier": {"max_response_words": 77}})
+    draft = component_draft(path, Kind.AGENT, naming("one"), "verifier")
+    said = read(unpacked(draft.bundle(), tmp_path / "out") / "agent.yaml").data
+    assert said["max_response_words"] == 77
+    assert said["model_group"] == {
+        "provider": "openai", "model": "Llama-3", "base_url": "???", "chat_format": "alternating",
+        "system_role": "user",
+    }  # fmt: skip
+    assert len(draft.notes) == 2
+    assert not any(word in every_byte(draft.bundle()) for word in (b"gpu7", b"/srv", b"8000"))
+    with pytest.raises(UsageError, match="--part with one of prover, verifier"):
+        component_draft(path, Kind.AGENT, naming("one"), "verifer")
+
+
+def test_a_spec_travels_with_all_that_it_names_and_is_the_same_runs(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(PROMPTS, source / "other")
+    path = spec_file(source, size=4, sweep={"prompts": ["prompts/code_validation/nip", "other"]})
+    folder = unpacked(bundle(path, Kind.SPEC), tmp_path / "out")
+    shutil.rmtree(source / "other")
+    ours = load_specs(folder / "spec.yaml")
+    assert len(ours) == 2
+    shutil.copytree(PROMPTS, source / "other")
+    assert [Plan(one).identity for one in ours] == [Plan(one).identity for one in load_specs(path)]
+    assert sorted(one.name for one in folder.iterdir()) == ["README.md", "data", "prompts", "protocols", "spec.yaml"]
+
+
+def test_a_served_spec_leaves_its_addresses_and_is_asked_in_the_same_format(tmp_path: Path) -> None:
+    made = bundle(spec_file(tmp_path / "s", **SERVED, cache="cache.sqlite"), Kind.SPEC)
+    assert not any(word in every_byte(made) for word in (b"gpu7", b"/srv", b"8000", str(tmp_path).encode()))
+    models = load_spec(unpacked(made, tmp_path / "out") / "spec.yaml").experiment.models
+    assert (models["m"].base_url, models["m"].chat_format, models["m"].model) == ("???", "alternating", "Llama-3")
+
+
+def test_a_model_is_described_by_hand_with_what_is_known_of_its_weights(tmp_path: Path) -> None:
+    sha256 = tagged_hash("weights", "w")
+    text = f"model: tiny\nbase_model: big\nbase_url: http://h:1/v1\nweights: {{sha256: {sha256}, address: 'hf:a/b'}}\n"
+    (tmp_path / "model.yaml").write_text(text, "utf-8")
+    made = bundle(tmp_path / "model.yaml", Kind.MODEL)
+    said = read(unpacked(made, tmp_path / "out") / "model.yaml").data
+    assert (said["base_url"], said["chat_format"], said["weights"]["sha256"]) == ("???", "alternating", sha256)
+    assert made.release.identity["weights"] == sha256
+
+
+TRAINED: dict[str, Any] = {
+    "kind": "training",
+    "training": {
+        "method": "expert_iteration", "test": {"scheme": "none"},
+        "trainers": {"m": {"backend": "command", "command": ["t", "{dataset}", "{model_file}"]}},
+    },
+}  # fmt: skip
+
+
+def test_a_trainer_is_cut_out_of_a_spec_that_trains(tmp_path: Path) -> None:
+    made = bundle(spec_file(tmp_path, **TRAINED), Kind.TRAINER)
+    assert read(unpacked(made, tmp_path / "out") / "trainer.yaml").data == {
+        "backend": "command",
+        "command": ["t", "{dataset}", "{model_file}"],
+    }
+    assert made.release.facts["runs_a_command"] is True
+
+
+BAD: dict[str, tuple[Kind, str, str, type[NipRunError], str]] = {
+    "a broken protocol": (Kind.PROTOCOL, "p.yaml", "cycle: []\n", SpecError, "missing key"),
+    "a protocol that is no file": (Kind.PROTOCOL, "p.txt", "", UsageError, "give a .yaml file"),
+    "a template that calls": (Kind.PROMPTS, "f/a.jinja", "{{ lipsum() }}", SpecError, "a.jinja:1"),
+    "a template with the label": (Kind.PROMPTS, "f/a.jinja", "{{ label }}", SpecError, "label must not reach"),
+    "a folder without templates": (Kind.PROMPTS, "f/a.txt", "", UsageError, "has no"),
+    "rows without labels": (Kind.DATASET, "d.csv", "id,x\na,1\n", SpecError, "no column 'label'"),
+    "a picture": (Kind.DATASET, "d.png", "", UsageError, "no dataset's file"),
+    "a model of a run": (Kind.MODEL, "model.yaml", "model: a\nfrom_run: mine\n", SpecError, "names no run of yours"),
+    "a misspelt model": (Kind.MODEL, "model.yaml", "modle: a\n", SpecError, "did you mean 'model'"),
+}
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", BAD)
+def test_what_no_loader_takes_is_not_published(tmp_path: Path, name: str) -> None:
+    kind, file, text, error, message = BAD[name]
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, "utf-8")
+    with pytest.raises(error, match=message):
+        bundle(path.parent if kind == Kind.PROMPTS else path, kind)
+
+
+def test_a_spec_that_names_a_run_of_its_user_is_not_published(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, until={"compare": "mine-0123456789"})
+    with pytest.raises(ReleaseError, match=r"until\.compare names a run of yours"):
+        bundle(path, Kind.SPEC)
+
+
+def test_the_same_files_are_the_same_release_wherever_they_lie(tmp_path: Path) -> None:
+    made = {bundle(spec_file(tmp_path / at), Kind.SPEC).sha256 for at in ("one", "another/deep")}
+    assert len(made) == 1

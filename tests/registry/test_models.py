@@ -1,0 +1,155 @@
+"""A trained model as a release: its past, its weights by what they are and never by where, and what it took in data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.api import run
+from runner.registry.draft import Draft, Naming
+from runner.registry.links import links_of, release_name, trained_facts
+from runner.registry.model_release import MAX_WEIGHTS, model_drafts
+from runner.releases.manifest import Release
+from runner.releases.reference import wrong_word
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.spec.load import load_spec
+from runner.training.weights import weights_at, without_path
+from tests.support.training import training_spec
+
+LEARN = "learn"
+TRAINER = """
+import pathlib, sys
+out = pathlib.Path(sys.argv[1])
+(out / "shards").mkdir(parents=True)
+(out / "config.json").write_text("{}")
+(out / "shards" / "w0.bin").write_bytes(pathlib.Path(sys.argv[2]).read_bytes())
+"""
+
+
+@pytest.fixture(scope="module")
+def by_command(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """A run whose trainer leaves weights in a folder of this machine, which is then the model's name."""
+    folder = tmp_path_factory.mktemp("by command")
+    trainer = {
+        "backend": "command",
+        "command": ["python", "-c", TRAINER, "{output}", "{dataset}"],
+        "poll_seconds": 0.05,
+    }
+    frozen = {"agents": {"prover": {"freeze": True}}}
+    training = {"iterations": 1, "trainers": {"p": None, "v": trainer}, "test": {"scheme": "none"}}
+    results = Results(folder / "results")
+    run(load_spec(training_spec(folder, **frozen, training=training)), results.path, run_id=LEARN)
+    return results
+
+
+def draft(results: Results, licence: str | None = "MIT") -> Draft:
+    (made,) = model_drafts(results.run(LEARN), results, Naming("acme", licence=licence))
+    return made
+
+
+def model_yaml(made: Draft) -> dict[str, object]:
+    content = made.contents["model.yaml"]
+    assert isinstance(content, bytes)
+    said: dict[str, object] = yaml.safe_load(content)
+    return said
+
+
+def test_a_models_release_has_its_lineage_what_it_took_and_its_small_weights(by_command: Results) -> None:
+    made = draft(by_command)
+    bundle = made.bundle()
+    assert Release.from_bytes(bundle.manifest) == bundle.release
+    assert sorted(made.contents) == [
+        "README.md", "model.yaml", "training.yaml", "weights/config.json", "weights/shards/w0.bin"
+    ]  # fmt: skip
+    said = model_yaml(made)
+    assert (said["model"], said["base_model"]) == ("output", "dummy")
+    found = weights_at(by_command.run(LEARN).manifest().agents[1]["model"])
+    assert found is not None
+    assert said["weights"] == {"sha256": found.sha256, "bytes": found.size, "files": 2, "address": "weights/"}
+    assert bundle.release.identity["weights"] == found.sha256
+    assert bundle.release.facts["effort"]["rollouts"] == 12
+    took = yaml.safe_load(bytes(made.contents["training.yaml"]))  # type: ignore[arg-type]
+    assert took["in all"] == bundle.release.facts["effort"]
+    assert took["steps"][0]["games"][0]["completions"] > 0
+
+
+def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_hash_does_not(
+    by_command: Results, tmp_path: Path
+) -> None:
+    none = draft(by_command, licence=None)
+    assert not any(path.startswith("weights/") for path in none.contents)
+    assert "no licence was given" in none.notes[0]
+    assert model_yaml(none)["weights"] == {**model_yaml(draft(by_command))["weights"], "address": None}  # type: ignore[dict-item]
+    place = tmp_path / "copy"
+    shutil.copytree(by_command.path, place)
+    folder = RunFolder(place / "runs" / LEARN)
+    weights = Path(by_command.run(LEARN).manifest().agents[1]["model"])
+    with (weights / "shards" / "w0.bin").open("r+b") as file:
+        before = file.read()
+        file.truncate(MAX_WEIGHTS + 1)
+    try:
+        changed = model_drafts(folder, Results(place), Naming("acme", licence="MIT"))[0]
+    finally:
+        (weights / "shards" / "w0.bin").write_bytes(before)
+    assert "were changed since they were made" in changed.notes[0]
+    assert "weights/config.json" not in changed.contents
+
+
+def test_no_path_of_this_machine_stands_in_what_a_run_says_of_its_models(by_command: Results) -> None:
+    folder, made = by_command.run(LEARN), draft(by_command)
+    texts = [content for content in made.contents.values() if isinstance(content, bytes)]
+    said = json.dumps([trained_facts(folder), [vars(one) for one in links_of(folder, by_command, "acme")]]).encode()
+    for text in (*texts, made.bundle().manifest, said):
+        assert str(by_command.path).encode() not in text
+        assert b"by command" not in text
+    assert trained_facts(folder)[1]["made"][0]["weights_sha256"] == made.release.identity["weights"]
+
+
+def test_the_weights_of_a_model_are_known_wherever_they_are_copied_to(by_command: Results, tmp_path: Path) -> None:
+    path = by_command.run(LEARN).manifest().agents[1]["model"]
+    there = weights_at(path)
+    shutil.copytree(path, tmp_path / "elsewhere")
+    assert weights_at(str(tmp_path / "elsewhere")) == there
+    (tmp_path / "elsewhere" / "shards" / "w0.bin").write_bytes(b"other")
+    assert weights_at(str(tmp_path / "elsewhere")) != there
+    assert weights_at("gpt-4o-mini") is None
+    assert weights_at(str(tmp_path / "nothing")) is None
+
+
+def test_the_same_run_copied_elsewhere_gives_the_same_release(trained_results: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained_results, tmp_path / "moved")
+    made = [
+        [one.bundle().sha256 for one in model_drafts(Results(place).run(LEARN), Results(place), Naming("acme"))]
+        for place in (trained_results, tmp_path / "moved")
+    ]
+    assert made[0] == made[1]
+    assert len(made[0]) == 2
+
+
+def test_a_run_links_its_parts_its_models_and_what_it_began_with(trained_results: Path) -> None:
+    here = Results(trained_results)
+    links = {name: links_of(here.run(name), here, "acme", "2") for name in ("learn", "learn-t1", "after", "before")}
+    assert [(one.role, one.release) for one in links["learn"]] == [
+        ("part", "run/acme/learn-i0@2"), ("part", "run/acme/learn-t1@2"),
+        ("output", "model/acme/learn-p@2"), ("output", "model/acme/learn-v@2"),
+    ]  # fmt: skip
+    assert [one.release for one in links["learn-t1"] if one.role == "parent"] == ["run/acme/learn@2"]
+    assert [one.identity for one in links["after"]] == [one.identity for one in links["learn"] if one.role == "output"]
+    assert {one.role for one in links["after"]} == {"input"}
+    assert links["before"] == ()
+    assert model_drafts(here.run("after"), here, Naming("acme")) == []
+
+
+@pytest.mark.parametrize("run_id", ["Learn-1", "a" * 120, "A..b", "x_", "run.", "r-" + "1" * 98])
+def test_every_runs_id_is_the_name_of_a_release(run_id: str) -> None:
+    assert wrong_word(release_name(run_id)) is None
+
+
+def test_of_a_path_others_see_the_last_part() -> None:
+    names = ["/srv/me/llama-3/", "~/models/x", "./x", "../y", "C:\\models\\z", "org/name", "gpt-4o", "ft:a:b::c"]
+    assert [*map(without_path, names)] == ["llama-3", "x", "x", "y", "z", "org/name", "gpt-4o", "ft:a:b::c"]

@@ -1,0 +1,371 @@
+"""A run's folder into the draft of its release: all that determines it, and the same bytes wherever it lies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+import pytest
+import yaml
+
+from runner import builtin
+from runner.documents.fields import to_plain
+from runner.documents.layers import load_layers
+from runner.registry.draft import Draft, Naming
+from runner.registry.parameters import SPEC, parameters
+from runner.registry.recompute import write_tables
+from runner.registry.run_bundle import draft_of, drafts_of
+from runner.registry.run_facts import MOST_DATAPOINTS
+from runner.releases.bundle import opened
+from runner.releases.manifest import Release
+from runner.results.folder import RunFolder
+from runner.results.inputs import write_inputs
+from runner.results.results import Results
+from runner.results.tables import COLUMNS
+from runner.spec.load import load_spec, load_specs
+from runner.training.plan import plan_of
+from tests.compatibility.old import FIXTURES
+from tests.support.paths import ROOT
+from tests.support.processes import python
+from tests.support.repositories import pushed
+from tests.support.runs import played, table
+from tests.support.specs import spec_file
+from tests.support.training import trained, training_spec
+
+NAMING = Naming("acme", licence="CC-BY-4.0")
+
+
+def draft(run: Path, naming: Naming = NAMING) -> Draft:
+    folder = RunFolder(run)
+    return draft_of(folder, Results.of(folder), naming)
+
+
+def read(made: Draft, path: str) -> bytes:
+    with opened(made.contents[path]) as file:
+        return file.read()
+
+
+def got(made: Draft, target: Path) -> Path:
+    """A folder as `get` leaves it, written by other means."""
+    for path in made.contents:
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / path).write_bytes(read(made, path))
+    return target
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    spec = spec_file(folder, size=6, description="Sums | `and` *more*")
+    pushed(folder, "spec.yaml", "data.jsonl")
+    return played(spec, folder / "results", "seed=9").folder.path
+
+
+def test_a_release_of_a_run_has_what_determines_it_and_nothing_derived(run: Path) -> None:
+    made = draft(run)
+    prompts = [f"data/inputs/prompts/{path.name}" for path in (run / "inputs" / "prompts").iterdir()]
+    assert sorted(made.contents) == sorted([
+        "README.md", "croissant.json", "environment.lock", "parameters.yaml", "run_data.yaml", "spec.yaml",
+        "data/inputs/dataset.jsonl", "data/inputs/protocol.yaml", "data/journal.jsonl", "data/manifest.json",
+        "data/metrics.json", "data/rollouts.jsonl", "data/spec.yaml", *prompts,
+        "written/files.json", "written/overrides.txt", "written/spec.yaml",
+    ])  # fmt: skip
+    assert (run / "fine_tune").is_dir()
+    for path in made.contents:
+        if path.startswith("data/") and path != "data/rollouts.jsonl":
+            assert read(made, path) == (run / path.removeprefix("data/")).read_bytes()
+    assert read(made, "written/overrides.txt") == b"seed=9\n"
+    assert made.notes == ()
+
+
+def test_its_manifest_says_what_the_run_was_and_reads_back(run: Path) -> None:
+    bundle = draft(run).bundle()
+    release = Release.from_bytes(bundle.manifest)
+    manifest = json.loads((run / "manifest.json").read_text())
+    metrics = json.loads((run / "metrics.json").read_text())["metrics"]
+    accuracy = next(row for row in metrics if (row["agent"], row["metric"]) == (None, "accuracy"))
+    assert str(release.reference) == f"run/acme/{manifest['run_id']}@1"
+    assert release.identity["run"] == manifest["identity"]
+    assert release.identity["game"] == manifest["game_sha256"]
+    assert release.identity["spec"] == manifest["spec_sha256"]
+    for name in ("run_id", "status", "rollouts", "prompt_tokens", "cost_usd", "python", "finished_at"):
+        assert release.facts[name] == manifest[name]
+    assert release.facts["accuracy"].items() <= accuracy.items()
+    assert release.facts["models"] == {"prover": "dummy", "verifier": "dummy"}
+    assert release.facts["pinned"] is True
+    assert {name: source.clean for name, source in release.sources.items()} == {
+        "spec": True, "prompts": True, "protocol": True, "dataset": True,
+    }  # fmt: skip
+
+
+def test_its_task_and_datapoints_are_those_of_the_board(run: Path) -> None:
+    facts = draft(run).release.facts
+    board = duckdb.connect(str(run.parents[1] / "leaderboard.duckdb"), read_only=True)
+    (task, content), *_ = board.execute("SELECT task, dataset_content_sha256 FROM runs").fetchall()
+    hashes = [row[0] for row in board.execute("SELECT content_sha256 FROM datapoints ORDER BY 1").fetchall()]
+    assert (facts["task"], facts["datapoints_sha256"]) == (task, hashes)
+    assert draft(run).release.identity["dataset"] == content
+
+
+def test_the_same_folder_gives_the_same_release_on_every_machine(run: Path, tmp_path: Path) -> None:
+    """Other folder, other order of files on disk, other home, time zone and hash seed."""
+    expected = draft(run).bundle().sha256
+    copy = tmp_path / "else where" / "results" / "runs" / run.name
+    for path in sorted(run.rglob("*"), reverse=True):
+        if path.is_file():
+            (copy / path.relative_to(run)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy / path.relative_to(run))
+    code = """
+import sys
+from pathlib import Path
+from runner.registry.draft import Naming
+from runner.registry.run_bundle import draft_of
+from runner.results.folder import RunFolder
+from runner.results.inputs import write_inputs
+from runner.results.results import Results
+folder = RunFolder(Path(sys.argv[1]))
+print(draft_of(folder, Results.of(folder), Naming("acme", licence="CC-BY-4.0")).bundle().sha256)
+"""
+    found = [
+        python(code, copy, cwd=tmp_path, HOME=str(tmp_path), TZ=zone, PYTHONHASHSEED=seed, USER=user).stdout.strip()
+        for zone, seed, user in (("Asia/Tokyo", "1", "ann"), ("America/Lima", "2", "bob"))
+    ]
+    assert found == [expected, expected]
+
+
+# Records
+
+
+def test_rollouts_are_lines_with_the_columns_of_the_table_in_its_order(run: Path) -> None:
+    lines = read(draft(run), "data/rollouts.jsonl").splitlines()
+    rows = [list(row.values()) for row in table(run, "rollouts")]
+    found = [json.loads(line) for line in lines]
+    assert [list(row) for row in found] == [list(COLUMNS["rollouts"])] * len(rows)
+    for row, values in zip(found, rows, strict=True):
+        for name, value in zip(COLUMNS["rollouts"], values, strict=True):
+            nested = COLUMNS["rollouts"][name] == "JSON" and value is not None
+            assert row[name] == (json.loads(value) if nested else value)
+
+
+@pytest.mark.parametrize("changes", [{}, {"votes": 3, "stances": "both", "seats": None}])
+def test_the_tables_made_again_from_a_release_are_those_of_the_run(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = played(spec_file(tmp_path, size=4, fine_tune=None, **changes), tmp_path / "results").folder.path
+    made = draft(path)
+    folder = RunFolder.got(got(made, tmp_path / "got") / "data")
+    write_tables(folder)
+    for name in COLUMNS:
+        ours, theirs = table(path, name), table(folder.path, name)
+        assert list(ours[0]) == list(theirs[0])
+        assert ours == theirs
+
+
+# Parameters
+
+
+def test_as_published_the_spec_is_the_one_that_was_played(run: Path, tmp_path: Path) -> None:
+    folder = got(draft(run), tmp_path / "got")
+    ours, theirs = (
+        to_plain(load_spec(path).experiment) for path in (folder / "spec.yaml", folder / "data" / "spec.yaml")
+    )
+    assert ours == theirs
+
+
+SPECS = [
+    path
+    for folder in ("specs", "specs/paper")
+    for path in sorted((ROOT / folder).glob("*.yaml"))
+    if "hf://" not in str(load_layers(path, "", (), builtin.find).data["dataset"]["path"])
+]
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_the_parameters_of_every_shipped_spec_are_those_of_its_resolved_spec(path: Path, tmp_path: Path) -> None:
+    point = load_specs(path)[0]
+    folder = RunFolder(tmp_path / "data")
+    folder.path.mkdir()
+    write_inputs(plan_of(point).games, folder)
+    (tmp_path / "parameters.yaml").write_bytes(parameters(yaml.safe_load(folder.spec.read_text())))
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    ours, theirs = load_spec(tmp_path / "spec.yaml"), load_spec(folder.spec)
+    assert to_plain(ours.experiment) == to_plain(theirs.experiment)
+    assert plan_of(ours).identity == plan_of(theirs).identity
+
+
+EDITS: list[tuple[tuple[str, ...], Any]] = [
+    (("seed",), 123),
+    (("dataset", "limit"), 2),
+    (("protocol", "max_message_rounds"), 4),
+    (("models", "m", "temperature"), 0.25),
+    (("models", "m", "extra_body"), {"top_k": 3}),
+    (("models", "m", "base_url"), "http://127.0.0.1:9/v1"),
+    (("agents", "verifier", "max_response_words"), 33),
+    (("decision_format", "lenient"), True),
+    (("votes",), 5),
+    (("retry", "transient", "attempts"), 2),
+    (("rollouts", "per_datapoint"), 3),
+    (("stances",), "both"),
+    (("until",), {"width": 0.2}),
+    (("budget", "completions"), 50),
+    (("fine_tune", "min_examples"), 7),
+]
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(("at", "value"), EDITS, ids=[".".join(at) for at, _ in EDITS])
+def test_what_is_edited_in_the_parameters_wins(run: Path, tmp_path: Path, at: tuple[str, ...], value: Any) -> None:
+    folder = got(draft(run), tmp_path / "got")
+    file = folder / "parameters.yaml"
+    said = yaml.safe_load(file.read_text())
+    section = said
+    for name in at[:-1]:
+        section = section[name]
+    assert at[-1] in section
+    section[at[-1]] = value
+    file.write_text(yaml.safe_dump(said))
+    found: Any = to_plain(load_spec(folder / "spec.yaml").experiment)
+    for name in at:
+        found = found[name]
+    assert value.items() <= found.items() if isinstance(value, dict) else found == value
+
+
+def test_every_trainer_and_how_it_trains_can_be_edited(tmp_path: Path) -> None:
+    folder = trained(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
+    made = draft(folder.path)
+    said = yaml.safe_load(read(made, "parameters.yaml"))
+    assert said["training"]["iterations"] == 1
+    assert {"backend", "n_epochs", "beta"} <= next(iter(said["training"]["trainers"].values())).keys()
+    there = got(made, tmp_path / "got")
+    said["training"]["iterations"] = 2
+    (there / "parameters.yaml").write_text(yaml.safe_dump(said))
+    training = load_spec(there / "spec.yaml").experiment.training
+    assert training is not None
+    assert training.iterations == 2
+
+
+# The dataset
+
+
+def test_rows_whose_licence_forbids_it_stay_out_and_their_hashes_go_in(run: Path) -> None:
+    made = draft(run, Naming("acme", dataset_licence="none"))
+    assert "data/inputs/dataset.jsonl" not in made.contents
+    assert "croissant.json" not in made.contents
+    pin = orjson.loads(read(made, "data/inputs/dataset.pin.json"))
+    rows = [json.loads(line) for line in (run / "inputs" / "dataset.jsonl").read_text().splitlines()]
+    assert (pin["file"], pin["source"]["clean"]) == ("data.jsonl", True)
+    assert [row["id"] for row in pin["rows"]] == [row["id"] for row in rows]
+    assert sorted(row["content_sha256"] for row in pin["rows"]) == made.release.facts["datapoints_sha256"]
+    for name in ("README.md", "data/inputs/dataset.pin.json", "run_data.yaml", "parameters.yaml", "data/spec.yaml"):
+        assert not any(row["question"].encode() in read(made, name) for row in rows)
+    assert b"rows of the dataset are not in this release" in read(made, "README.md")
+    assert any("left out" in note for note in made.notes)
+
+
+def test_the_rows_are_described_by_hash_and_column(run: Path) -> None:
+    said = orjson.loads(read(draft(run), "croissant.json"))
+    bundle = draft(run).bundle()
+    entry = bundle.release.file("data/inputs/dataset.jsonl")
+    assert entry is not None
+    assert said["conformsTo"] == "http://mlcommons.org/croissant/1.1"
+    assert [(one["contentUrl"], one["sha256"]) for one in said["distribution"]] == [(entry.path, entry.sha256)]
+    assert {field["name"]: field["dataType"] for field in said["recordSet"][0]["field"]} == {
+        "id": "sc:Text", "label": "sc:Integer", "question": "sc:Text", "solution": "sc:Text",
+    }  # fmt: skip
+
+
+def test_no_manifest_is_larger_than_is_read_however_many_datapoints_there_are() -> None:
+    assert MOST_DATAPOINTS * 80 < (1 << 20) * 0.7
+
+
+# README
+
+
+def test_the_readme_tells_the_result_and_the_commands(run: Path) -> None:
+    made = draft(run)
+    text, name = read(made, "README.md").decode(), made.release.name
+    accuracy = made.release.facts["accuracy"]
+    assert f"**{accuracy['value']:.3f}** [{accuracy['ci_low']:.3f}, {accuracy['ci_high']:.3f}]" in text
+    for command in (
+        f"get run/acme/{name}@1 {name}",
+        f"reproduce {name}",
+        f"show {name}/data",
+        f"compare {name}/data last",
+    ):
+        assert f"nip-run {command}" in text
+
+
+def test_what_others_wrote_is_no_markup_in_the_readme(tmp_path: Path) -> None:
+    hostile = "x`</code><img src=x onerror=alert(1)>|[a](javascript:b)\n# Title"
+    spec = spec_file(tmp_path, size=2, fine_tune=None, benchmark=hostile, models={"m": {"model": hostile}})
+    text = read(draft(played(spec, tmp_path / "results").folder.path, Naming("acme", description=hostile)), "README.md")
+    shown = text.decode()
+    assert "\n# Title" not in shown
+    outside = "".join(part for index, part in enumerate(shown.replace("\\`", "").split("``")) if index % 2 == 0)
+    assert "<img" not in outside.replace("\\<img", "")
+    assert "](javascript" not in outside
+
+
+def test_no_word_of_a_model_or_of_the_dataset_is_in_the_readme(run: Path) -> None:
+    text = read(draft(run), "README.md").decode()
+    messages = [row["content"] for row in table(run, "messages")]
+    assert messages
+    assert not any(content in text for content in messages if len(content) > 3)
+
+
+# Training runs, replays, and runs of 0.1.0
+
+
+def test_a_training_run_goes_with_its_parts_and_its_models_before_it(tmp_path: Path) -> None:
+    folder = trained(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
+    drafts = drafts_of(folder, Results(tmp_path / "results"), NAMING)
+    kinds = [str(one.release.kind) for one in drafts]
+    names = [one.release.name for one in drafts if one.release.kind == "run"]
+    assert kinds == [*sorted(kinds[:-1], reverse=True), "run"]
+    assert names[-1] == folder.run_id.lower()
+    assert f"{folder.run_id}-i0".lower() in names
+    whole = drafts[-1]
+    assert "data/stages.jsonl" in whole.contents
+    assert not {"data/journal.jsonl", "data/rollouts.jsonl"} & whole.contents.keys()
+    assert whole.release.facts["task"] is None
+    for one in drafts:
+        Release.from_bytes(one.bundle().manifest)
+
+
+def test_a_replayed_model_needs_no_other_run_to_be_read(tmp_path: Path) -> None:
+    first = played(spec_file(tmp_path, size=3, fine_tune=None), tmp_path / "results").folder
+    again = {"provider": "replay", "run": str(first.path)}
+    second = played(
+        spec_file(tmp_path, size=3, fine_tune=None, name="b", models={"m": again}), tmp_path / "results"
+    ).folder
+    made = draft(second.path)
+    assert str(tmp_path).encode() not in read(made, "data/spec.yaml")
+    assert ".." not in yaml.safe_load(read(made, "data/spec.yaml"))["models"]["m"]["run"]
+    folder = RunFolder.got(got(made, tmp_path / "got") / "data")
+    shutil.rmtree(first.path)
+    write_tables(folder)
+    assert table(folder.path, "messages") == table(second.path, "messages")
+
+
+def test_the_release_that_it_was_made_from_is_linked_as_the_user_says(run: Path) -> None:
+    links = draft(run, Naming("acme", child_of="run/other/first@2")).release.links
+    assert [(link.role, link.release) for link in links] == [("child_of", "run/other/first@2")]
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(FIXTURES / "results", tmp_path_factory.mktemp("old") / "results"))
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("name", sorted(path.name for path in (FIXTURES / "results" / "runs").iterdir()))
+def test_a_run_of_0_1_0_makes_a_release_that_says_what_it_lacks(old: Path, name: str) -> None:
+    made = draft(old / "runs" / name)
+    release = Release.from_bytes(made.bundle().manifest)
+    assert (release.facts["pinned"], release.sources) == (False, {})
+    assert any("not pinned" in note for note in made.notes)
+    assert "environment.lock" not in made.contents
+    assert b"it is not pinned" in read(made, "README.md")

@@ -1,0 +1,235 @@
+"""Where the files of a spec can be got by others: the commit that holds each, or why none does."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner import builtin
+from runner.releases.manifest import Source
+from runner.results import pins
+from runner.results.pins import Part, of_hub, public_url, sources
+from tests.support.repositories import ADDRESS, committed, git, pushed
+
+
+def source(path: Path, *files: Path) -> Source:
+    return sources({"part": Part(path, files or (path,))})["part"]
+
+
+def laid_out(folder: Path) -> Path:
+    """A folder with a spec below another one."""
+    (folder / "specs").mkdir(parents=True)
+    spec = folder / "specs" / "mine.yaml"
+    spec.write_text("name: mine\n")
+    (folder / "base.yaml").write_text("seed: 1\n")
+    return spec
+
+
+def test_a_file_that_was_pushed_is_pinned_by_its_repository_commit_and_path(tmp_path: Path) -> None:
+    spec = laid_out(tmp_path)
+    commit = pushed(tmp_path, url="https://someone:secret@example.org:8443/acme/games.git?token=secret")
+    address = "https://example.org:8443/acme/games.git"
+    assert source(spec) == Source(repository=address, commit=commit, path="specs/mine.yaml", clean=True)
+
+
+def test_the_repository_is_the_files_own_and_not_that_of_the_working_folder(tmp_path: Path) -> None:
+    ours, theirs = laid_out(tmp_path / "ours"), laid_out(tmp_path / "ours" / "modules" / "theirs")
+    inner = pushed(tmp_path / "ours" / "modules" / "theirs", url="https://example.org/theirs.git")
+    (tmp_path / "ours" / ".gitignore").write_text("modules\n")
+    outer = pushed(tmp_path / "ours")
+    found = sources({"ours": Part(ours, (ours,)), "theirs": Part(theirs, (theirs,))})
+    assert (found["ours"].repository, found["ours"].commit) == (ADDRESS, outer)
+    assert (found["theirs"].repository, found["theirs"].commit) == ("https://example.org/theirs.git", inner)
+    link = tmp_path / "link.yaml"
+    link.symlink_to(theirs)
+    assert source(link) == found["theirs"]
+
+
+def no_repository(folder: Path) -> None:
+    assert not (folder / ".git").exists()
+
+
+def no_commit(folder: Path) -> None:
+    git(folder, "init", "-q")
+
+
+def no_remote(folder: Path) -> None:
+    committed(folder)
+
+
+def a_remote_on_this_machine(folder: Path) -> None:
+    pushed(folder, url=str(folder.parent / "bare.git"))
+
+
+def not_pushed(folder: Path) -> None:
+    pushed(folder)
+    git(folder, "commit", "-q", "--allow-empty", "-m", "more")
+
+
+def changed(folder: Path) -> None:
+    pushed(folder)
+    (folder / "specs" / "mine.yaml").write_text("name: other\n")
+
+
+def changed_and_staged(folder: Path) -> None:
+    changed(folder)
+    git(folder, "add", ".")
+
+
+def changed_behind_gits_back(folder: Path) -> None:
+    """`git status` calls this clean."""
+    pushed(folder)
+    git(folder, "update-index", "--assume-unchanged", "specs/mine.yaml")
+    (folder / "specs" / "mine.yaml").write_text("name: mine!\n")
+    assert git(folder, "status", "--porcelain") == ""
+
+
+def not_tracked(folder: Path) -> None:
+    pushed(folder, "base.yaml")
+
+
+def ignored(folder: Path) -> None:
+    (folder / ".gitignore").write_text("specs\n")
+    pushed(folder)
+
+
+def damaged(folder: Path) -> None:
+    (folder / ".git").write_text("gitdir: nowhere\n")
+
+
+@pytest.mark.parametrize(
+    ("happened", "why"),
+    [
+        (no_repository, pins.NOT_IN_GIT),
+        (no_commit, pins.NO_COMMIT),
+        (no_remote, pins.NO_REMOTE),
+        (a_remote_on_this_machine, pins.LOCAL_REMOTE),
+        (not_pushed, pins.NOT_PUSHED),
+        (changed, pins.CHANGED),
+        (changed_and_staged, pins.CHANGED),
+        (changed_behind_gits_back, pins.CHANGED),
+        (not_tracked, pins.NOT_TRACKED),
+        (ignored, pins.NOT_TRACKED),
+        (damaged, pins.NOT_TOLD),
+    ],
+)
+def test_what_nobody_else_can_get_is_not_pinned_and_says_why(
+    tmp_path: Path, happened: Callable[[Path], None], why: str
+) -> None:
+    spec = laid_out(tmp_path / "here")
+    happened(tmp_path / "here")
+    found = source(spec)
+    assert (found.clean, found.why) == (False, why)
+    assert str(tmp_path) not in str(found)
+
+
+def test_of_several_files_the_one_that_is_not_pinned_is_named(tmp_path: Path) -> None:
+    spec = laid_out(tmp_path)
+    pushed(tmp_path)
+    assert source(spec, spec, tmp_path / "base.yaml").clean
+    (tmp_path / "base.yaml").write_text("seed: 2\n")
+    found = source(spec, spec, tmp_path / "base.yaml")
+    assert (found.clean, found.path, found.why) == (False, "specs/mine.yaml", f"base.yaml: {pins.CHANGED}")
+
+
+def test_a_file_in_git_lfs_is_the_one_that_its_pointer_names(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    content = b'{"id": 1}\n' * 100
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{hashlib.sha256(content).hexdigest()}\n"
+    data.write_text(f"{pointer}size {len(content)}\n")
+    pushed(tmp_path)
+    data.write_bytes(content)
+    assert source(data).clean
+    data.write_bytes(content + b"\n")
+    assert source(data).why == pins.CHANGED
+
+
+def test_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
+    """Monitors, filters and aliases that its configuration names."""
+    spec = laid_out(tmp_path / "here")
+    (tmp_path / "here" / ".gitattributes").write_text("* filter=own diff=own\n")
+    pushed(tmp_path / "here")
+    ran = tmp_path / "ran"
+    for key in ("core.fsmonitor", "filter.own.clean", "filter.own.process", "diff.own.textconv", "core.sshCommand"):
+        git(tmp_path / "here", "config", key, f"touch {ran}")
+    spec.touch()
+    assert source(spec).clean
+    assert not ran.exists()
+
+
+def test_another_repository_that_a_hook_names_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = laid_out(tmp_path / "here")
+    commit = pushed(tmp_path / "here")
+    laid_out(tmp_path / "other")
+    committed(tmp_path / "other")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    assert (source(spec).commit, source(spec).clean) == (commit, True)
+
+
+@pytest.mark.slow
+def test_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = laid_out(tmp_path / "here")
+    pushed(tmp_path / "here")
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    began = time.monotonic()
+    assert source(spec).why == pins.TOO_LATE
+    assert time.monotonic() - began < 30
+
+
+def test_a_repository_is_asked_as_often_for_many_files_as_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = laid_out(tmp_path / "here")
+    files = [tmp_path / "here" / f"f{number}.yaml" for number in range(50)]
+    for file in files:
+        file.write_text(file.name)
+    pushed(tmp_path / "here")
+    real = subprocess.run(["sh", "-c", "command -v git"], capture_output=True, text=True, check=True).stdout.strip()
+    (tmp_path / "git").write_text(f'#!/bin/sh\necho >> {tmp_path}/asked\nexec {real} "$@"\n')
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert all(one.clean for one in sources({file.name: Part(file, (file,)) for file in [spec, *files]}).values())
+    assert len((tmp_path / "asked").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("said", "public"),
+    [
+        ("https://example.org/a/b.git", "https://example.org/a/b.git"),
+        ("https://u:p@example.org/a/b.git", "https://example.org/a/b.git"),
+        ("https://ghp_token@example.org/a/b", "https://example.org/a/b"),
+        ("https://example.org/a/b?private_token=x#y", "https://example.org/a/b"),
+        ("ssh://git@example.org:2222/a/b.git", "ssh://example.org:2222/a/b.git"),
+        ("git@example.org:a/b.git", "ssh://example.org/a/b.git"),
+        ("example.org:a/b.git", "ssh://example.org/a/b.git"),
+        ("https://[2001:db8::1]/a", "https://[2001:db8::1]/a"),
+        ("/srv/git/b.git", None),
+        ("../b.git", None),
+        ("file:///srv/git/b.git", None),
+        ("ext::sh -c x", None),
+        ("https://[broken/a", None),
+        ("https:///a", None),
+        ("", None),
+    ],
+)
+def test_an_address_is_told_without_who_and_by_which_password(said: str, public: str | None) -> None:
+    assert public_url(said) == public
+
+
+def test_a_built_in_file_is_pinned_by_the_version_of_nip_run() -> None:
+    path = builtin.root() / "specs" / "quickstart.yaml"
+    found = source(path)
+    assert (found.clean, found.repository, found.path) == (True, None, "nip-run:specs/quickstart.yaml")
+
+
+def test_a_dataset_of_the_hub_is_pinned_by_a_commit_alone() -> None:
+    commit = "0123456789" * 4
+    assert of_hub("hf://acme/data", commit).clean
+    assert of_hub("hf://acme/data", "main").why == of_hub("hf://acme/data", None).why == pins.NO_REVISION

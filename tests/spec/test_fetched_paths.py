@@ -1,0 +1,289 @@
+"""What came from elsewhere names no file outside its own folder, by whichever key, and by no link."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from runner.api import load_spec, run
+from runner.documents.fetched import MARKER, got_from, marker
+from runner.errors import ReleaseError, SpecError, UsageError
+from runner.models.keys import allowed_commands, parse_allowed
+from runner.registry.lock import LOCK, Lock
+from runner.spec.experiment import Experiment
+from runner.spec.load import load_saved
+from runner.spec.origin import NAMING
+from tests.support.processes import nip_run_here
+from tests.support.runs import played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+SECRET = "the words that nobody may see"
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the user's own with a dataset, templates, a protocol, a spec and a run."""
+    own = tmp_path_factory.mktemp("mine")
+    (own / "prompts").mkdir()
+    for agent in ("prover", "verifier"):
+        (own / "prompts" / f"{agent}.jinja").write_text(f"{SECRET} {{{{ question }}}}")
+    (own / "secret.jsonl").write_text(json.dumps({"id": "a", "label": 1, "question": SECRET, "solution": "x"}) + "\n")
+    (own / "protocol.yaml").write_text("extends: nip\n")
+    (own / "base.yaml").write_text(f"description: {SECRET}\n")
+    played(spec_file(own, size=2), own / "results", "fine_tune=null")
+    return own
+
+
+@pytest.fixture
+def fetched(mine: Path, tmp_path: Path) -> Path:
+    """A got folder, beside one of the user's own."""
+    shutil.copytree(mine, tmp_path / "own")
+    got = tmp_path / "got"
+    got.mkdir()
+    (got / MARKER).write_bytes(marker("run/acme/x@1", "0" * 64, "file:/r"))
+    return got
+
+
+def own_run(fetched: Path) -> Path:
+    return next((fetched.parent / "own" / "results" / "runs").iterdir())
+
+
+Changes = Callable[[Path], dict[str, Any]]
+
+OUTSIDE: dict[str, Changes] = {
+    "dataset.path": lambda _: {"dataset": {"path": "../own/secret.jsonl"}},
+    "dataset.path, absolute": lambda got: {"dataset": {"path": str(got.parent / "own" / "secret.jsonl")}},
+    "dataset.path, on the Hub": lambda _: {"dataset": {"path": "hf://datasets/a/b"}},
+    "prompts": lambda _: {"prompts": "../own/prompts"},
+    "protocol.use": lambda _: {"protocol": {"use": "../own/protocol.yaml"}},
+    "protocol.use, by a name": lambda got: {"protocol": {"use": str(got.parent / "own" / "protocol")}},
+    "extends": lambda _: {"extends": "../own/base.yaml"},
+    "extends, from the root": lambda got: {"extends": str(got.parent / "own" / "base.yaml")},
+    "cache": lambda _: {"cache": "../own/cache.sqlite"},
+    "models.m.run": lambda got: {"models": {"m": {"provider": "replay", "run": str(own_run(got))}}},
+    "models.m.from_run": lambda got: {"models": {"m": {"from_run": str(own_run(got))}}},
+    "models.m.from_run, by id": lambda got: {"models": {"m": {"from_run": own_run(got).name}}},
+    "rejudge.run": lambda got: {"rejudge": {"run": str(own_run(got))}, "fine_tune": None},
+    "rejudge.run, by id": lambda got: {"rejudge": {"run": own_run(got).name}, "fine_tune": None},
+    "sweep of dataset.path": lambda _: {"sweep": {"dataset.path": ["data.jsonl", "../own/secret.jsonl"]}},
+    "by another key": lambda _: {"description": "../own/prompts", "prompts": "${description}"},
+    "training.rerun_tests.run": lambda got: {
+        "kind": "training",
+        "fine_tune": None,
+        "training": {"method": "expert_iteration", "trainers": {}, "rerun_tests": {"run": str(own_run(got))}},
+    },
+    "training.from": lambda got: {
+        "kind": "training",
+        "fine_tune": None,
+        "training": {
+            "method": "expert_iteration", "from": str(own_run(got)), "trainers": {"m": {"backend": "dummy"}},
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", OUTSIDE)
+def test_a_path_that_leads_out_is_refused_by_its_key_and_nothing_of_it_is_told(key: str, fetched: Path) -> None:
+    path = spec_file(fetched, size=2, **OUTSIDE[key](fetched))
+    done = nip_run_here(path, "--results", fetched.parent / "own" / "results", cwd=fetched.parent)
+    assert done.returncode == 2, done.stdout + done.stderr
+    named = key.partition(",")[0].removeprefix("sweep of ")
+    assert named == "by another key" or named in done.stderr
+    assert "came from elsewhere" in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    assert not (fetched.parent / "results").exists()
+
+
+@pytest.mark.parametrize("key", [key for key in OUTSIDE if key != "cache"])
+def test_nor_is_it_read_with_the_records_of_a_run(key: str, fetched: Path) -> None:
+    path = spec_file(fetched, size=2, **OUTSIDE[key](fetched))
+    with pytest.raises(SpecError, match="came from elsewhere"):
+        load_saved(path)
+
+
+def link(at: Path, to: Path) -> None:
+    at.parent.mkdir(parents=True, exist_ok=True)
+    at.symlink_to(os.path.relpath(to, at.parent))
+
+
+LINKS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a dataset": ("linked.jsonl", "secret.jsonl", {"dataset": {"path": "linked.jsonl"}}),
+    "a folder of templates": ("linked", "prompts", {"prompts": "linked"}),
+    "a template": ("mine/prover.jinja", "prompts/prover.jinja", {"prompts": "mine"}),
+    "a base": ("base.yaml", "base.yaml", {"extends": "base.yaml"}),
+    "a protocol": ("protocol.yaml", "protocol.yaml", {"protocol": {"use": "protocol.yaml"}}),
+    "a folder on the way": ("way", ".", {"dataset": {"path": "way/secret.jsonl"}}),
+}
+
+
+@pytest.mark.parametrize("what", LINKS)
+def test_no_link_leads_out(what: str, fetched: Path) -> None:
+    name, target, changes = LINKS[what]
+    link(fetched / name, fetched.parent / "own" / target)
+    with pytest.raises(SpecError, match=r"came from elsewhere|link that leads out") as caught:
+        load_spec(spec_file(fetched, size=2, **changes))
+    assert SECRET not in str(caught.value)
+
+
+def test_a_spec_that_is_itself_a_link_leads_nowhere(fetched: Path) -> None:
+    link(fetched / "spec.yaml", fetched.parent / "own" / "base.yaml")
+    with pytest.raises(SpecError, match="leads out of") as caught:
+        load_spec(fetched / "spec.yaml")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_protocol_that_extends_a_file_outside_is_refused(fetched: Path) -> None:
+    (fetched / "rules.yaml").write_text("extends: ../own/protocol.yaml\n")
+    with pytest.raises(SpecError, match="leads out of"):
+        load_spec(spec_file(fetched, size=2, protocol={"use": "rules.yaml"}))
+
+
+def test_what_lies_in_its_folder_or_travels_with_the_package_is_its_own(fetched: Path) -> None:
+    spec = load_spec(spec_file(fetched, size=2))
+    assert (spec.fetched, spec.got_from) == (fetched, {"release": "run/acme/x@1", "sha256": "0" * 64})
+    (fetched / "inside").mkdir()
+    link(fetched / "inside" / "linked.jsonl", fetched / "data.jsonl")
+    assert load_spec(spec_file(fetched, size=2, dataset={"path": "inside/linked.jsonl"})).dataset.datapoints
+
+
+def test_what_the_user_says_may_lead_anywhere(fetched: Path) -> None:
+    path = spec_file(fetched, size=2, dataset={"path": "../own/secret.jsonl"})
+    secret = fetched.parent / "own" / "secret.jsonl"
+    assert len(load_spec(path, {"dataset.path": str(secret)}).dataset.datapoints) == 1
+    ours = fetched.parent / "ours.yaml"
+    ours.write_text(json.dumps({"extends": "got/spec.yaml", "dataset": {"path": "own/secret.jsonl"}}))
+    assert len(load_spec(ours).dataset.datapoints) == 1
+
+
+def texts(cls: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key whose value is a text of any form, in the settings of a spec; `*` is any one name."""
+    for field in dataclasses.fields(cls):
+        yield from _texts(get_type_hints(cls)[field.name], (*at, field.name.rstrip("_")))
+
+
+def _texts(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if dataclasses.is_dataclass(hint):
+        yield from texts(hint, at)
+    elif hint is str:
+        yield at
+    else:
+        inner = getattr(hint, "__args__", ())
+        is_mapping = "Mapping" in str(getattr(hint, "__origin__", ""))
+        for one in inner[1:] if is_mapping else inner:
+            yield from _texts(one, (*at, "*") if is_mapping else at)
+
+
+NO_PATH = {
+    "name", "description", "benchmark", "until.compare", "sweep", "seats",
+    "dataset.columns", "dataset.split", "dataset.filter", "dataset.group_by", "dataset.labels", "dataset.ids",
+    "dataset.explode", "dataset.revision", "agents", "decision_format", "verdict", "fine_tune.agents",
+    "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model", "models.*.lineage",
+    "models.*.base_url", "models.*.api_key_env", "models.*.stop", "models.*.reasoning_effort",
+    "training.trainers.*.command", "training.trainers.*.suffix", "training.test.split",
+    "training.rerun_tests.models",
+}  # fmt: skip
+"""Keys, and what is below them, that name no file. `until.compare` is seen to when it is played."""
+
+
+def test_every_text_of_a_spec_is_known_as_a_path_or_as_none() -> None:
+    """Whoever adds a key that names a file must add it to `NAMING`, or say here that it names none."""
+    named = {".".join(key) for key in NAMING}
+    for at in texts(Experiment):
+        dotted = ".".join(at)
+        above = {".".join(at[:end]) for end in range(1, len(at) + 1)}
+        assert dotted in named or above & NO_PATH, f"is {dotted} a path?"
+
+
+def test_a_run_in_ones_own_results_is_compared_with_only_if_the_user_says_so(fetched: Path) -> None:
+    results = fetched.parent / "own" / "results"
+    path = spec_file(fetched, size=2, until={"compare": own_run(fetched).name}, fine_tune=None)
+    with pytest.raises(UsageError, match=r"until\.compare: .* may not name"):
+        run(load_spec(path), results)
+    said = run(load_spec(path, {"until.compare": own_run(fetched).name, "seed": 8}), results)
+    assert said.status == "done"
+
+
+def test_its_lock_is_not_obeyed(fetched: Path) -> None:
+    (fetched / LOCK).write_text("{")
+    (fetched.parent / LOCK).write_text("[")
+    with pytest.raises(ReleaseError) as caught:
+        Lock.above(fetched / "data")
+    assert str(fetched.parent / LOCK) in str(caught.value)
+    assert str(fetched / LOCK) not in str(caught.value)
+
+
+def test_its_env_files_are_never_read(fetched: Path) -> None:
+    with serving(record=4) as server:
+        path = spec_file(fetched, server.base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}})
+        for name in (".env", "spec.env", "env"):
+            (fetched / name).write_text("ROW_VARIABLE=sk-planted-0123456789\n")
+        pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
+        done = nip_run_here(path, "--allow-key", pair, cwd=fetched)
+        assert (done.returncode, "holds no key" in done.stderr, server.requests) == (4, True, 0), done.stderr
+
+
+def test_a_program_is_allowed_by_its_name_and_the_whole_call_is_shown(fetched: Path) -> None:
+    training = {
+        "iterations": 1, "method": "expert_iteration", "test": {"scheme": "none"}, "min_examples": 1,
+        "trainers": {"m": {"backend": "command", "command": ["touch", str(fetched / "here"), "{dataset}", "{output}"]}},
+    }  # fmt: skip
+    agents = {"verifier": {"model": "v", "freeze": True}}
+    models = {"v": {"provider": "dummy"}}
+    path = spec_file(fetched, size=6, kind="training", training=training, fine_tune=None, models=models, agents=agents)
+    refused = nip_run_here(path, "--allow-command", "other", cwd=fetched.parent)
+    assert refused.returncode == 2
+    assert f"touch {fetched / 'here'}" in refused.stderr
+    assert "--allow-command touch" in refused.stderr
+    assert not (fetched.parent / "results").exists()
+    with pytest.raises(UsageError, match=r"allow_commands=\['touch'\]"):
+        run(load_spec(path), fetched.parent / "results")
+    nip_run_here(path, "--allow-command", "touch", cwd=fetched.parent)
+    assert (fetched / "here").exists(), "once it is allowed, it runs"
+    assert allowed_commands(["touch"]) == parse_allowed(["*=command:touch"])
+    with pytest.raises(UsageError, match="the name of a program"):
+        allowed_commands([""])
+
+
+def test_a_large_bill_needs_the_users_word_and_every_bill_is_shown_before_the_first_call(fetched: Path) -> None:
+    with serving() as server:
+        path = spec_file(fetched, server.base_url, size=2, rollouts={"per_datapoint": 5000}, fine_tune=None)
+        refused = nip_run_here(path, cwd=fetched.parent)
+        assert (refused.returncode, server.requests) == (2, 0)
+        assert "60,000 calls" in refused.stderr
+        assert "budget.completions=N" in refused.stderr
+        assert not (fetched.parent / "results").exists()
+        allowed = nip_run_here(path, "budget.completions=1", cwd=fetched.parent)
+        assert allowed.returncode == 3, allowed.stderr
+        few = nip_run_here(path, "rollouts.per_datapoint=1", cwd=fetched.parent)
+        assert (few.returncode, "2 to 12 calls, cost unknown" in few.stderr) == (0, True), few.stderr
+
+
+def test_what_is_saved_of_it_is_no_more_trusted_than_it_is(fetched: Path) -> None:
+    """Else a replay, which asks nobody, would make a spec of the user's own out of it."""
+    with serving() as server:
+        path = spec_file(fetched, server.base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}})
+        pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
+        key = {"ROW_VARIABLE": "sk-0123456789abcdef"}
+        done = nip_run_here(path, "--allow-key", pair, cwd=fetched.parent, **key)
+        assert done.returncode == 0, done.stderr
+        (saved,) = (fetched.parent / "results" / "runs").iterdir()
+        again = nip_run_here(saved, "--again", cwd=fetched.parent, **key)
+        assert (again.returncode, "--allow-key" in again.stderr) == (2, True), again.stderr
+        judged = nip_run_here("rejudge", saved, "votes=3", cwd=fetched.parent, **key)
+        assert (judged.returncode, "--allow-key" in judged.stderr) == (2, True), judged.stderr
+    assert got_from(saved) == {"release": "run/acme/x@1", "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize("said", [b"", b"{}", b"[1]", b'{"release": 3, "sha256": "0"}', b'{"release": "a b", "sha256"'])
+def test_a_marker_that_names_no_release_still_marks(said: bytes, fetched: Path) -> None:
+    (fetched / MARKER).write_bytes(said)
+    spec = load_spec(spec_file(fetched, size=2))
+    assert (spec.fetched, spec.got_from) == (fetched, None)

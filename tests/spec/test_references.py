@@ -1,0 +1,275 @@
+"""Specs that name installed releases: the same games as by files, recorded by version and hash, trusted no further."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import builtin
+from runner.errors import SpecError
+from runner.registry.installed import finder
+from runner.registry.store import Store
+from runner.releases.bundle import Bundle
+from runner.releases.manifest import Release
+from runner.releases.reference import Kind
+from runner.results.provenance import new_manifest
+from runner.rollouts.plan import Plan
+from runner.spec.load import Spec, load_spec, load_specs
+from runner.transports.connect import connect
+from tests.support.components import Project, naming, published
+from tests.support.specs import dataset_file, spec_file
+
+SIZE = 4
+SERVED: dict[str, Any] = {
+    "models": {"m": {"provider": "openai", "model": "tiny", "base_url": "http://gpu7.lab:8000/v1", "temperature": 0.5}}
+}
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry with a release of each kind, made of the spec that the tests play by files."""
+    root = tmp_path_factory.mktemp("registry")
+    place, source = root / "registry", root / "source"
+    path = spec_file(source, size=SIZE)
+    shutil.copy(builtin.PROTOCOLS / "nip.yaml", source / "council.yaml")
+    published(place, source / "council.yaml", Kind.PROTOCOL, naming("council", "1.2.0"))
+    published(place, builtin.root() / "prompts" / "code_validation" / "nip", Kind.PROMPTS, naming("terse"))
+    published(place, source / "data.jsonl", Kind.DATASET, naming("sums"))
+    published(place, path, Kind.SPEC, naming("tiny"))
+    published(place, path, Kind.AGENT, naming("weak"), "verifier")
+    served = spec_file(root / "served", size=SIZE, **SERVED)
+    published(place, served, Kind.AGENT, naming("strong"), "prover")
+    published(place, served, Kind.MODEL, naming("served"), "m")
+    training = {
+        "method": "expert_iteration", "test": {"scheme": "none"},
+        "trainers": {"m": {"backend": "command", "command": ["evil", "{dataset}", "{model_file}"]}},
+    }  # fmt: skip
+    published(place, spec_file(root / "t", size=SIZE, kind="training", training=training), Kind.TRAINER, naming("tr"))
+    return place
+
+
+REFERENCES = (
+    "protocol/acme/council@1.2.0", "prompts/acme/terse", "dataset/acme/sums@1", "spec/acme/tiny@1", "agent/acme/weak@1",
+    "agent/acme/strong@1", "model/acme/served@1", "trainer/acme/tr@1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, registry: Path) -> Project:
+    """A user who has installed all of it."""
+    here = Project.at(tmp_path_factory.mktemp("user"), registry)
+    here.installs(*REFERENCES)
+    return here
+
+
+def written(project: Project, **changes: Any) -> Path:
+    return spec_file(project.folder, size=SIZE, **changes)
+
+
+def loaded(project: Project, path: Path, *overrides: str) -> Spec:
+    return load_spec(path, overrides, find_component=finder(path, Store(project.store)))
+
+
+def problems(project: Project, path: Path, *overrides: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        loaded(project, path, *overrides)
+    return [f"{one.place.line}:{one.place.column}: {one.key}: {one.message}" for one in caught.value.problems]
+
+
+NAMED: dict[str, dict[str, Any]] = {
+    "protocol": {"protocol": {"use": "acme/council@1.2.0"}},
+    "protocol, with its kind": {"protocol": {"use": "protocol/acme/council@1.2.0"}},
+    "prompts": {"prompts": "acme/terse@1"},
+    "prompts, the newest": {"prompts": "acme/terse@latest"},
+    "dataset": {"dataset": {"path": "acme/sums@1"}},
+    "agent": {"agents": {"verifier": {"use": "acme/weak@1", "model": None}}, "models": None},
+    "extends": {"extends": "acme/tiny@1", "protocol": {"use": None}},
+}
+SLOTS = {"agent": "agents.verifier", "extends": "extends:0"}
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", NAMED)
+def test_a_game_is_the_same_by_reference_and_by_file(tmp_path: Path, project: Project, name: str) -> None:
+    by_file = Plan(load_spec(spec_file(tmp_path, size=SIZE)))
+    changes = NAMED[name]
+    if name == "agent":  # which brings its model group
+        changes = {**changes, "agents": {"verifier": {"use": "acme/weak@1", "model": None}}}
+    spec = loaded(project, written(project, **changes))
+    assert Plan(spec).identity == by_file.identity
+    (slot,) = spec.components
+    assert slot == SLOTS.get(name, name.partition(",")[0])
+    use = spec.components[slot]
+    assert use.release.endswith(("@1", "@1.2.0"))
+    assert use.sha256 == Store(project.store).check(_of(use.release, project)).sha256
+
+
+def _of(release: str, project: Project) -> Any:
+    return next(entry.reference for entry in Store(project.store).entries() if str(entry.reference) == release)
+
+
+def test_a_reference_by_hash_needs_no_pin(tmp_path: Path, project: Project) -> None:
+    pinned = json.loads((project.folder / "nip-run.lock").read_text("utf-8"))["releases"]["prompts/acme/terse@1"]
+    path = spec_file(tmp_path, size=SIZE, prompts=f"sha256:{pinned['sha256'][:16]}")
+    assert loaded(project, path).components["prompts"].release == "prompts/acme/terse@1"
+
+
+def test_an_override_and_a_sweep_may_name_releases(project: Project) -> None:
+    path = written(project)
+    assert loaded(project, path, "prompts=acme/terse@1").components.keys() == {"prompts"}
+    path = written(project, sweep={"prompts": ["prompts/code_validation/nip", "acme/terse@1"]})
+    points = load_specs(path, (), find_component=finder(path, Store(project.store)))
+    assert [sorted(one.components) for one in points] == [[], ["prompts"]]
+    assert points[0].prompts.sources == points[1].prompts.sources
+
+
+def test_a_file_of_such_a_name_is_meant_before_a_release(tmp_path: Path) -> None:
+    shutil.copytree(builtin.root() / "prompts" / "code_validation" / "nip", tmp_path / "acme" / "terse@1")
+    assert load_spec(spec_file(tmp_path, size=SIZE, prompts="acme/terse@1")).components == {}
+
+
+def test_what_a_spec_says_itself_wins_over_the_release(project: Project) -> None:
+    changes = {
+        "agents": {"prover": {"use": "acme/strong@1", "model": None, "max_response_words": 9}},
+        "models": {"m": None},
+    }
+    path = project.folder / "own.yaml"
+    text = json.loads(written(project, **changes).read_text("utf-8"))
+    text["models"] = {"m": {"base_url": "http://127.0.0.1:9/v1", "temperature": 0.1}}
+    path.write_text(json.dumps(text), "utf-8")
+    spec = loaded(project, path)
+    model = spec.experiment.models["m"]
+    assert (model.model, model.temperature, model.base_url) == ("tiny", 0.1, "http://127.0.0.1:9/v1")
+    assert spec.experiment.agents["prover"].max_response_words == 9
+    assert spec.fetched == project.store / "agent" / "acme" / "strong" / "1"
+
+
+WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "not installed": (
+        {"prompts": "acme/quick@1", "dataset": {"path": "acme/sums@2"}},
+        [
+            "dataset.path: dataset/acme/sums@2 is not installed; did you mean 'dataset/acme/sums@1'?; nip-run install ",
+            "prompts: prompts/acme/quick@1 is not installed; nip-run install prompts/acme/quick@1",
+        ],
+    ),
+    "of another kind": (
+        {"prompts": "dataset/acme/sums@1"},
+        ["prompts: 'dataset/acme/sums@1' is a dataset, and a prompts belongs here"],
+    ),
+    "another mistake beside it": (
+        {"prompts": "acme/quick@1", "seed": -1},
+        ["prompts: prompts/acme/quick@1 is not installed; nip-run install prompts/acme/quick@1", "seed: -1 is"],
+    ),
+    "a path in an entry": (
+        {"agents": {"verifier": {"use": "verifier.yaml"}}},
+        ["agents.verifier.use: a reference belongs here: OWNER/NAME@VERSION; a path cannot stand here"],
+    ),
+    "two groups of one name": (
+        {"agents": {"verifier": {"use": "acme/weak@1", "model": None}}},
+        ["agents.verifier: agent/acme/weak@1 brings a model group 'm', and this spec has another one of that name; "],
+    ),
+    "an extended spec": (
+        {"extends": "acme/tinny@1"},
+        ["extends: spec/acme/tinny@1 is not installed; did you mean 'spec/acme/tiny@1'?; nip-run install"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_reference_that_cannot_be_used_is_told_at_its_place(project: Project, name: str) -> None:
+    changes, wanted = WRONG[name]
+    path = written(project, **changes)
+    line = path.read_text("utf-8")
+    said = problems(project, path)
+    assert len(said) == len(wanted)
+    for one, start in zip(sorted(said, key=lambda text: text.split(": ")[1]), wanted, strict=True):
+        place, _, message = one.partition(": ")
+        assert message.startswith(start)
+        column = int(place.partition(":")[2])
+        assert line[column - 1] == '"'  # the key that says it
+
+
+def test_a_release_that_was_changed_on_disk_is_named_with_its_file(tmp_path: Path, registry: Path) -> None:
+    here = Project.at(tmp_path / "user", registry)
+    here.installs("dataset/acme/sums@1")
+    file = here.store / "dataset" / "acme" / "sums" / "1" / "dataset.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"label": 1', b'"label": 0', 1))
+    (said,) = problems(here, written(here, dataset={"path": "acme/sums@1"}))
+    assert "dataset/acme/sums@1 is damaged" in said
+    assert "dataset.jsonl is damaged: its bytes are not those of its hash" in said
+    assert "nip-run uninstall dataset/acme/sums@1" in said
+
+
+def test_another_release_than_the_lock_says_is_not_used(project: Project, tmp_path: Path) -> None:
+    lock = json.loads((project.folder / "nip-run.lock").read_text("utf-8"))
+    lock["releases"]["dataset/acme/sums@1"]["sha256"] = "0" * 64
+    (tmp_path / "nip-run.lock").write_text(json.dumps(lock), "utf-8")
+    path = spec_file(tmp_path, size=SIZE, dataset={"path": "acme/sums@1"})
+    (said,) = problems(project, path)
+    assert "pins sha256:000000000000" in said
+
+
+def test_a_store_alone_pins_nothing(tmp_path: Path, project: Project) -> None:
+    path = spec_file(tmp_path, size=SIZE, dataset={"path": "acme/sums@1"})
+    (tmp_path / "nip-run.lock").write_text('{"format": 1, "releases": {}}', "utf-8")
+    (said,) = problems(project, path)
+    assert "does not pin it; nip-run install dataset/acme/sums@1" in said
+
+
+def test_keys_and_programs_of_a_release_need_approval(project: Project) -> None:
+    agents = {"prover": {"use": "acme/strong@1", "model": None}}
+    path = written(project, agents=agents, models={"m": None, "v": {"provider": "dummy"}})
+    path.write_text(
+        path.read_text("utf-8").replace('"verifier": {"model": "m"}', '"verifier": {"model": "v"}'), "utf-8"
+    )
+    spec = ("models.m.base_url=null", "models.m.api_key_env=SECRET_KEY")
+    done = project.here(path, *spec)
+    assert done.returncode == 2
+    assert "SECRET_KEY -> api.openai.com" in done.stderr
+    assert "Nothing was sent" in done.stderr
+    training = {"method": "expert_iteration", "test": {"scheme": "none"}, "trainers": {"m": {"use": "acme/tr@1"}}}
+    done = project.here(written(project, kind="training", training=training))
+    assert done.returncode == 2
+    assert "--allow-command evil" in done.stderr
+
+
+def test_an_address_that_was_taken_out_is_asked_for(project: Project) -> None:
+    path = written(project, models={"m": {"use": "acme/served@1", "provider": None}})
+    done = project.here(path)
+    assert done.returncode == 2
+    assert "models.m.base_url" in done.stderr
+
+
+def test_a_run_records_the_releases_that_it_was_played_with(project: Project) -> None:
+    path = written(project, name="recorded", prompts="acme/terse@latest", dataset={"path": "acme/sums@1"})
+    done = project.here(path, "--json")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (project.folder / "results" / "runs").glob("recorded-*")
+    components = json.loads((folder / "manifest.json").read_text("utf-8"))["components"]
+    assert {slot: use["release"] for slot, use in components.items()} == {
+        "dataset": "dataset/acme/sums@1", "prompts": "prompts/acme/terse@1",
+    }  # fmt: skip
+    assert all(len(use["sha256"]) == 64 for use in components.values())
+
+
+def test_a_spec_by_files_records_none(project: Project) -> None:
+    manifest = new_manifest(Plan(loaded(project, written(project))), "r", "i")
+    assert "components" not in manifest.to_json()
+
+
+def test_a_published_spec_names_no_file_outside_of_its_release(tmp_path: Path) -> None:
+    """A stranger's, which no publish of ours would have made."""
+    place, secret = tmp_path / "evil", dataset_file(tmp_path, SIZE)
+    release = Release(kind=Kind.SPEC, owner="acme", name="evil", version="1")
+    for name, text in {"path": f"dataset: {{path: {secret}}}\n", "base": f"extends: {secret}\n"}.items():
+        with connect(str(place)) as there:
+            there.publish([Bundle.of(replace(release, name=name), {"spec.yaml": text.encode()})], "a test")
+        here = Project.at(tmp_path / name, place)
+        here.installs(f"spec/acme/{name}@1")
+        changes: dict[str, Any] = {"extends": f"acme/{name}@1", "dataset": None}
+        assert any("leads out of" in said for said in problems(here, written(here, **changes)))

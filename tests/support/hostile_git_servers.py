@@ -1,0 +1,133 @@
+"""Servers of `git://` that answer as no git does, each with the words in which it is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+
+def pkt(text: bytes) -> bytes:
+    return b"%04x" % (len(text) + 4) + text
+
+
+def _hangs(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    time.sleep(20)
+
+
+def _endless(piece: bytes, first: bytes = b"") -> Callable[[socket.socket], None]:
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(first)
+        while True:
+            connection.sendall(piece)
+
+    return answer
+
+
+def _says(said: bytes) -> Callable[[socket.socket], None]:
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(said)
+
+    return answer
+
+
+def _drips(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(b"0fff")
+    while True:
+        connection.sendall(b"a")
+        time.sleep(0.2)
+
+
+_V2 = pkt(b"version 2\n") + pkt(b"ls-refs=unborn\n") + pkt(b"fetch=shallow filter\n") + b"0000"
+_REF = pkt(b"%s refs/heads/main\n" % (b"55" * 20))
+
+
+def _promises(after: bytes, again: bytes = b"") -> Callable[[socket.socket], None]:
+    """Speaks as git does until it is asked for a commit."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(_V2)
+        asked = b""
+        while not asked.endswith(b"0000"):
+            asked += connection.recv(1 << 16)
+        if b"command=ls-refs" in asked:
+            connection.sendall(_REF + b"0000")
+            asked = connection.recv(1 << 16)
+            if asked in (b"", b"0000"):
+                return
+            while not asked.endswith((b"0009done\n0000", b"0000")):
+                asked += connection.recv(1 << 16)
+        connection.sendall(after)
+        while again:
+            connection.sendall(again)
+
+    return answer
+
+
+_PACK = pkt(b"packfile\n")
+
+SERVERS: Mapping[str, tuple[Callable[[socket.socket], None], str]] = {
+    "hangs": (_hangs, "nothing came for|took more than"),
+    "hangs up": (lambda _: None, "git ended"),
+    "drips": (_drips, "nothing came for|took more than"),
+    "answers garbage": (_says(os.urandom(4_000)), "git ended"),
+    "answers as a web server": (_says(b"HTTP/1.0 200 OK\r\n\r\n<html>"), "git ended"),
+    "says an error that writes on a terminal": (
+        _says(pkt(b"ERR \x1b[2J\x1b]0;x\x07 https://ann:secret-of-ann@example.org/x")),
+        "git ended",
+    ),
+    "lists branches for ever": (
+        _endless(_REF * 500),
+        "nothing came for|took more than|more memory|larger than|git ended",
+    ),
+    "lists one branch of any length": (_endless(b"a" * 60_000, b"fff0"), "git ended"),
+    "has no objects for what it lists": (_promises(b""), "git ended"),
+    "sends no pack": (_promises(_PACK + pkt(b"\x01" + b"x" * 900) + b"0000"), "git ended|damaged|gave up"),
+    "sends a pack of a billion objects": (
+        _promises(_PACK + pkt(b"\x01PACK\0\0\0\2\x3f\xff\xff\xff") + b"0000"),
+        "git ended|damaged|memory|gave up",
+    ),
+    "sends a pack for ever": (
+        _promises(
+            _PACK + pkt(b"\x01PACK\0\0\0\2\0\0\1\0\xb0\xff\xff\xff\xff\1\x78\1"),
+            pkt(b"\x01\0\xff\xff\0\0" + os.urandom(65_000 - 4)),
+        ),
+        "git ended|damaged|took more|more than is taken|gave up",
+    ),
+    "talks for ever": (_promises(_PACK, pkt(b"\x02" + b"still counting\n" * 500)), "says more than"),
+    "is silent in the middle": (_promises(_PACK, pkt(b"\x01")), "nothing came for|took more than"),
+}
+"""What each does with a connection, and the words in which it is refused."""
+
+
+@contextmanager
+def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server of that kind on loopback; its address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=talk, args=(connection,), daemon=True).start()
+
+    def talk(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            answer(connection)
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"git://127.0.0.1:{listening.getsockname()[1]}/registry.git"
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
