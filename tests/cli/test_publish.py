@@ -14,6 +14,7 @@ import pytest
 from runner.registry.verify import wrong_in_release
 from runner.storage.locks import locked
 from runner.transports.connect import connect
+from tests.support.paths import ROOT
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.runs import only_run, played
 from tests.support.servers.chat_client import serving
@@ -246,3 +247,32 @@ def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: P
     assert {name: part["pinned"] for name, part in parts.items()} == {
         "dataset": False, "spec": False, "prompts": True, "protocol": True,
     }  # fmt: skip
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A folder with a run that 0.1.0 played, which recorded neither where its files were nor its packages."""
+    run = ROOT / "tests" / "fixtures" / "v0_1_0" / "results" / "runs" / "served-c534600bdb"
+    shutil.copytree(run, tmp_path / "results" / "runs" / run.name)
+    return tmp_path
+
+
+def test_a_run_of_0_1_0_is_published_as_not_pinned_with_what_it_counted(old: Path) -> None:
+    done = nip_run_here("publish", "served", "--to", "registry", *AS, "--json", cwd=old)
+    (shown,) = json.loads(done.stdout)["releases"]
+    notes = {check["check"]: check["notes"] for check in shown["checks"]}
+    assert (done.returncode, shown["pinned"]) == (0, False)
+    assert notes["pinned"] == ["not pinned: it is not recorded which commit its files were in"]
+    assert "numbers otherwise, or not at all" in notes["numbers"][0]
+
+
+@pytest.mark.full
+def test_a_number_that_does_not_follow_from_the_records_stops_it(old: Path) -> None:
+    (path,) = old.rglob("metrics.json")
+    said = json.loads(path.read_bytes())
+    said["metrics"][0]["value"] = 0.99
+    path.write_text(json.dumps(said))
+    done = nip_run_here("publish", "served", "--to", "registry", *AS, cwd=old)
+    assert done.returncode == 1
+    assert "numbers: metric accuracy, value: recorded 0.99" in done.stderr
+    assert not (old / "registry").exists()
