@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.cli.leaderboard import show_lists
+from runner.cli.board_lists import show_lists
 from runner.cli.output import note, print_json, say
 from runner.exit_codes import ExitCode
 from runner.registry.board import RegistryBoard, registry_board
