@@ -1,4 +1,4 @@
-"""The lists of a board in a terminal: one a task, and below it what does not rank."""
+"""Rows of a leaderboard as lists for people, one a task, and below each what cannot rank."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _cells(row: Row) -> Mapping[str, Any]:
     accuracy: Mapping[str, Any] = session.facts.get("accuracy") or {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
     branch = ("└ " if can_print("└") else "- ") if row.depth else ""
-    merged = [f"also from {run_id}" for run_id, _ in row.begun_from[1:]]
+    merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]
     proofs = [proof_in_words(edge) for edge in row.edges]
     return {
         "run": "  " * max(row.depth - 1, 0) + branch + session.run_id,

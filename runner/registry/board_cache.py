@@ -77,7 +77,7 @@ class BoardCache:
         """
         path = (root or default_cache()) / tagged_hash("board", registry.where)[:32]
         try:
-            for name in ("manifests", "releases", "inputs", "refused"):
+            for name in ("manifests", "kept", "inputs", "refused"):
                 make_folders(path / name)
             atomic_write(path / MARKER, b"{}\n")  # whatever stands here is a stranger's
         except OSError as error:
@@ -103,7 +103,7 @@ class BoardCache:
             Refused: its bytes are as published, and what it says does not follow from its records.
             ReleaseError: it cannot be read now, or is damaged.
         """
-        folder = RunFolder(self.path / "releases" / entry.sha256)
+        folder = RunFolder(self.path / "kept" / entry.sha256)
         refused = self.path / "refused" / f"{entry.sha256}.json"
         with locked(self.path / ".lock", str(self.path), 600):
             for path in (folder.path / _CHECKED, refused):
@@ -138,7 +138,7 @@ class BoardCache:
 
     def datapoints(self, registry: Registry, entry: Entry, release: Release) -> frozenset[str] | None:
         """The content hashes of what a run played, by its inputs; None where it has none that can be read."""
-        folder = self.path / "releases" / entry.sha256
+        folder = self.path / "kept" / entry.sha256
         if not (folder / _CHECKED).is_file():
             folder = self.path / "inputs" / entry.sha256
         try:
@@ -151,7 +151,7 @@ class BoardCache:
 
     def runs(self) -> list[RunFolder]:
         """All runs that are kept."""
-        return [RunFolder(path) for path in sorted((self.path / "releases").iterdir()) if (path / _CHECKED).is_file()]
+        return [RunFolder(path) for path in sorted((self.path / "kept").iterdir()) if (path / _CHECKED).is_file()]
 
 
 class _Again(Refused):

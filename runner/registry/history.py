@@ -33,7 +33,7 @@ class Row:
     ancestry: Ancestry
     contact: Contact | None
     published: tuple[str, ...]
-    begun_from: tuple[RunKey, ...] = ()
+    after: tuple[RunKey, ...] = ()
     datapoints: int | None = None
     """How many different ones it measured on, or trained on."""
     depth: int = 0
@@ -69,7 +69,7 @@ class Row:
             "accuracy": session.facts.get("accuracy"),
             "trained_on": None if self.contact is None else {**asdict(self.contact), "shown": str(self.contact)},
             "lineage": [edge_json(edge) for edge in self.edges],
-            "begun_from": [run_id for run_id, _ in self.begun_from],
+            "after": [run_id for run_id, _ in self.after],
             "depth": self.depth,
             "marks": list(self.marks),
         }
@@ -91,7 +91,7 @@ def history_of(named: str, sessions: Iterable[Session]) -> list[Row]:
     rows = {key: _row(runs[key], groups, lineage) for key, groups in meant.items()}
     for row in rows.values():
         found = dict.fromkeys(maker.session.run for edge in row.edges for maker in edge.makers)
-        row.begun_from = tuple(run for run in found if run in rows and run != row.session.run)
+        row.after = tuple(run for run in found if run in rows and run != row.session.run)
     return list(_in_tree(rows))
 
 
@@ -192,7 +192,7 @@ def _in_tree(rows: Mapping[RunKey, Row]) -> Iterator[Row]:
     """
     below: dict[RunKey | None, list[RunKey]] = {}
     for key, row in sorted(rows.items(), key=lambda item: (item[1].session.started_at, item[0])):
-        below.setdefault(row.begun_from[0] if row.begun_from else None, []).append(key)
+        below.setdefault(row.after[0] if row.after else None, []).append(key)
     left = dict(rows)
     starts = below.get(None, [])
     while left:

@@ -57,7 +57,7 @@ def test_both_children_of_a_fork_are_kept_and_what_they_share_is_counted_once_in
     assert rollouts_behind(both, FIRST, left, right) == (30, False)
     rows = history_of("first", [FIRST, left, right, both])
     assert [(row.session.run_id, row.depth) for row in rows] == [("first", 0), ("left", 1), ("both", 1), ("right", 1)]
-    assert [run for run, _ in rows[2].parents] == ["left", "right"]
+    assert [run for run, _ in rows[2].after] == ["left", "right"]
     assert len({row.session.run_id for row in rows}) == len(rows)  # the prototype printed one name on every row
 
 
