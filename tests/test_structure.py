@@ -103,8 +103,6 @@ HOMES = {
         "runner.registry.run_bundle",
         "runner.registry.clean",
         "runner.registry.clean_log",
-        "runner.registry.board_cache",
-        "runner.registry.rollout_records",
         "runner.releases.manifest",
         "runner.results.beginning",
         "runner.results.compared",
