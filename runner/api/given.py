@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.errors import UsageError
-from runner.registry.installed import finder_of
+from runner.registry.finding import finder_of
 from runner.results.default import default_results, no_folder
 from runner.results.results import Results
 from runner.spec import load as specs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.api.runs import run_sweep
 from runner.errors import SpecError, UsageError
-from runner.registry.installed import finder
+from runner.registry.finding import finder
 from runner.results.default import default_results, no_folder
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems

@@ -12,7 +12,7 @@ from runner.documents.plain import KeyPath, plain
 from runner.errors import Place, Problem, SpecError, UsageError
 from runner.protocols import load as protocols
 from runner.protocols.protocol import Protocol
-from runner.registry.installed import finder_of
+from runner.registry.finding import finder_of
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.runs.sample_size import SampleSize, sample_size_of
 from runner.spec import load as specs

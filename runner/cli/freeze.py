@@ -7,8 +7,8 @@ from pathlib import Path
 
 from runner.cli.output import note, print_json, print_table, say
 from runner.exit_codes import ExitCode
+from runner.registry.finding import finder_of
 from runner.registry.freeze import Pin, pins_of, write_frozen
-from runner.registry.installed import finder_of
 from runner.releases.manifest import Source
 from runner.results.results import Results
 from runner.spec.load import load_all

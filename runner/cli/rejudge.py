@@ -11,7 +11,7 @@ from runner.cli.output import note
 from runner.cli.run import check_usage, play
 from runner.cli.specs import Point, note_renamed
 from runner.errors import Problem, SpecError, UsageError
-from runner.registry.installed import finder
+from runner.registry.finding import finder
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates

@@ -12,7 +12,7 @@ from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.models.providers.openai_body import request_body
 from runner.protocols.protocol import ACCEPT
-from runner.registry.installed import finder_of
+from runner.registry.finding import finder_of
 from runner.results.results import Results
 from runner.rollouts.job import Job
 from runner.rollouts.judging import asked_in

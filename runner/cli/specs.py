@@ -11,7 +11,7 @@ from runner.builtin import is_file
 from runner.cli.output import note, warn, wrapped
 from runner.cli.registry import COMMANDS
 from runner.errors import Problem, SpecError, UsageError
-from runner.registry.installed import finder_of
+from runner.registry.finding import finder_of
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.as_begun import as_begun

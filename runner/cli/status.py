@@ -110,7 +110,7 @@ def _say(one: Ready, *, several: bool) -> None:
 
 def _spec(args: argparse.Namespace) -> int:
     """The components of a spec: which others can find, and why not the others."""
-    from runner.registry.installed import finder_of
+    from runner.registry.finding import finder_of
     from runner.spec.load import load_specs
 
     specs = load_specs(args.what, find_component=finder_of(args.what))

@@ -17,7 +17,7 @@ from runner.hashing import tagged_hash
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.registry.component_files import Made
 from runner.registry.draft import Naming
-from runner.registry.installed import finder_of
+from runner.registry.finding import finder_of
 from runner.releases.bundle import Content
 from runner.releases.reference import Kind
 from runner.results.beginning import parts_of

@@ -19,7 +19,7 @@ from runner.models.settings import NOT_PUBLISHED
 from runner.protocols.load import find_protocol
 from runner.registry.component_files import Made, protocol_file, template_files
 from runner.registry.draft import Naming
-from runner.registry.installed import finder_of
+from runner.registry.finding import finder_of
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link
 from runner.releases.reference import Kind, is_reference

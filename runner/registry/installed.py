@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Self
 
-from runner.builtin import is_folder
 from runner.errors import NotPublished, ReleaseError
 from runner.registry.lock import Lock
 from runner.registry.store import Installed, Store
 from runner.releases.reference import Digest, Kind, Reference, parse
-from runner.spec.components import ComponentUse, FindComponent
+from runner.spec.components import ComponentUse
 from runner.text import did_you_mean
 
 MAIN_FILES: Mapping[Kind, str] = {
@@ -28,23 +27,17 @@ MAIN_FILES: Mapping[Kind, str] = {
 DATASETS = ("dataset.jsonl", "dataset.csv", "dataset.parquet", "dataset.json")
 
 
-def finder(spec: Path | None = None, store: Store | None = None) -> FindComponent:
-    """Looks up what a spec's file names, by the lock that is nearest above it; None: a spec of the current folder."""
-    return _Finder(Path.cwd() if spec is None else spec.absolute().parent, store or Store()).find
-
-
-def finder_of(source: str | Path | Mapping[str, Any]) -> FindComponent:
-    """`finder` for a spec however it is given: its file, built in or not, the folder of a run, or a mapping."""
-    if isinstance(source, Mapping):
-        return finder()
-    path = Path(source)
-    return finder(path / "spec.yaml" if is_folder(path) else path)
-
-
 @dataclass(frozen=True)
-class _Finder:
+class Finder:
+    """Looks up what the specs of a folder name."""
+
     folder: Path
     store: Store
+
+    @classmethod
+    def of(cls, folder: Path, store: Store | None) -> Self:
+        """By the store of this user, where no other is given."""
+        return cls(folder, store or Store())
 
     @cached_property
     def lock(self) -> Lock:

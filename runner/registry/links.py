@@ -18,7 +18,7 @@ from runner.storage.files import open_to_read
 from runner.training.plan import part_id
 from runner.training.stage_log import read_stages
 from runner.training.stages import Became, Stages, Switched
-from runner.training.weights import is_path, weights_at, without_path
+from runner.training.weights import is_path, without_path
 
 _STEP = tuple(FineTuneStep.__dataclass_fields__)
 EFFORT = ("datapoints", "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd")
@@ -163,7 +163,6 @@ def _group(
     began = source.groups[group]
     provider, model = began.get("provider"), began.get("model")
     lineage = [shown_step(step) for step in began.get("lineage") or []]
-    weights = weights_at(model or "")
     made = _made(source, stages, group)
     shown = None if model is None else without_path(model)
     base = began.get("base_model")
@@ -173,7 +172,7 @@ def _group(
         "provider": provider,
         "model": shown,
         "base_model": shown if base is None else without_path(base),
-        "weights_sha256": None if weights is None else weights.sha256,
+        "weights_sha256": lineage[-1]["weights_sha256"] if lineage else None,  # as recorded: no disk is asked
         "lineage": lineage,
         "made": made,
         "games": games if made else [],

@@ -12,7 +12,7 @@ import pytest
 
 from runner import builtin
 from runner.errors import SpecError
-from runner.registry.installed import finder
+from runner.registry.finding import finder
 from runner.registry.store import Store
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Release
