@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from runner.cli.arguments import RUN, folder
-from runner.cli.arguments_play import allow_command, allow_key
+from runner.cli.arguments_play import allow_command, allow_host, allow_key
 
 WHERE = "a folder, git:URL or hf:OWNER/NAME; default: what NIP_RUN_REGISTRY says"
 REF = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
@@ -81,6 +81,7 @@ def reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", default="accuracy", metavar="NAME", help="with --fresh: what is compared")
     allow_key(parser)
     allow_command(parser)
+    allow_host(parser)
 
 
 def verify(parser: argparse.ArgumentParser) -> None:

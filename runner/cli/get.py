@@ -105,7 +105,7 @@ def _models(models: Any) -> str:
 
 
 def _contacts(takes: Takes) -> str:
-    sent = comma_join(str(use) for use in takes.keys)
+    sent = comma_join(use.told for use in takes.keys)
     given = comma_join(takes.addresses)
     told = [f"sends {sent}" if sent else "sends no key"] + ([f"you say where: {given}"] if given else [])
     return "; ".join(told)
