@@ -76,7 +76,8 @@ def reproduce(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="with --fresh: where its models are served, and other keys that change no game; may be given again",
+        help="with --fresh: where its models are served, and other keys that change no game; dataset.path=FILE, where "
+        "it was published without the rows of its dataset; may be given again",
     )
     parser.add_argument("--metric", default="accuracy", metavar="NAME", help="with --fresh: what is compared")
     allow_key(parser)
