@@ -151,6 +151,7 @@ def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_has
         "CC-BY-4.0",
         "--dataset-licence",
         "none",
+        "--force",
         "--results",
         tmp_path / "results",
     )
