@@ -26,6 +26,7 @@ def rejudge(
     again: bool = False,
     allow_keys: str | Sequence[str] = (),
     allow_commands: str | Sequence[str] = (),
+    allow_hosts: str | Sequence[str] = (),
 ) -> list[RunResult]:
     """Have the debates of a run judged by another judge; nobody else is asked.
 
@@ -54,4 +55,6 @@ def rejudge(
     problems = list(sweep_problems(str(folder.path), [games_of(spec) for spec in specs]))
     if problems:
         raise SpecError(problems)
-    return run_sweep(specs, path, again=again, allow_keys=allow_keys, allow_commands=allow_commands)
+    return run_sweep(
+        specs, path, again=again, allow_keys=allow_keys, allow_commands=allow_commands, allow_hosts=allow_hosts
+    )

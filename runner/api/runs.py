@@ -33,6 +33,7 @@ def run(
     set_model: Mapping[str, str] | None = None,
     allow_keys: str | Sequence[str] = (),
     allow_commands: str | Sequence[str] = (),
+    allow_hosts: str | Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
     on_rollout: Callable[[Transcript], None] | None = None,
 ) -> RunResult:
@@ -42,7 +43,7 @@ def run(
     `again` plays it again, as a run of its own. `replay` plays the spec with the answers of another run (its result, id
     or folder), all of them or those before `until_round`. `set_model` names the models that the user has trained, by
     group. `allow_keys` are the pairs `VAR=HOST`, or one, that a spec which came from elsewhere may send;
-    `allow_commands` the programs that it may run.
+    `allow_commands` the programs that it may run, and `allow_hosts` the servers that it may ask without a key.
 
     `on_progress` is called whenever the progress has moved, each time with a `Progress` of its own; `on_rollout` with
     each finished rollout in the order of the plan, those too that an earlier process played. Both are called while
@@ -61,7 +62,7 @@ def run(
     Raises:
         SpecError: with everything that is wrong, as `problems`; nothing was called.
         UsageError: what was asked is for the other kind of run, or `until_round` without `replay`; or a spec from
-            elsewhere wants a key, or to run a program.
+            elsewhere wants a key, to ask a server, or to run a program.
         BudgetExhausted: what is left does not fit the budget.
         ProviderRefusal: key, billing, unknown model, refused parameter.
         Interrupted: SIGINT or SIGTERM; run again to go on.
@@ -81,7 +82,7 @@ def run(
         watch=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
         on_rollout=on_rollout,
         manual_models=set_model or {},
-        allowed_keys=all_allowed(allow_keys, allow_commands),
+        allowed_keys=all_allowed(allow_keys, allow_commands, allow_hosts),
     )
     return run_spec(loaded(spec, folder), folder, options, WhichRun(run_id, again, source))
 
@@ -93,6 +94,7 @@ def run_sweep(
     again: bool = False,
     allow_keys: str | Sequence[str] = (),
     allow_commands: str | Sequence[str] = (),
+    allow_hosts: str | Sequence[str] = (),
     on_progress: Callable[[Spec, Progress], None] | None = None,
 ) -> list[RunResult]:
     """Run the points of a sweep side by side, under one budget and one set of limits; their results in order.
@@ -117,7 +119,7 @@ def run_sweep(
     names: list[str] = []
     for plan, _ in begun:
         names.append(name_of(plan, folder, which, given=names))
-    allowed = all_allowed(allow_keys, allow_commands)
+    allowed = all_allowed(allow_keys, allow_commands, allow_hosts)
     for plan, _ in begun:
         check_trust(plan, None, allowed)
     done: list[RunResult] = []

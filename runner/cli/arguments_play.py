@@ -29,6 +29,17 @@ def allow_command(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def allow_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="let a spec that came from elsewhere ask this server, without a key (HOST, HOST:PORT; http:// before it "
+        "where it is in the clear); may be given again",
+    )
+
+
 def run(parser: argparse.ArgumentParser) -> None:
     specs(parser)
     parser.add_argument("--replay", metavar="RUN", help="play with the answers of this run: no network, no cost")
@@ -47,6 +58,7 @@ def run(parser: argparse.ArgumentParser) -> None:
     )
     allow_key(parser)
     allow_command(parser)
+    allow_host(parser)
     parser.add_argument("--again", action="store_true", help="play a finished run again, as a run of its own")
     parser.add_argument(
         "--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content"
@@ -70,6 +82,7 @@ def rejudge(parser: argparse.ArgumentParser) -> None:
     )
     allow_key(parser)
     allow_command(parser)
+    allow_host(parser)
     parser.add_argument("--again", action="store_true", help="judge again what was judged so, as a run of its own")
     parser.add_argument("--run-id", metavar="ID", help="the run's id; default: by the first run's name")
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from runner.cli.arguments import RUN, folder
-from runner.cli.arguments_play import allow_command, allow_key
+from runner.cli.arguments_play import allow_command, allow_host, allow_key
 
 WHERE = "a folder, git:URL or hf:OWNER/NAME; default: what NIP_RUN_REGISTRY says"
 REF = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
@@ -76,11 +76,13 @@ def reproduce(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="with --fresh: where its models are served, and other keys that change no game; may be given again",
+        help="with --fresh: where its models are served, and other keys that change no game; dataset.path=FILE, where "
+        "it was published without the rows of its dataset; may be given again",
     )
     parser.add_argument("--metric", default="accuracy", metavar="NAME", help="with --fresh: what is compared")
     allow_key(parser)
     allow_command(parser)
+    allow_host(parser)
 
 
 def verify(parser: argparse.ArgumentParser) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from typing import Any
 
 from runner.cli.output import heading, print_json, say, warn, with_interval
 from runner.exit_codes import ExitCode
 from runner.registry.fetched import LOCK, PARAMETERS, Got, get
+from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.takes import Takes, as_named, what_it_takes
 from runner.releases.reference import Kind, parse
 from runner.text import comma_join, in_one_line
@@ -21,11 +23,13 @@ def execute(args: argparse.Namespace) -> int:
     with connect(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
     takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
+    if lacks_rows(got):
+        got = replace(got, notes=(*got.notes, what_is_needed(got)))
+    for line in () if args.json else got.notes:
+        warn(f"warning: {line}" if "yanked" in line else f"note: {line}")
     if args.json:
         print_json(_as_json(got, takes))
         return ExitCode.DONE
-    for line in got.notes:
-        warn(f"warning: {line}" if "yanked" in line else f"note: {line}")
     heading(f"{got.release.reference}  sha256:{got.sha256[:12]}")
     if got.release.description:
         say(in_one_line(got.release.description))
@@ -105,7 +109,7 @@ def _models(models: Any) -> str:
 
 
 def _contacts(takes: Takes) -> str:
-    sent = comma_join(str(use) for use in takes.keys)
+    sent = comma_join(use.told for use in takes.keys)
     given = comma_join(takes.addresses)
     told = [f"sends {sent}" if sent else "sends no key"] + ([f"you say where: {given}"] if given else [])
     return "; ".join(told)

@@ -16,6 +16,7 @@ from runner.exit_codes import ExitCode
 from runner.models.keys import ALL, all_allowed
 from runner.registry.chain import Chain, chain_of
 from runner.registry.fetched import Got, found_in, is_got, opened
+from runner.registry.missing_rows import OPTION, put_rows
 from runner.registry.reproduce import Fresh, Replayed, facts_of, fresh_plan, got_for, played_anew, replayed
 from runner.releases.reference import Kind, parse
 from runner.results.results import Results
@@ -31,9 +32,13 @@ FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecid
 
 def execute(args: argparse.Namespace) -> int:
     results = Results(args.results)
+    rows = [word for word in args.overrides if word.startswith(f"{OPTION}=")]
+    args.overrides = [word for word in args.overrides if word not in rows]
     if args.overrides and not args.fresh:
-        raise UsageError("--set is for --fresh: a replay asks nobody, and nothing of it can be set")
+        raise UsageError(f"--set is for --fresh, but for {OPTION}: a replay asks nobody, and nothing of it can be set")
     got = _got(args, results)
+    for word in rows:
+        put_rows(got, Path(word.removeprefix(f"{OPTION}=")))
     for line in got.notes:
         warn(f"warning: {line}")
     with one_blas_thread():
@@ -97,7 +102,7 @@ def _chain(args: argparse.Namespace, got: Got, results: Results) -> int:
 
 def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
     plan = fresh_plan(got, args.overrides)
-    allowed = all_allowed(args.allow_key, args.allow_command)
+    allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
     check_trust(plan, None, allowed)
     uses = [use for use in keys_sent(plan) if use.variable != ALL]
     if uses and not args.quiet:

@@ -89,7 +89,7 @@ class _Runs:
         self._names: dict[Point, str] = {}
         self._told: set[str] = set()
         """Notes that were shown while a run went on."""
-        self._allowed = all_allowed(args.allow_key, args.allow_command)
+        self._allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
         self._done: list[RunResult] = []
         self._waiting: list[_WaitingPoint] = []
 
@@ -328,6 +328,8 @@ def _options(args: argparse.Namespace) -> list[str]:
         words += ["--allow-key", pair]
     for program in args.allow_command:
         words += ["--allow-command", program]
+    for host in args.allow_host:
+        words += ["--allow-host", host]
     if getattr(args, "verdict", "last") != "last":
         words += ["--verdict", args.verdict]
     if args.until_round is not None:

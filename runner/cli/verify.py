@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.output import note, print_json, say
-from runner.errors import UsageError
+from runner.errors import ReleaseError, UsageError
 from runner.exit_codes import ExitCode
-from runner.registry.fetched import is_got
-from runner.registry.verify import wrong_in_got, wrong_in_release, wrong_in_run
+from runner.registry.fetched import is_got, opened
+from runner.registry.missing_rows import lacks_rows, what_is_needed
+from runner.registry.verify import edited, wrong_in_got, wrong_in_release, wrong_in_run
 from runner.releases.reference import Kind, is_reference, parse
 from runner.results.results import Results
 from runner.text import counted
@@ -19,17 +20,37 @@ from runner.transports.connect import connect
 
 def execute(args: argparse.Namespace) -> int:
     what, wrong = _checked(args)
+    changed, unchecked = _since_got(args)
     if args.json:
-        print_json({"what": what, "wrong": wrong, "exit_code": int(ExitCode.FAILED if wrong else ExitCode.DONE)})
+        said = {"what": what, "wrong": wrong, "edited": changed, "not_checked": unchecked}
+        print_json({**said, "exit_code": int(ExitCode.FAILED if wrong else ExitCode.DONE)})
         return ExitCode.FAILED if wrong else ExitCode.DONE
+    for path in changed:
+        note(f"{what}: {path} was edited since it was got, as it may be; what is played is as edited")
+    if unchecked is not None:
+        note(f"{what}: not checked: that its numbers follow from its journal. {unchecked[0].upper()}{unchecked[1:]}")
     for line in wrong:
         say(line)
     if wrong:
         note(f"{what}: {counted(len(wrong), 'thing')} wrong")
         return ExitCode.FAILED
     if not args.quiet:
-        say(f"{what}: every hash is right, and all that was recorded follows from the journal")
+        least = "every other hash is right" if changed else "every hash is right"
+        rest = ", and all that was recorded follows from the journal" if unchecked is None else ""
+        say(f"{what}: {least}{rest}")
     return ExitCode.DONE
+
+
+def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
+    """Of a got folder the files that its reader changed and may, and why not all could be checked."""
+    folder = Path(args.what)
+    if not is_got(folder):
+        return [], None
+    try:
+        got = opened(folder)
+        return edited(folder), what_is_needed(got) if lacks_rows(got) else None
+    except ReleaseError:  # which is told among what is wrong
+        return [], None
 
 
 def _checked(args: argparse.Namespace) -> tuple[str, Sequence[str]]:

@@ -1,7 +1,8 @@
 """Which variable goes where: shown before anything is sent, and asked about where a spec came from elsewhere.
 
 A spec says which server it asks, and by which variable's value. One that came from elsewhere could so send any variable
-to any server, and run any program: each pair and each program must be allowed by hand. `runner.spec.origin` says which
+to any server, ask any server of the user's own network, and run any program: each pair, each server and each program
+must be allowed by hand. `runner.spec.origin` says which
 specs came from elsewhere.
 """
 
@@ -19,12 +20,16 @@ from runner.models.settings import ModelSettings
 
 OPTION = "--allow-key"
 COMMAND_OPTION = "--allow-command"
+HOST_OPTION = "--allow-host"
 ALL = "*"
 """The whole environment, as a program gets it."""
+NO_KEY = ""
+"""A server that is asked without a key: it gets the prompts."""
 OPENAI = "api.openai.com"
 
 _COMMAND = "command:"
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
+_HOST = re.compile(r"(http://)?[^\s/]+")
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|\*)=(\S+)")
 
 
@@ -38,13 +43,15 @@ class KeyUse:
     """Of a program: how it is called."""
 
     def __str__(self) -> str:
-        return f"{self.variable} -> {self.host}"
+        return f"{self.variable or 'prompts, without a key,'} -> {self.host}"
 
     @property
     def option(self) -> str:
         if self.program is not None:
             return f"{COMMAND_OPTION} {shlex.quote(self.program)}"
-        return f"{OPTION} {self.variable}={self.host}"
+        if self.variable == NO_KEY:
+            return f"{HOST_OPTION} {shlex.quote(self.host)}"
+        return f"{OPTION} {self.variable}={shlex.quote(self.host)}"
 
     @property
     def program(self) -> str | None:
@@ -80,6 +87,22 @@ def key_uses(models: Iterable[ModelSettings], commands: Iterable[Sequence[str]] 
     return tuple(sorted(found))
 
 
+def host_uses(models: Iterable[ModelSettings]) -> tuple[KeyUse, ...]:
+    """The servers that these models ask without a key."""
+    asked = (settings for settings in models if settings.traits.remote and settings.key_variable is None)
+    return tuple(sorted({KeyUse(NO_KEY, host_of(settings.base_url)) for settings in asked}))
+
+
+def form_of(use: KeyUse) -> str:
+    """The option that allows a use, without a stranger's values in it: who allows it types what it is.
+
+    OpenAI's own key at OpenAI's is no stranger's.
+    """
+    if use == KeyUse("OPENAI_API_KEY", OPENAI):
+        return use.option
+    return {ALL: f"{COMMAND_OPTION} PROGRAM", NO_KEY: f"{HOST_OPTION} HOST"}.get(use.variable, f"{OPTION} VAR=HOST")
+
+
 def parse_allowed(words: Sequence[str]) -> frozenset[KeyUse]:
     """The words `VAR=HOST` of `--allow-key` and `allow_keys` as pairs.
 
@@ -109,27 +132,47 @@ def allowed_commands(programs: Sequence[str]) -> frozenset[KeyUse]:
     return frozenset(KeyUse(ALL, _COMMAND + program) for program in programs)
 
 
-def all_allowed(keys: str | Sequence[str], commands: str | Sequence[str]) -> frozenset[KeyUse]:
-    """What the user allows a spec that came from elsewhere; one word or several of each. Raises as both above."""
-    keys, commands = ([words] if isinstance(words, str) else words for words in (keys, commands))
-    return parse_allowed(keys) | allowed_commands(commands)
+def allowed_hosts(hosts: Sequence[str]) -> frozenset[KeyUse]:
+    """The servers of `--allow-host` and `allow_hosts`, each as `host_of` has it.
+
+    Raises:
+        UsageError: one is no host.
+    """
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise UsageError(
+                f"{HOST_OPTION} {host!r}: HOST or HOST:PORT belongs here, with http:// before it where it is in the "
+                f"clear, as in {HOST_OPTION} 127.0.0.1:8000"
+            )
+    return frozenset(KeyUse(NO_KEY, host.lower()) for host in hosts)
+
+
+def all_allowed(
+    keys: str | Sequence[str], commands: str | Sequence[str], hosts: str | Sequence[str] = ()
+) -> frozenset[KeyUse]:
+    """What the user allows a spec that came from elsewhere; one word or several of each. Raises as those above."""
+    keys, commands, hosts = ([words] if isinstance(words, str) else words for words in (keys, commands, hosts))
+    return parse_allowed(keys) | allowed_commands(commands) | allowed_hosts(hosts)
 
 
 def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], fetched_to: Path) -> None:
-    """See that each use of a spec that was fetched into a folder is allowed.
+    """See that each use of a spec that was fetched into a folder is allowed; a server that may get a key, too.
 
     Raises:
         UsageError: some are not; which, and how they would be.
     """
-    missing = sorted(set(uses) - set(allowed))
+    hosts = {use.host for use in allowed if use.program is None}
+    missing = [use for use in sorted(set(uses) - set(allowed)) if use.variable != NO_KEY or use.host not in hosts]
     if missing:
         pairs = "\n".join(f"  {use.told}" for use in missing)
         options = " ".join(use.option for use in missing)
-        keys = [f"{use.variable}={use.host}" for use in missing if use.program is None]
+        keys = [f"{use.variable}={use.host}" for use in missing if use.variable not in (ALL, NO_KEY)]
         programs = [use.program for use in missing if use.program is not None]
+        asked = [use.host for use in missing if use.variable == NO_KEY]
         in_python = [
             *([f"allow_keys={keys}"] if keys else []),
             *([f"allow_commands={programs}"] if programs else []),
+            *([f"allow_hosts={asked}"] if asked else []),
         ]
         raise UsageError(
             f"this spec came from elsewhere (it is in {fetched_to}) and would send:\n{pairs}\nNothing was sent. If "

@@ -17,9 +17,9 @@ import orjson
 
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
+from runner.registry.fetched import PIN
 from runner.registry.kinds import wrong_kind
 from runner.registry.rollout_records import ROLLOUTS, Records, differing, merged, rows_of
-from runner.registry.run_bundle import PIN
 from runner.registry.sessions import content_hashes
 from runner.releases.bundle import checked_copy
 from runner.releases.limits import MAX_MANIFEST

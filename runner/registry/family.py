@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.registry.draft import Draft, Naming
-from runner.registry.run_bundle import PIN, ROWS, drafts_of
+from runner.registry.fetched import PIN
+from runner.registry.run_bundle import ROWS, drafts_of
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 

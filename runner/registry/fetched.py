@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,19 +15,34 @@ from runner.documents.fetched import MARKER, got_from, marker
 from runner.errors import NipRunError, ReleaseError, UsageError
 from runner.registry.recompute import write_tables
 from runner.registry.signing import check_release
+from runner.releases.bundle import not_written
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.releases.reference import Digest, Kind, Reference
 from runner.results.folder import RunFolder
 from runner.spec.origin import DATA
 from runner.storage.atomic import fsync_dir
 from runner.storage.files import make_folders, open_to_read, remove_folder
+from runner.text import in_one_line, shortened
+from runner.transports.incoming import remove_abandoned
 from runner.transports.registry import Entry, Registry
 
 SPEC = "spec.yaml"
 PARAMETERS = "parameters.yaml"
 LOCK = "environment.lock"
 
+PIN = f"{DATA}/inputs/dataset.pin.json"
+"""Stands in the place of a dataset's rows, where their licence forbids to pass them on."""
+WITHOUT_ROWS = "it was published without the rows of its dataset, and show, compare and play need them"
+
 MAX_SMALL = 2 << 20
+
+_BESIDE = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
+"""What a get writes into, beside its folder; one that was killed leaves it."""
+
+_COMMENT = re.compile(r"#(?!.*coding)[ -~]*")
+"""pip reads a file as the encoding that a comment names: bytes could be other lines to it than to us."""
+MAX_LOCK = 4 << 20
+_PINNED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 
 @dataclass(frozen=True)
@@ -67,11 +84,17 @@ def get(
     notes = [] if entry.yanked is None else [f"{entry.reference} was yanked: {entry.yanked}"]
     notes += [] if signed is None else [signed]
     target = (folder or Path(entry.reference.name)).absolute()
-    with _whole(target) as beside:
+    with whole(target) as beside:
         also = {MARKER: marker(str(entry.reference), entry.sha256, registry.where)}
         release = registry.unpack(entry, beside, also=also)
+        try:
+            check_lock(beside, release)
+        except ReleaseError as error:
+            raise type(error)(f"{entry.reference} in {registry.where}: {error}; nothing was written") from error
         got = Got(beside, release, entry.sha256)
-        if release.kind == Kind.RUN and not got.is_training_run:
+        if release.file(PIN) is not None:
+            notes.append(WITHOUT_ROWS)
+        elif release.kind == Kind.RUN and not got.is_training_run:
             try:
                 write_tables(RunFolder.got(beside / DATA))
             except NipRunError as error:
@@ -81,28 +104,49 @@ def get(
 
 
 @contextmanager
-def _whole(target: Path) -> Iterator[Path]:
+def whole(target: Path) -> Iterator[Path]:
     """A place beside a folder, which becomes it once the block has ended well.
 
     Raises:
-        UsageError: the folder holds something.
+        UsageError: the folder holds something, or is the current one.
         ReleaseError: it cannot be written.
     """
+    if target.resolve() == Path.cwd():
+        raise UsageError(
+            f"{target} is the current folder, which would be replaced under your shell; name a folder that is not "
+            f"there yet, or go out of it first: cd .. (and then give {target.resolve().name})"
+        )
     if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
         raise UsageError(f"{target} is there already; give a folder that is not, or an empty one")
     beside = target.with_name(f".nip-run-{secrets.token_hex(8)}.got")
     try:
         make_folders(target.parent)
+        remove_abandoned(target.parent, now=time.time(), named=_BESIDE)
         yield beside
-        with suppress(FileNotFoundError):
-            target.rmdir()
-        beside.rename(target)
+        beside.rename(target)  # which takes the place of an empty folder, and of nothing else
         fsync_dir(target.parent)
     except OSError as error:
-        raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
+        raise not_written(target, error) from error
     finally:
         with suppress(OSError):
             remove_folder(beside)
+
+
+def check_lock(folder: Path, release: Release) -> None:
+    """See that the environment of a release is one that nip-run writes: `pip install -r` obeys far more.
+
+    Raises:
+        ReleaseError: another line than `NAME==VERSION` or a comment is in it; which.
+    """
+    if release.file(LOCK) is None:
+        return
+    lines = small(folder / LOCK, MAX_LOCK).decode("utf-8", "replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        if line and not _PINNED.fullmatch(line) and not _COMMENT.fullmatch(line):
+            raise ReleaseError(
+                f"{LOCK}:{number} is no line of a lock of nip-run, each of which is NAME==VERSION, and pip obeys more: "
+                f"{in_one_line(shortened(line, 80))}"
+            )
 
 
 def opened(folder: Path) -> Got:

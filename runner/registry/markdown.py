@@ -23,3 +23,8 @@ def cell(text: str) -> str:
 def plain(text: str) -> str:
     """A text in one line, with an escape before each sign that Markdown may take for its own."""
     return re.sub(r"([\\`*_{}\[\]()<>#+\-.!|~&:@/])", r"\\\1", in_one_line(text))
+
+
+def prose(text: str) -> str:
+    """`plain` of a sentence: signs that are no markup within a line, such as its full stops, stay as they are."""
+    return re.sub(r"([\\`*_{}\[\]<>#!|~&@])", r"\\\1", in_one_line(text)).replace("//", "/\\/")

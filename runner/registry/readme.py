@@ -10,9 +10,9 @@ from typing import Any
 
 from runner.models.keys import OPENAI
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
-from runner.registry.markdown import cell, code, plain
+from runner.registry.markdown import cell, code, plain, prose
 from runner.registry.run_data import accuracy_of
-from runner.releases.manifest import Release
+from runner.releases.manifest import Release, Source
 from runner.results.manifest import Manifest
 from runner.spec.origin import DATA
 
@@ -146,16 +146,17 @@ def _without_rows(release: Release) -> str:
 
 
 def _files(release: Release) -> str:
-    sources = [
-        f"- {name}: "
-        + (
-            f"{code(source.path or '')}, {plain(source.why or '')}"
-            if source.repository is None
-            else f"{code(source.repository)} at {code(source.commit or 'no commit')}, {code(source.path or '')}"
-        )
-        + ("" if source.clean else f" (not pinned: {plain(source.why or 'nothing is known of it')})")
-        for name, source in sorted(release.sources.items())
-    ]
+    sources = [f"- {name}: {_source(source)}" for name, source in sorted(release.sources.items())]
     if not sources:
         return "Where its files came from was not recorded, so that it is not pinned."
     return "\n".join(("Where it came from:", "", *sources))
+
+
+def _source(source: Source) -> str:
+    """Where a part came from, in a line. Why it is not pinned is in words of nip-run, which hold no markup."""
+    path = "" if source.path is None else code(source.path)
+    if source.repository is not None:
+        path = ", ".join(filter(None, (f"{code(source.repository)} at {code(source.commit or 'no commit')}", path)))
+    if source.clean:
+        return path or plain(source.why or "nothing is known of it")
+    return f"{path}{' ' if path else ''}(not pinned: {prose(source.why or 'nothing is known of it')})"

@@ -14,6 +14,7 @@ from runner.documents.renames import SWEEP
 from runner.errors import ProviderRefusal, ReleaseError, UsageError
 from runner.models.keys import KeyUse
 from runner.registry.fetched import Got, get, is_got, opened
+from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.recompute import check_claims
 from runner.registry.rows import different_from_published
 from runner.registry.verify import different_metrics, wrong_files
@@ -118,6 +119,8 @@ def _sound(got: Got) -> RunFolder:
         raise UsageError(f"{run.run_id} is a training run, whose games are releases of their own: {parts or 'none'}")
     if manifest.status not in PLAYED:
         raise UsageError(f"{run.run_id} is {manifest.status}, and has no numbers to reproduce")
+    if lacks_rows(got):
+        raise UsageError(f"{got.release.reference}: {what_is_needed(got)}")
     return run
 
 

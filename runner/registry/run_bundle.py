@@ -17,6 +17,7 @@ from runner.errors import RunError
 from runner.prompts.templates import SUFFIX
 from runner.registry import croissant, parameters, readme, run_data
 from runner.registry.draft import Draft, Naming
+from runner.registry.fetched import PIN
 from runner.registry.links import links_of, release_name
 from runner.registry.model_release import model_drafts
 from runner.registry.records import rollouts_jsonl
@@ -39,7 +40,6 @@ from runner.storage.files import open_to_read, read_bounded
 
 NO_ROWS = "none"
 """The licence of a dataset whose rows may not be passed on."""
-PIN = f"{DATA}/inputs/dataset.pin.json"
 ROWS = f"{DATA}/inputs/dataset.jsonl"
 REPLAYED = "inputs/replayed"
 """Where the saved spec says that a run is which it replays; its answers are in this run's own journal."""

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import NipRunError
-from runner.models.keys import KeyUse
+from runner.models.keys import NO_KEY, KeyUse, form_of
 from runner.models.settings import NOT_PUBLISHED
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from runner.spec.load import load_specs
+from runner.training.keys import to_allow
 from runner.training.plan import plan_of
-from runner.training.trust import asked_for, keys_sent, missing_addresses
+from runner.training.trust import asked_for, missing_addresses
+
+NOT_ASKED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
+"""A server whose address is to be given is approved by that."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Takes:
 
     command: str
     keys: tuple[KeyUse, ...] = ()
-    """What is sent where; the host is `???` where the address is to be given."""
+    """What is sent where, servers too that get no key; the host is `???` where the address is to be given."""
     addresses: tuple[str, ...] = ()
     """The keys that say where models are served, which are to be given."""
     calls: tuple[int, int] | None = None
@@ -44,14 +48,14 @@ def what_it_takes(folder: Path) -> Takes:
     command = f"nip-run {shlex.quote(str(folder))}"
     try:
         plans = [plan_of(spec) for spec in load_specs(folder)]
-        keys = tuple(sorted({use for plan in plans for use in keys_sent(plan)}))
+        keys = tuple(sorted({use for plan in plans for use in to_allow(plan) if use not in NOT_ASKED}))
         addresses = tuple(dict.fromkeys(key for plan in plans for key in missing_addresses(plan)))
         asked = [one for plan in plans for one in asked_for(plan)]
     except NipRunError as error:
         return Takes(command, problem=str(error))
     options = [
         *(f"{key}=http://HOST:PORT/v1" for key in addresses),
-        *(use.option.replace(NOT_PUBLISHED, "HOST:PORT") for use in keys),
+        *dict.fromkeys(form_of(use) for use in keys),
     ]
     low, high = (sum(one.calls[end] for one in asked) for end in (0, 1))
     known = [one.cost_usd for one in asked if one.cost_usd is not None]

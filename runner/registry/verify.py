@@ -13,10 +13,13 @@ from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.models.records import read_records
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.fetched import Got, get, opened
+from runner.registry.component_files import GOLDEN, changed_renderings
+from runner.registry.fetched import PARAMETERS, PIN, SPEC, Got, check_lock, get, opened
 from runner.registry.kinds import wrong_kind
+from runner.registry.missing_rows import lacks_rows
 from runner.registry.recompute import recomputed
 from runner.registry.rows import different_rows
+from runner.registry.run_bundle import ROWS
 from runner.registry.signing import check_release
 from runner.releases.bundle import checked_copy
 from runner.releases.reference import Kind
@@ -28,9 +31,11 @@ from runner.results.tables import COLUMNS
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import saved_plan
+from runner.spec.from_run import Source
 from runner.spec.origin import DATA
 from runner.storage.atomic import read_json
 from runner.storage.files import open_to_read
+from runner.text import comma_join
 from runner.training.stage_log import read_stages
 from runner.transports.registry import Entry, Registry
 
@@ -39,6 +44,9 @@ COUNTS = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cach
 
 DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
 """What `get` adds to the files of a release."""
+
+EDITABLE = frozenset((PARAMETERS, SPEC))
+"""The files of a got run that are there to be edited; all else of it stays as published."""
 
 MAX_TOLD = 20
 """So many differences of one kind are told by name; of the others how many there are."""
@@ -52,11 +60,16 @@ def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None =
     except ReleaseError as error:
         wrong.append(str(error))
     yield from dict.fromkeys(wrong)
-    if entry.reference.kind != Kind.RUN or wrong:
+    if entry.reference.kind not in (Kind.RUN, Kind.PROMPTS) or wrong:
         return
     with TemporaryDirectory(prefix=".nip-run-") as place:
-        got = get(registry, entry.reference, Path(place) / "got")
-        yield from (_without(place, line) for line in _wrong_records(got))
+        try:
+            got = get(registry, entry.reference, Path(place) / "got")
+        except ReleaseError as error:
+            yield str(error)
+            return
+        found = _wrong_records(got) if entry.reference.kind == Kind.RUN else _wrong_contents(got)
+        yield from (_without(place, line) for line in found)
 
 
 def _without(place: str, line: str) -> str:
@@ -71,16 +84,50 @@ def wrong_in_got(folder: Path) -> Iterator[str]:
     except ReleaseError as error:
         yield str(error)
         return
-    wrong = [*wrong_files(got), *_added_files(got)]
+    wrong = [*wrong_files(got, but=EDITABLE), *_added_files(got), *_wrong_contents(got)]
     yield from wrong
     if got.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
         yield from _wrong_records(got)
 
 
-def wrong_files(got: Got, *, data_only: bool = False) -> Iterator[str]:
+def edited(folder: Path) -> list[str]:
+    """The files of a got run that a reader may change, and which were changed since it was got.
+
+    Raises:
+        UsageError, ReleaseError: as `opened`.
+    """
+    got = opened(folder)
+    if got.release.kind != Kind.RUN:
+        return []
+    found = list(wrong_files(got, only=EDITABLE))
+    return [path for path in sorted(EDITABLE) if any(f": {path} " in line for line in found)]
+
+
+def _wrong_contents(got: Got) -> Iterator[str]:
+    """What the files of a release hold that they may not, or that is otherwise here."""
+    try:
+        check_lock(got.folder, got.release)
+    except ReleaseError as error:
+        yield f"{got.folder}: {error}"
+    if got.release.kind == Kind.PROMPTS:
+        try:
+            changed = changed_renderings(got.folder)
+        except NipRunError as error:
+            yield str(error)
+            return
+        if changed:
+            names = comma_join(f"{name}.jinja" for name in changed)
+            yield f"{got.release.reference}: this nip-run renders {names} otherwise than {GOLDEN} has it"
+
+
+def wrong_files(
+    got: Got, *, data_only: bool = False, only: frozenset[str] | None = None, but: frozenset[str] = frozenset()
+) -> Iterator[str]:
     """The files of a release that are not as published; with `data_only` of the run alone, which nobody edits."""
     for entry in got.release.files:
         if data_only and not entry.path.startswith(f"{DATA}/"):
+            continue
+        if (only is not None and entry.path not in only) or (entry.path in but and got.release.kind == Kind.RUN):
             continue
         try:
             with open_to_read(got.folder / entry.path) as source:
@@ -94,6 +141,7 @@ def wrong_files(got: Got, *, data_only: bool = False) -> Iterator[str]:
 def _added_files(got: Got) -> Iterator[str]:
     """Files among those of the run that are none of the release's; beside them a reader may keep others."""
     known = {entry.path for entry in got.release.files} | {f"{DATA}/{name}" for name in DERIVED}
+    known |= {ROWS} if PIN in known else set()
     for at, _, names in os.walk(got.folder / DATA):
         for name in names:
             path = Path(at, name).relative_to(got.folder).as_posix()
@@ -105,7 +153,11 @@ def _wrong_records(got: Got) -> Iterator[str]:
     try:
         run = got.run
         assert run is not None
-        yield from wrong_in_run(run)
+        if lacks_rows(got):  # what is left can be checked by itself
+            manifest = run.manifest()
+            yield from () if manifest.is_training_run else _wrong_journal(run, manifest)
+        else:
+            yield from wrong_in_run(run)
         yield from _wrong_facts(got, run)
     except NipRunError as error:
         yield str(error)
@@ -184,12 +236,12 @@ def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     for name in sorted(prompts.keys() | manifest.prompts_sha256.keys()):
         if prompts.get(name) != manifest.prompts_sha256.get(name):
             yield f"{inputs / 'prompts' / name}.jinja is not the template that the manifest has the hash of"
-    for what, is_same in _hashes(plan, manifest):
+    for what, is_same in _hashes(folder, plan, manifest):
         if not is_same:
             yield f"{folder.path}: {what} not what the manifest has the hash of"
 
 
-def _hashes(plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
+def _hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
     yield "inputs/dataset.jsonl is", plan.spec.dataset.sha256 == manifest.dataset_sha256
     if manifest.format == 0:  # 0.1.0 hashed protocols and specs otherwise
         return
@@ -198,7 +250,9 @@ def _hashes(plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
         yield "inputs/protocol.yaml is", protocol == manifest.protocol_sha256
     yield "the game (rules, prompts, models) is", plan.game_hash == manifest.game_sha256
     cleaned = any(settings.base_url == NOT_PUBLISHED for settings in plan.spec.experiment.models.values())
-    yield "spec.yaml is", cleaned or spec_hash(plan) == manifest.spec_sha256
+    # The hash is of the spec as it was saved: a key that came later is not in it, and stands in the plan's.
+    said = tagged_hash("spec", Source(folder.path).spec)
+    yield "spec.yaml is", cleaned or manifest.spec_sha256 in (said, spec_hash(plan))
 
 
 def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -164,7 +165,7 @@ def unpack(
         beside.rename(target)  # which takes the place of an empty folder, and of nothing else
         fsync_dir(target.parent)
     except OSError as error:
-        raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
+        raise not_written(target, error) from error
     finally:
         with suppress(OSError):
             remove_folder(beside)
@@ -176,7 +177,18 @@ def _check_free(target: Path) -> None:
     except OSError as error:
         raise ReleaseError(f"cannot read {target}: {error.strerror}") from error
     if not is_free:
-        raise UsageError(f"{target} is there already; give a folder that is not, or an empty one")
+        raise _there(target)
+
+
+def _there(target: Path) -> UsageError:
+    return UsageError(f"{target} is there already; give a folder that is not, or an empty one")
+
+
+def not_written(target: Path, error: OSError) -> UsageError | ReleaseError:
+    """Why a folder could not be moved to its place: somebody else's may have come there first."""
+    if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) and target.exists():
+        return _there(target)
+    return ReleaseError(f"cannot write {target}: {error.strerror}")
 
 
 def _unpack_file(entry: FileEntry, open_file: Callable[[str], IO[bytes]], root: Path) -> None:

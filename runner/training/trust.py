@@ -15,7 +15,7 @@ from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.runs.spending import used_models
 from runner.runs.which import ReplayOf
 from runner.text import comma_join
-from runner.training.keys import key_uses_of
+from runner.training.keys import key_uses_of, to_allow
 from runner.training.plan import AnyPlan, TrainingPlan
 
 MAX_CALLS = 10_000
@@ -44,7 +44,7 @@ def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyU
     _check_addresses(plan)
     if plan.spec.fetched is None:
         return
-    check_allowed(keys_sent(plan, replay), allowed, plan.spec.fetched)
+    check_allowed(to_allow(plan), allowed, plan.spec.fetched)
     _check_size(plan)
 
 

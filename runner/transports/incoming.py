@@ -19,8 +19,9 @@ ABANDONED = 24 * 3600.0
 _NAME = re.compile(r"[0-9a-f]{16}(\.old)?")
 
 
-def remove_abandoned(incoming: Path, *, now: float) -> None:
-    """Remove what was begun and not ended. `now` is the time by the clock that stamps the files, in seconds.
+def remove_abandoned(incoming: Path, *, now: float, named: re.Pattern[str] = _NAME) -> None:
+    """Remove what was begun and not ended, of these names. `now` is the time by the clock that stamps the files, in
+    seconds.
 
     A folder is renamed before anything in it is removed: should its publisher go on after all, as one that was
     suspended for a day, its own rename fails, and nothing half is seen. What cannot be removed is left to its owner.
@@ -28,9 +29,9 @@ def remove_abandoned(incoming: Path, *, now: float) -> None:
     with suppress(OSError):
         for name in os.listdir(incoming):  # noqa: PTH208 - names are all that is needed
             folder = incoming / name
-            if _NAME.fullmatch(name) and not _is_written(folder, now - ABANDONED):
+            if named.fullmatch(name) and not _is_written(folder, now - ABANDONED):
                 with suppress(OSError):
-                    gone = folder if folder.suffix else folder.rename(folder.with_suffix(".old"))
+                    gone = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
                     remove_folder(gone)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from runner.api import run
 from runner.errors import UsageError
-from runner.models.keys import KeyUse, host_of, key_uses, parse_allowed
+from runner.models.keys import KeyUse, allowed_hosts, host_of, key_uses, parse_allowed
 from runner.models.settings import ModelSettings
-from runner.spec.load import load_spec
+from runner.spec.load import load_spec, load_specs
 from runner.spec.origin import MARKER, fetched_folder
 from tests.support.processes import nip_run_here
 from tests.support.servers.chat_client import serving
@@ -114,6 +114,38 @@ def test_from_python_a_spec_from_elsewhere_is_asked_about_too(tmp_path: Path, mo
         assert server.requests == 0
         pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
         assert run(spec, tmp_path / "results", allow_keys=[pair]).manifest.status == "done"
+
+
+def test_a_spec_from_elsewhere_asks_no_server_that_is_not_allowed_even_without_a_key(tmp_path: Path) -> None:
+    with serving() as server:
+        (tmp_path / "fetched").mkdir()
+        (tmp_path / "fetched" / MARKER).touch()
+        path = spec_file(tmp_path / "fetched", server.base_url, size=2)
+        host = f"127.0.0.1:{server.port}"
+        spec = load_spec(path)
+        rows: tuple[dict[str, Any], ...] = ({}, {"allow_hosts": "127.0.0.1:1"}, {"allow_keys": "A_KEY=127.0.0.1:1"})
+        for allowed in rows:
+            with pytest.raises(
+                UsageError, match=f"(?s)without a key, -> {host}.*--allow-host {host}.*allow_hosts="
+            ) as caught:
+                run(spec, tmp_path / "results", **allowed)
+            assert "allow_keys" not in str(caught.value)
+        swept = load_specs(
+            path, ["models.m.base_url=http://127.0.0.1:1/v1", f"sweep={{models.m.base_url: [{server.base_url}]}}"]
+        )
+        with pytest.raises(UsageError, match="--allow-host"):
+            run(swept[0], tmp_path / "results")
+        assert server.requests == 0
+        assert f"--allow-host {host}" in nip_run_here("check", path, cwd=tmp_path).stdout
+        assert run(spec, tmp_path / "results", allow_hosts=host).manifest.status == "done"
+        given = load_spec(path, {"models.m.base_url": server.base_url})
+        assert run(given, tmp_path / "given").manifest.status == "done", "who gives an address allows it"
+
+
+@pytest.mark.parametrize("host", ["", "a b", "http://a/v1", "https://a"])
+def test_a_host_that_is_none_is_a_usage_error(host: str) -> None:
+    with pytest.raises(UsageError, match="HOST or HOST:PORT belongs here"):
+        allowed_hosts([host])
 
 
 def test_a_spec_of_ours_that_extends_one_from_elsewhere_is_from_elsewhere(tmp_path: Path) -> None:

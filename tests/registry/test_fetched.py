@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from runner.api import compare, open_run, rejudge, run
 from runner.errors import NotPublished, ReleaseError, UsageError
-from runner.registry.fetched import get, opened
+from runner.registry.fetched import get, opened, whole
 from runner.registry.takes import what_it_takes
 from runner.releases.manifest import digest
 from runner.releases.reference import Kind, parse
@@ -116,6 +117,63 @@ def test_a_folder_that_holds_something_is_left_as_it_is(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_the_current_folder_is_not_replaced_under_the_shell(
+    published: tuple[Path, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UsageError, match="is the current folder"):
+        got(published, Path())
+
+
+def test_the_loser_of_two_gets_is_told_that_it_is_there_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
+    old, new = (tmp_path / f".nip-run-{digit * 16}.got" for digit in "ab")
+    for folder in (old, new):
+        (folder / "data").mkdir(parents=True)
+    for path in (old / "data", old):
+        os.utime(path, (0, 0))
+    with pytest.raises(UsageError, match="is there already"), whole(tmp_path / "got") as beside:
+        beside.mkdir()
+        (tmp_path / "got").mkdir()
+        (tmp_path / "got" / "theirs").touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [new.name, "got"]
+
+
+@pytest.mark.full
+def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_hash(tmp_path: Path) -> None:
+    """By the real publish."""
+    result = played(spec_file(tmp_path, size=4), tmp_path / "results")
+    where = tmp_path / "registry"
+    options = (
+        "--as",
+        "acme",
+        "--licence",
+        "CC-BY-4.0",
+        "--dataset-licence",
+        "none",
+        "--force",
+        "--results",
+        tmp_path / "results",
+    )
+    done = nip_run_here("publish", result.path.name, "--to", where, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    named = f"acme/{result.path.name.lower()}"
+    brought = nip_run_here("get", named, "got", "--from", where, cwd=tmp_path)
+    assert (brought.returncode, "it needs the dataset" in brought.stderr) == (0, True), brought.stderr
+    for what in (("got",), (named, "--from", where)):
+        checked = nip_run_here("verify", *what, cwd=tmp_path)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+    asked = nip_run_here("reproduce", "got", cwd=tmp_path)
+    assert (asked.returncode, "--set dataset.path=FILE" in asked.stderr) == (2, True), asked.stderr
+    (tmp_path / "wrong.jsonl").write_text('{"id": "a", "label": 1, "problem": "p", "solution": "s"}\n')
+    wrong = nip_run_here("reproduce", "got", "--set", "dataset.path=wrong.jsonl", cwd=tmp_path)
+    assert (wrong.returncode, "does not have the rows that were played" in wrong.stderr) == (2, True), wrong.stderr
+    right = nip_run_here("reproduce", "got", "--set", "dataset.path=data.jsonl", cwd=tmp_path)
+    assert (right.returncode, "follows from the transcripts" in right.stdout) == (0, True), right.stdout + right.stderr
+    whole_ = nip_run_here("verify", "got", cwd=tmp_path)
+    assert (whole_.returncode, "follows from the journal" in whole_.stdout) == (0, True), whole_.stdout
+
+
 def test_an_empty_folder_is_used(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     (tmp_path / "got").mkdir()
     assert opened(got(published, tmp_path / "got")).release.kind == Kind.RUN
@@ -183,7 +241,9 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         assert refused.returncode == 2
         assert refused.stderr.count("models.m.base_url") == 2
         assert "an address is never published" in refused.stderr
-        given = takes.command.replace("HOST:PORT", f"127.0.0.1:{server.port}").split()[1:]
+        assert "ROW_VARIABLE" not in takes.command, "to allow it is to type what a stranger asks for"
+        host = f"127.0.0.1:{server.port}"
+        given = takes.command.replace("VAR=HOST", f"ROW_VARIABLE={host}").replace("HOST:PORT", host).split()[1:]
         done = nip_run_here(*given, cwd=tmp_path, ROW_VARIABLE="sk-0123456789")
         assert (done.returncode, server.requests > asked) == (0, True), done.stderr
 

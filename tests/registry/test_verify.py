@@ -10,9 +10,12 @@ from pathlib import Path
 
 import duckdb
 import pytest
+import yaml
 
 from runner.errors import ReleaseError
+from runner.hashing import tagged_hash
 from runner.registry.fetched import get
+from runner.registry.verify import edited as edited_since
 from runner.registry.verify import wrong_in_got, wrong_in_release, wrong_in_run
 from runner.releases.reference import Reference, parse
 from runner.results.folder import RunFolder
@@ -138,10 +141,51 @@ def test_files_that_were_changed_or_added_in_a_got_folder_are_named(copy: Path) 
     (got / "data" / "inputs" / "prompts" / "more.jinja").write_text("more")
     (got / "notes.txt").write_text("a reader's own")
     wrong = list(wrong_in_got(got))
-    assert len(wrong) == 2, wrong
-    assert any("parameters.yaml" in line for line in wrong)
-    assert any("more.jinja" in line for line in wrong)
+    assert len(wrong) == 1, wrong
+    assert "more.jinja" in wrong[0]
     assert nip_run_here("verify", "got", cwd=copy).returncode == 1
+    assert edited_since(got) == ["parameters.yaml"], "which is there to be edited, and is no damage"
+    (got / "data" / "inputs" / "prompts" / "more.jinja").unlink()
+    done = nip_run_here("verify", "got", cwd=copy)
+    assert (done.returncode, "parameters.yaml was edited since" in done.stderr) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url http://evil",
+        "-e git+https://evil/x",
+        "x @ https://evil/x.whl",
+        "x>=1",
+        "x==1 --hash=sha256:0",
+        "x==1;python_version",
+        "# coding: utf-7",
+        "  x==1",
+        "${A}==1",
+    ],
+)
+def test_a_lock_that_pip_would_obey_more_of_is_refused(line: str, there: Path, tmp_path: Path) -> None:
+    lock = f"# Python 3.11.7\nnip-run==0.2.0\n{line}\n".encode()
+    bundle = bundle_of(run_in(there), environment_DOT_lock=lock)
+    reference = publish(tmp_path / "registry", bundle)
+    with (
+        connect(str(tmp_path / "registry")) as registry,
+        pytest.raises(ReleaseError, match=r"environment\.lock:3 is no line"),
+    ):
+        get(registry, parse(reference), tmp_path / "got")
+    assert not (tmp_path / "got").exists()
+    assert [one for one in wrong_of(tmp_path / "registry", reference) if "environment.lock:3" in one]
+
+
+def test_a_run_whose_spec_was_saved_before_a_key_existed_is_not_called_changed(copy: Path) -> None:
+    run = run_in(copy)
+    said = yaml.safe_load((run / "spec.yaml").read_text())
+    assert said.pop("cache", 0) is None
+    (run / "spec.yaml").write_text(yaml.safe_dump(said))
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["spec_sha256"] = tagged_hash("spec", said)
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert not [line for line in wrong_in_run(RunFolder(run)) if "spec.yaml" in line]
 
 
 def edited(path: Path, before: str, after: str) -> None:

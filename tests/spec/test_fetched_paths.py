@@ -255,14 +255,15 @@ def test_a_program_is_allowed_by_its_name_and_the_whole_call_is_shown(fetched: P
 def test_a_large_bill_needs_the_users_word_and_every_bill_is_shown_before_the_first_call(fetched: Path) -> None:
     with serving() as server:
         path = spec_file(fetched, server.base_url, size=2, rollouts={"per_datapoint": 5000}, fine_tune=None)
-        refused = nip_run_here(path, cwd=fetched.parent)
+        host = f"127.0.0.1:{server.port}"
+        refused = nip_run_here(path, "--allow-host", host, cwd=fetched.parent)
         assert (refused.returncode, server.requests) == (2, 0)
         assert "60,000 calls" in refused.stderr
         assert "budget.completions=N" in refused.stderr
         assert not (fetched.parent / "results").exists()
-        allowed = nip_run_here(path, "budget.completions=1", cwd=fetched.parent)
+        allowed = nip_run_here(path, "budget.completions=1", "--allow-host", host, cwd=fetched.parent)
         assert allowed.returncode == 3, allowed.stderr
-        few = nip_run_here(path, "rollouts.per_datapoint=1", cwd=fetched.parent)
+        few = nip_run_here(path, "rollouts.per_datapoint=1", "--allow-host", host, cwd=fetched.parent)
         assert (few.returncode, "2 to 12 calls, cost unknown" in few.stderr) == (0, True), few.stderr
 
 
