@@ -57,13 +57,18 @@ def _checked(args: argparse.Namespace) -> tuple[str, Sequence[str]]:
     """What was checked, and all that is wrong with it."""
     folder = Path(args.what)
     if is_got(folder):
-        if args.signer_key is not None:
-            raise UsageError("a signature stays in the registry; verify the release there: --from WHERE and its REF")
+        _check_no_signer_key(args)
         return str(folder), list(wrong_in_got(folder))
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
         named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
         with connect(args.where) as registry:
             entry = registry.find(named)
             return str(entry.reference), list(wrong_in_release(registry, entry, args.signer_key))
+    _check_no_signer_key(args)
     run = Results(args.results).find(args.what)
     return run.run_id, list(wrong_in_run(run))
+
+
+def _check_no_signer_key(args: argparse.Namespace) -> None:
+    if args.signer_key is not None:
+        raise UsageError("a signature stays in the registry; verify the release there: --from WHERE and its REF")

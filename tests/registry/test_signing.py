@@ -17,7 +17,8 @@ from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
 from runner.transports.folder import FolderTransport
 from runner.transports.registry import Entry, Registry
-from tests.support.processes import environment, python
+from tests.support.paths import ROOT
+from tests.support.processes import environment, nip_run_here, python
 
 CURVES = ("SECP256R1", "SECP384R1", "SECP521R1")
 
@@ -179,6 +180,30 @@ def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, 
     for path in (tmp_path / "none.pem", tmp_path, private, other):
         with pytest.raises(UsageError, match=r"is no public key to use: .*elliptic curve"):
             check(manifest, files, path)
+
+
+def test_by_the_commands_it_is_signed_checked_and_not_got_by_another_key(library: None, tmp_path: Path) -> None:
+    private, public = key_pair(tmp_path)
+    _, other = key_pair(tmp_path, "other")
+    prompts = ROOT / "prompts" / "code_validation" / "nip"
+    words = ("--kind", "prompts", "--as", "acme/signed@1", "--to", "registry", "--licence", "MIT", "--force")
+    done = nip_run_here("publish", prompts, *words, "--sign-key", private, "--json", cwd=tmp_path)
+    assert (done.returncode, json.loads(done.stdout)["releases"][0]["signed"]) == (0, True), done.stderr
+    words = ("prompts/acme/signed@1", "--from", "registry", "--signer-key")
+    for command in ("verify", "get"):
+        refused = nip_run_here(command, *words, other, cwd=tmp_path)
+        said = refused.stdout + refused.stderr
+        assert (refused.returncode, "is not one of this manifest with the key" in said) == (1, True), refused
+    assert not (tmp_path / "signed").exists()
+    assert nip_run_here("verify", *words, public, cwd=tmp_path).returncode == 0
+    taken = nip_run_here("get", *words, public, cwd=tmp_path)
+    assert (taken.returncode, "is signed with the key of" in taken.stderr) == (0, True), taken
+
+
+def test_where_no_signature_can_be_no_key_is_asked_to_have_signed(tmp_path: Path) -> None:
+    for what in ("last", "claims-0123456789"):
+        done = nip_run_here("verify", what, "--signer-key", "key.pub", cwd=tmp_path)
+        assert (done.returncode, "a signature stays in the registry" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,17 @@ def test_what_is_saved_of_it_is_no_more_trusted_than_it_is(fetched: Path) -> Non
     assert got_from(saved) == {"release": "run/acme/x@1", "sha256": "0" * 64}
 
 
-@pytest.mark.parametrize("said", [b"", b"{}", b"[1]", b'{"release": 3, "sha256": "0"}', b'{"release": "a b", "sha256"'])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'{"release": 3, "sha256": "0"}',
+        b'{"release": "a b", "sha256"',
+        b'{"release": "a b", "sha256": "0"}',
+    ],
+)
 def test_a_marker_that_names_no_release_still_marks(said: bytes, fetched: Path) -> None:
     (fetched / MARKER).write_bytes(said)
     spec = load_spec(spec_file(fetched, size=2))

@@ -6,14 +6,17 @@ it needs besides (a server, a variable of the environment) is there until it end
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from runner.releases.bundle import Bundle, Content
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from tests.support import git
+from tests.support.servers.hub_client import WRITE, running_hub
 
 Place = Callable[[Path], AbstractContextManager[str]]
 
@@ -44,9 +47,20 @@ def git_http(root: Path) -> Iterator[str]:
         yield f"git:{address}/registry.git"
 
 
-PLACES: Mapping[str, Place] = {"folder": folder, "git": git_path, "git-daemon": git_daemon, "git-http": git_http}
-ALIKE = ("git-daemon", "git-http")
-"""Those whose way differs little from another's; the gate leaves them out."""
+@contextmanager
+def hub(root: Path) -> Iterator[str]:
+    """A dataset repository on a Hub of one's own, which the variables of the environment name while it is there."""
+    del root
+    with running_hub() as (server, _), patch.dict(os.environ, {"HF_ENDPOINT": server.root, "HF_TOKEN": WRITE}):
+        os.environ.pop("HF_HUB_OFFLINE", None)
+        yield "hf:acme/registry"
+
+
+PLACES: Mapping[str, Place] = {
+    "folder": folder, "git": git_path, "git-daemon": git_daemon, "git-http": git_http, "hub": hub
+}  # fmt: skip
+ALIKE = ("git-daemon", "git-http", "hub")
+"""Those whose way differs little from another's, or is tried elsewhere, too; the gate leaves them out."""
 
 
 def bundle(
