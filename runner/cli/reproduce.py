@@ -98,7 +98,7 @@ def _chain(args: argparse.Namespace, got: Got, results: Results) -> int:
 def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
     plan = fresh_plan(got, args.overrides)
     allowed = all_allowed(args.allow_key, args.allow_command)
-    check_trust(plan, None, allowed)
+    check_trust(plan, None, allowed, override="--set ")
     uses = [use for use in keys_sent(plan) if use.variable != ALL]
     if uses and not args.quiet:
         note(f"sends {comma_join(map(str, uses))}")

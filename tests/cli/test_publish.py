@@ -245,6 +245,8 @@ def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: P
     assert {name: part["pinned"] for name, part in parts.items()} == {
         "dataset": False, "spec": False, "prompts": True, "protocol": True,
     }  # fmt: skip
+    shipped = nip_run_here("status", "specs/quickstart.yaml", "--json", cwd=plain)
+    assert {part["pinned"] for part in json.loads(shipped.stdout)} == {True}, shipped.stderr
 
 
 @pytest.fixture
