@@ -21,6 +21,7 @@ from runner.registry.draft import Draft
 from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
 from runner.registry.names import Names, path_pattern
+from runner.registry.run_facts import why_not_pinned
 from runner.registry.searching import Finder, search
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.registry.verify import wrong_in_run
@@ -168,11 +169,7 @@ def _pinned(subject: Subject) -> Iterator[str]:
 
 def not_pinned(release: Release) -> Iterator[str]:
     """Why a release's parts cannot be found in a public commit."""
-    if not release.sources:
-        yield "it is not recorded which commit its files were in"
-    for part, source in sorted(release.sources.items()):
-        if not source.clean:
-            yield f"{part}: {source.why or 'its commit is not known; commit and push it before playing'}"
+    return why_not_pinned(release.sources)
 
 
 def _versions(subject: Subject) -> Iterator[str]:
