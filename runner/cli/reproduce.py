@@ -24,7 +24,6 @@ from runner.statistics.intervals import load_intervals
 from runner.text import comma_join
 from runner.training.trust import check_trust, keys_sent
 from runner.transports.connect import connect
-from runner.version import __version__
 
 FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
 
@@ -65,10 +64,12 @@ def _show(found: Replayed) -> None:
     if found.same_version:
         said = "does not follow from the transcripts:" if found.different else "follows from the transcripts"
     else:
-        versions = f"recomputed with {__version__}, played with {found.recorded_version}"
-        said = f"{versions}: " + ("these differ:" if found.different else "nothing differs")
+        differ = (
+            "these differ:" if found.different else "told otherwise then:" if found.otherwise else "nothing differs"
+        )
+        said = f"{found.versions}: {differ}"
     heading(f"{name}: {said}")
-    for line in found.different:
+    for line in (*found.different, *found.otherwise):
         say(line)
 
 

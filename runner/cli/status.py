@@ -11,7 +11,7 @@ from runner import builtin
 from runner.cli.output import note, print_json, print_table, say
 from runner.errors import SpecError, UsageError
 from runner.exit_codes import ExitCode
-from runner.registry.checks import Note
+from runner.registry.differences import Note
 from runner.registry.draft import Naming
 from runner.registry.family import family_of
 from runner.registry.names import Names

@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.cli.output import note, print_json, say
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
+from runner.registry.differences import Note
 from runner.registry.fetched import is_got
 from runner.registry.verify import wrong_in_got, wrong_in_release, wrong_in_run
 from runner.releases.reference import Kind, is_reference, parse
@@ -18,9 +19,18 @@ from runner.transports.connect import connect
 
 
 def execute(args: argparse.Namespace) -> int:
-    what, wrong = _checked(args)
+    what, said = _checked(args)
+    wrong = [line for line in said if not isinstance(line, Note)]
+    notes = [line for line in said if isinstance(line, Note)]
     if args.json:
-        print_json({"what": what, "wrong": wrong, "exit_code": int(ExitCode.FAILED if wrong else ExitCode.DONE)})
+        print_json(
+            {
+                "what": what,
+                "wrong": wrong,
+                "notes": notes,
+                "exit_code": int(ExitCode.FAILED if wrong else ExitCode.DONE),
+            }
+        )
         return ExitCode.FAILED if wrong else ExitCode.DONE
     for line in wrong:
         say(line)
@@ -28,6 +38,8 @@ def execute(args: argparse.Namespace) -> int:
         note(f"{what}: {counted(len(wrong), 'thing')} wrong")
         return ExitCode.FAILED
     if not args.quiet:
+        for line in notes:
+            note(line)
         say(f"{what}: every hash is right, and all that was recorded follows from the journal")
     return ExitCode.DONE
 

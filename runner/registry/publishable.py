@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.registry.checks import Note
+from runner.registry.differences import Note
 from runner.registry.run_facts import why_not_pinned
 from runner.releases.manifest import Source
 from runner.results.beginning import sources_of
