@@ -153,6 +153,7 @@ def _files(release: Release) -> str:
             if source.repository is None
             else f"{code(source.repository)} at {code(source.commit or 'no commit')}, {code(source.path or '')}"
         )
+        + (f" ({plain(source.why)})" if source.clean and source.repository is not None and source.why else "")
         + ("" if source.clean else f" (not pinned: {plain(source.why or 'nothing is known of it')})")
         for name, source in sorted(release.sources.items())
     ]
