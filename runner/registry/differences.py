@@ -6,12 +6,11 @@ intervals, is told and is no fault, but for what it counted as this one does.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import orjson
 
 from runner.results.manifest import Manifest
 from runner.storage.formats import RUN_FOLDER
@@ -171,4 +170,4 @@ def _shown(value: Any, number: Callable[[float], str]) -> str:
         return str(value)
     if isinstance(value, (dict, list)):
         return "one" if value else "none"
-    return "none" if value is None else shortened(orjson.dumps(value).decode(errors="replace"), MOST_SHOWN)
+    return "none" if value is None else shortened(json.dumps(value, default=str), MOST_SHOWN)
