@@ -126,13 +126,16 @@ def test_the_picture_shows_commands() -> None:
     assert tuple(shown) == SHOWN, "make it again: python docs/make.py"
 
 
-def test_the_citation_has_the_version_the_licence_and_the_paper() -> None:
-    from runner.version import __version__
+HEADINGS = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+"""`Unreleased` and each release, the newest first."""
+RELEASED = next(one for one in HEADINGS if one != "Unreleased")
 
+
+def test_the_citation_has_the_version_the_licence_and_the_paper() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert (cited["title"], cited["license"], cited["type"]) == (project["name"], project["license"], "software")
-    assert cited["version"] == __version__
+    assert cited["version"] == RELEASED
     assert cited["references"][0]["url"] in README
 
 
@@ -168,9 +171,11 @@ def test_the_python_of_a_page_prints_what_is_promised(page: str, prints: int, tm
 
 
 def test_the_changelog_knows_the_version() -> None:
+    """The newest release; what comes after it is called a development version, so that nobody takes it for that."""
     from runner.version import __version__
 
-    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert __version__ == RELEASED if HEADINGS[0] == RELEASED else ".dev" in __version__
+    assert __version__.partition(".dev")[0] not in HEADINGS[1:]
 
 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")

@@ -88,7 +88,7 @@ def _of_run(got: Got, takes: Takes, *, quiet: bool) -> list[tuple[str, str]]:
         ("contacts", _contacts(takes)),
         ("costs", _costs(takes)),
         ("change it", f"{got.folder / PARAMETERS}: what is edited there wins"),
-        ("play again", f"{_command('reproduce', got)} --fresh"),
+        ("play again", takes.fresh(_command("reproduce", got))),
         ("check it", _command("verify", got)),
     ]
 

@@ -25,7 +25,6 @@ from runner.statistics.intervals import load_intervals
 from runner.text import comma_join
 from runner.training.trust import check_trust, keys_sent
 from runner.transports.connect import connect
-from runner.version import __version__
 
 FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
 
@@ -70,10 +69,12 @@ def _show(found: Replayed) -> None:
     if found.same_version:
         said = "does not follow from the transcripts:" if found.different else "follows from the transcripts"
     else:
-        versions = f"recomputed with {__version__}, played with {found.recorded_version}"
-        said = f"{versions}: " + ("these differ:" if found.different else "nothing differs")
+        differ = (
+            "these differ:" if found.different else "told otherwise then:" if found.otherwise else "nothing differs"
+        )
+        said = f"{found.versions}: {differ}"
     heading(f"{name}: {said}")
-    for line in found.different:
+    for line in (*found.different, *found.otherwise):
         say(line)
 
 
@@ -103,7 +104,7 @@ def _chain(args: argparse.Namespace, got: Got, results: Results) -> int:
 def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
     plan = fresh_plan(got, args.overrides)
     allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
-    check_trust(plan, None, allowed)
+    check_trust(plan, None, allowed, override="--set ")
     uses = [use for use in keys_sent(plan) if use.variable != ALL]
     if uses and not args.quiet:
         note(f"sends {comma_join(map(str, uses))}")

@@ -7,10 +7,11 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
+from runner import builtin
 from runner.cli.output import note, print_json, print_table, say
 from runner.errors import SpecError, UsageError
 from runner.exit_codes import ExitCode
-from runner.registry.checks import Note
+from runner.registry.differences import Note
 from runner.registry.draft import Naming
 from runner.registry.family import family_of
 from runner.registry.names import Names
@@ -30,9 +31,10 @@ def execute(args: argparse.Namespace) -> int:
     try:
         folder = results.find(args.what)
     except UsageError:
-        if not Path(args.what).is_file():
+        found = builtin.find(args.what, Path())
+        if found is None or not found.is_file():
             raise
-        return _spec(args)
+        return _spec(args, results)
     return _run(folder, args)
 
 
@@ -108,12 +110,12 @@ def _say(one: Ready, *, several: bool) -> None:
     print_table(("check", "result", "what"), rows, one.draft.release.name if several else None)
 
 
-def _spec(args: argparse.Namespace) -> int:
+def _spec(args: argparse.Namespace, results: Results) -> int:
     """The components of a spec: which others can find, and why not the others."""
     from runner.registry.finding import finder_of
-    from runner.spec.load import load_specs
+    from runner.spec.load import load_all
 
-    specs = load_specs(args.what, find_component=finder_of(args.what))
+    specs = load_all(args.what, (), results.path_of, finder_of(args.what))
     if not specs:
         raise SpecError([])
     parts = list(parts_of_spec(specs[0]))

@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.cli.output import note, print_json, say
 from runner.errors import ReleaseError, UsageError
 from runner.exit_codes import ExitCode
+from runner.registry.differences import Note
 from runner.registry.fetched import is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.verify import edited, wrong_in_got, wrong_in_release, wrong_in_run
@@ -19,10 +20,12 @@ from runner.transports.connect import connect
 
 
 def execute(args: argparse.Namespace) -> int:
-    what, wrong = _checked(args)
+    what, found = _checked(args)
+    wrong = [line for line in found if not isinstance(line, Note)]
+    notes = [line for line in found if isinstance(line, Note)]
     changed, unchecked = _since_got(args)
     if args.json:
-        said = {"what": what, "wrong": wrong, "edited": changed, "not_checked": unchecked}
+        said = {"what": what, "wrong": wrong, "notes": notes, "edited": changed, "not_checked": unchecked}
         print_json({**said, "exit_code": int(ExitCode.FAILED if wrong else ExitCode.DONE)})
         return ExitCode.FAILED if wrong else ExitCode.DONE
     for path in changed:
@@ -35,6 +38,8 @@ def execute(args: argparse.Namespace) -> int:
         note(f"{what}: {counted(len(wrong), 'thing')} wrong")
         return ExitCode.FAILED
     if not args.quiet:
+        for line in notes:
+            note(line)
         least = "every other hash is right" if changed else "every hash is right"
         rest = ", and all that was recorded follows from the journal" if unchecked is None else ""
         say(f"{what}: {least}{rest}")

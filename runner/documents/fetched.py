@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from runner import builtin
+from runner.storage.fetched import MARKER, fetched_folder
 from runner.storage.files import open_to_read
 
-MARKER = ".nip-run-fetched"
+__all__ = ["MARKER", "fetched_folder", "got_from", "marker", "refused"]
 
 MAX_MARKER = 64 << 10
 MAX_ENTRIES = 20_000
@@ -24,17 +25,6 @@ MAX_ENTRIES = 20_000
 
 _RELEASE = re.compile(r"[a-z]+/[a-z0-9._-]{1,100}/[a-z0-9._-]{1,100}@[a-z0-9._-]{1,100}")
 _HEX = re.compile(r"[0-9a-f]{64}")
-
-
-def fetched_folder(folders: Iterable[Path]) -> Path | None:
-    """The first folder with the marker among these and those above them."""
-    for folder in folders:
-        above = folder.resolve()
-        while not (above / MARKER).exists() and above != above.parent:
-            above = above.parent
-        if (above / MARKER).exists():
-            return above
-    return None
 
 
 def marker(release: str, sha256: str, where: str) -> bytes:

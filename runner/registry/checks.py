@@ -6,7 +6,6 @@ have it: the journal that is checked is the one that is sent.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,10 +16,12 @@ from runner.documents.reader import read
 from runner.errors import NipRunError
 from runner.prompts.sandbox import scan as scan_template
 from runner.registry.clean import ROWS, SPEC, rules_of
+from runner.registry.differences import Note
 from runner.registry.draft import Draft
 from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
 from runner.registry.names import Names, path_pattern
+from runner.registry.run_facts import why_not_pinned
 from runner.registry.searching import Finder, search
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.registry.verify import wrong_in_run
@@ -84,12 +85,6 @@ class Outcome(NamedTuple):
     @property
     def passed(self) -> bool:
         return not self.failures
-
-
-class Note(str):
-    """What a check has to say that is no failure."""
-
-    __slots__ = ()
 
 
 CheckFunction = Callable[[Subject], Iterator[str]]
@@ -168,11 +163,7 @@ def _pinned(subject: Subject) -> Iterator[str]:
 
 def not_pinned(release: Release) -> Iterator[str]:
     """Why a release's parts cannot be found in a public commit."""
-    if not release.sources:
-        yield "it is not recorded which commit its files were in"
-    for part, source in sorted(release.sources.items()):
-        if not source.clean:
-            yield f"{part}: {source.why or 'its commit is not known; commit and push it before playing'}"
+    return why_not_pinned(release.sources)
 
 
 def _versions(subject: Subject) -> Iterator[str]:
@@ -233,22 +224,9 @@ def _numbers(subject: Subject) -> Iterator[str]:
     """The journal replays to exactly the records and numbers that are published."""
     if subject.run is None or subject.manifest is None or subject.manifest.status not in PLAYED:
         return
-    wrong = [line.replace(f"{subject.laid_out}/", "") for line in wrong_in_run(subject.run)]
-    if subject.manifest.format == 0:
-        others = [line for line in wrong if _IN_ANOTHER_WAY.match(line) and not _AS_EVER.match(line)]
-        wrong = [line for line in wrong if line not in others]
-        if others:
-            yield Note(f"nip-run {subject.manifest.version} told {len(others)} numbers otherwise, or not at all")
-    yield from wrong
-
-
-_IN_ANOTHER_WAY = re.compile(r"metric |metrics\.json: (?:methods|original_statistics|variance|vote_curve)")
-"""0.1.0 had fewer numbers, and other intervals."""
-_AS_EVER = re.compile(
-    r"metric (?:accuracy\w*|decided|decision|precision|recall|episode_length|rounds_played|reward of \S+), "
-    r"(?:value|stderr|n|clusters):"
-)
-"""What it counted as this version does: there a difference is one."""
+    for line in wrong_in_run(subject.run):
+        shown = line.replace(f"{subject.laid_out}/", "")
+        yield Note(shown) if isinstance(line, Note) else shown
 
 
 def _manifest(subject: Subject) -> Iterator[str]:

@@ -17,6 +17,7 @@ from runner.registry.links import (
     shown_step,
     trained_facts,
 )
+from runner.registry.run_facts import sources_of_manifest
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link, Release
 from runner.releases.paths import wrong_path
@@ -88,6 +89,7 @@ def _draft(
         licence=naming.licence,
         visibility=naming.visibility,
         identity=_identity(manifest, last, weights),
+        sources=sources_of_manifest(manifest),
         links=_links(manifest, group, naming),
         facts={
             "run_id": manifest.run_id,

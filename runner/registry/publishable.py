@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.registry.checks import Note, not_pinned
-from runner.releases.manifest import Release, Source
-from runner.releases.reference import Kind
+from runner.registry.differences import Note
+from runner.registry.run_facts import why_not_pinned
+from runner.releases.manifest import Source
 from runner.results.beginning import sources_of
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
@@ -25,14 +25,9 @@ def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     gone = [path.name for path in (folder.spec, log, folder.metrics) if not path.is_file()]
     if gone and manifest.status in PLAYED:
         yield f"gone: {', '.join(gone)}"
-    found = list(not_pinned(_as_release(manifest)))
+    found = list(why_not_pinned(dict(_sources(manifest.sources or {}))))
     if found:
         yield f"{'; '.join(line.partition(';')[0] for line in found)} (--force publishes it, marked as not pinned)"
-
-
-def _as_release(manifest: Manifest) -> Release:
-    sources = dict(_sources(manifest.sources or {}))
-    return Release(kind=Kind.RUN, owner="owner", name="run", version="1", sources=sources)
 
 
 def _sources(said: Mapping[str, Any]) -> Iterator[tuple[str, Source]]:

@@ -13,11 +13,12 @@ from runner.comparison.words import told
 from runner.documents.renames import SWEEP
 from runner.errors import ProviderRefusal, ReleaseError, UsageError
 from runner.models.keys import KeyUse
+from runner.registry.differences import by_earlier, different_metrics, recomputed_by
 from runner.registry.fetched import Got, get, is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.recompute import check_claims
 from runner.registry.rows import different_from_published
-from runner.registry.verify import different_metrics, wrong_files
+from runner.registry.verify import wrong_files
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.results import Results
@@ -52,6 +53,9 @@ class Replayed:
     """Of the run in the results folder that replays it."""
     different: tuple[str, ...]
     """What does not follow from the transcripts, each by name; none: all of it follows."""
+    otherwise: tuple[str, ...] = ()
+    """What an earlier version told otherwise, or did not compute."""
+    by_earlier: bool = False
 
     @property
     def recorded_version(self) -> str:
@@ -59,8 +63,14 @@ class Replayed:
         return str(self.got.release.facts.get("version"))
 
     @property
+    def versions(self) -> str:
+        """With which it was recomputed, and which one recorded it."""
+        assert self.got.run is not None
+        return recomputed_by(self.got.run.manifest())
+
+    @property
     def same_version(self) -> bool:
-        return self.recorded_version == __version__
+        return self.recorded_version == __version__ and not self.by_earlier
 
 
 def got_for(registry: Registry, entry: Entry, results: Results) -> Got:
@@ -92,12 +102,14 @@ def replayed(got: Got, results: Results, watch: Watch | None = None) -> Replayed
     which = WhichRun(run_id=name, replay=source)
     mine, _ = as_begun(plan_of(load_spec(run.spec)), results, which)
     result = run_plan(mine, results, name, RunOptions(replay=source, watch=watch, reproduces=_link(got)))
+    manifest = run.manifest()
+    metrics = different_metrics(read_json(run.metrics), result.metrics, manifest)
     wrong = [
-        *different_metrics(read_json(run.metrics), result.metrics),
+        *metrics.wrong,
         *different_from_published(run, result.folder),
         *_different_counts(run, result),
     ]
-    return Replayed(got, result.run_id, tuple(wrong))
+    return Replayed(got, result.run_id, tuple(wrong), metrics.otherwise, by_earlier(manifest))
 
 
 def _sound(got: Got) -> RunFolder:
@@ -274,6 +286,7 @@ def facts_of(found: Replayed) -> Mapping[str, Any]:
         "run_id": found.run_id,
         "follows": not found.different,
         "different": list(found.different),
+        "otherwise": list(found.otherwise),
         "version": found.recorded_version,
         "nip_run": __version__,
         "same_version": found.same_version,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.errors import RunError
@@ -77,9 +77,6 @@ def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapo
     }
 
 
-PARTS = ("spec", "protocol", "prompts", "dataset")
-
-
 def sources_of_manifest(manifest: Manifest) -> dict[str, Source]:
     """Where each part of a run came from, as it was measured when it began; nothing of a run of 0.1.0.
 
@@ -97,6 +94,13 @@ def sources_of_manifest(manifest: Manifest) -> dict[str, Source]:
 
 def is_pinned(manifest: Manifest) -> bool:
     """Whether others can get every part of a run as it was: from a commit, or as a release."""
-    sources = sources_of_manifest(manifest)
-    known = sources.keys() | (manifest.components or {}).keys()
-    return set(PARTS) <= known and all(source.clean for source in sources.values())
+    return not any(why_not_pinned(sources_of_manifest(manifest)))
+
+
+def why_not_pinned(sources: Mapping[str, Source]) -> Iterator[str]:
+    """Why the parts of a run or a component cannot be got as they were; the one test of it."""
+    if not sources:
+        yield "it is not recorded which commit its files were in"
+    for part, source in sorted(sources.items()):
+        if not source.clean:
+            yield f"{part}: {source.why or 'its commit is not known; commit and push it before playing'}"

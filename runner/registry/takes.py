@@ -38,6 +38,12 @@ class Takes:
     problem: str | None = None
     """Why it cannot be played as it is."""
 
+    def fresh(self, command: str) -> str:
+        """A `reproduce` of it with what has to be given to play it anew."""
+        given = (f"--set {key}=http://HOST:PORT/v1" for key in self.addresses)
+        allowed = (use.option.replace(NOT_PUBLISHED, "HOST:PORT") for use in self.keys)
+        return " ".join([command, "--fresh", *given, *allowed])
+
     def to_json(self) -> dict[str, Any]:
         keys = [{"variable": use.variable, "host": use.host, "command": use.command} for use in self.keys]
         return {**asdict(self), "keys": keys}

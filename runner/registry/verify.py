@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +13,7 @@ from runner.hashing import tagged_hash
 from runner.models.records import read_records
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.component_files import GOLDEN, changed_renderings
+from runner.registry.differences import Note, by_earlier, different_metrics, recomputed_by
 from runner.registry.fetched import PARAMETERS, PIN, SPEC, Got, check_lock, get, opened
 from runner.registry.kinds import wrong_kind
 from runner.registry.missing_rows import lacks_rows
@@ -74,7 +74,8 @@ def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None =
 
 def _without(place: str, line: str) -> str:
     """A message that names no folder which is gone when it is read."""
-    return line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
+    shown = line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
+    return Note(shown) if isinstance(line, Note) else shown
 
 
 def wrong_in_got(folder: Path) -> Iterator[str]:
@@ -243,7 +244,7 @@ def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
 
 def _hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
     yield "inputs/dataset.jsonl is", plan.spec.dataset.sha256 == manifest.dataset_sha256
-    if manifest.format == 0:  # 0.1.0 hashed protocols and specs otherwise
+    if by_earlier(manifest):  # 0.1.0 hashed protocols and specs otherwise
         return
     protocol = tagged_hash("protocol", protocol_content(plan.spec.protocol))
     if not manifest.is_training_run and manifest.parent_run_id is None:
@@ -260,7 +261,10 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     if manifest.status not in PLAYED:
         return
     with recomputed(folder) as again:
-        yield from different_metrics(read_json(folder.metrics), again.metrics)
+        found = different_metrics(read_json(folder.metrics), again.metrics, manifest)
+        yield from found.wrong
+        if found.otherwise:
+            yield from map(Note, (recomputed_by(manifest), *found.otherwise))
         yield from (
             f"manifest.json says {name} {getattr(manifest, name)!r}; from the journal follows {again.counts[name]!r}"
             for name in (*COUNTS, "status")
@@ -279,39 +283,3 @@ def _told(lines: Iterable[str]) -> Iterator[str]:
             more += 1
     if more:
         yield f"and {more:,} more rows"
-
-
-def different_metrics(recorded: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
-    """Metrics and other numbers that differ, by name, with both values."""
-    names = sorted((recorded.keys() | again.keys()) - {"run_id"})
-    for name in names:
-        ours, theirs = recorded.get(name), again.get(name)
-        if ours == theirs:
-            continue
-        if name == "metrics":
-            yield from _different_estimates(ours, theirs)
-        else:
-            yield f"metrics.json: {name}: recorded {ours!r}, recomputed {theirs!r}"
-
-
-def _different_estimates(recorded: Any, again: Any) -> Iterator[str]:
-    by_name: list[dict[tuple[Any, Any], Mapping[str, Any]]] = [{}, {}]
-    for found, rows in zip(by_name, (recorded, again), strict=True):
-        with suppress(TypeError, KeyError):
-            found.update({(row["agent"], row["metric"]): row for row in rows})
-    ours, theirs = by_name
-    told = 0
-    for agent, metric in dict.fromkeys((*theirs, *ours)):
-        one, other = ours.get((agent, metric)), theirs.get((agent, metric))
-        if one == other:
-            continue
-        told += 1
-        name = metric if agent is None else f"{metric} of {agent}"
-        if one is None or other is None:
-            yield f"metric {name}: {'not recorded' if one is None else 'recorded, and follows from nothing'}"
-            continue
-        for key in sorted(one.keys() | other.keys()):
-            if one.get(key) != other.get(key):
-                yield f"metric {name}, {key}: recorded {one.get(key)!r}, recomputed {other.get(key)!r}"
-    if not told:
-        yield "metrics.json: its metrics are in another order, or some stand there twice"

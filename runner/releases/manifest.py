@@ -49,6 +49,10 @@ BUILTIN = "nip-run:"
 """Before the path of a file that comes with nip-run, which is in no repository: `why` has the version that pins it."""
 
 
+RELEASE = "release:"
+"""Before the reference of a release that a file came with, as its repository; `commit` is the hash of its manifest."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """Where a file came from: a commit that others can get, and whether the file was what that commit holds.

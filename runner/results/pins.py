@@ -20,6 +20,7 @@ from runner import builtin
 from runner.hashing import file_hash
 from runner.releases.manifest import BUILTIN, Source
 from runner.results.git import Git
+from runner.results.got_pins import got_source
 from runner.storage.files import open_to_read
 from runner.text import counted, not_text
 from runner.version import __version__
@@ -52,7 +53,12 @@ def sources(parts: Mapping[str, Part]) -> dict[str, Source]:
     """Where each part can be got; each repository is asked once, for all that is in it."""
     files = {file for part in parts.values() for file in part.files if not _is_builtin(file)}
     found = _Found(files)
-    return {name: _source(part, found) for name, part in parts.items()}
+    return {name: _of_release(name, part) or _source(part, found) for name, part in parts.items()}
+
+
+def _of_release(name: str, part: Part) -> Source | None:
+    own = [file for file in part.files if not _is_builtin(file)]
+    return got_source(part.path, own, edits_are_kept=name == "spec") if own else None
 
 
 def of_hub(path: str, revision: str | None) -> Source:

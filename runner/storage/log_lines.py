@@ -25,6 +25,7 @@ import orjson
 
 from runner.errors import JournalError
 from runner.hashing import canonical
+from runner.storage.fetched import fetched_folder
 from runner.storage.files import open_to_read
 from runner.storage.formats import KEY, LOG_FORMAT, refuse_newer
 
@@ -226,4 +227,7 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[
 
 
 def _advice(path: Path, bad: int) -> str:
+    got = fetched_folder([path.parent])
+    if got is not None:
+        return f"it was got from elsewhere (it is in {got}): `nip-run get` it again, into another folder"
     return f"restore it from a backup, or cut it there (truncate -s {bad} {path}) and run the same command again"

@@ -32,8 +32,8 @@ def is_whole_replay(replay: ReplayOf | None) -> bool:
     return replay is not None and replay.until_round is None
 
 
-def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyUse]) -> None:
-    """See that a run of a plan may do what it would.
+def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyUse], *, override: str = "") -> None:
+    """See that a run of a plan may do what it would; `override` is what the command has before a KEY=VALUE.
 
     Raises:
         UsageError: it does not say where a model is served; or came from elsewhere, and would send, run or ask for what
@@ -41,7 +41,7 @@ def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyU
     """
     if is_whole_replay(replay):
         return
-    _check_addresses(plan)
+    _check_addresses(plan, override)
     if plan.spec.fetched is None:
         return
     check_allowed(to_allow(plan), allowed, plan.spec.fetched)
@@ -62,10 +62,10 @@ def missing_addresses(plan: AnyPlan) -> list[str]:
     return [f"models.{group}.base_url" for group, model in _asked(plan) if model.base_url == NOT_PUBLISHED]
 
 
-def _check_addresses(plan: AnyPlan) -> None:
+def _check_addresses(plan: AnyPlan, override: str) -> None:
     keys = missing_addresses(plan)
     if keys:
-        words = " ".join(f"{key}=http://HOST:PORT/v1" for key in keys)
+        words = " ".join(f"{override}{key}=http://HOST:PORT/v1" for key in keys)
         raise UsageError(
             f"{comma_join(keys)}: {NOT_PUBLISHED} stands there, since an address is never published. Say where you "
             f"serve the model: {words} (null: at OpenAI)"

@@ -245,6 +245,8 @@ def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: P
     assert {name: part["pinned"] for name, part in parts.items()} == {
         "dataset": False, "spec": False, "prompts": True, "protocol": True,
     }  # fmt: skip
+    shipped = nip_run_here("status", "specs/quickstart.yaml", "--json", cwd=plain)
+    assert {part["pinned"] for part in json.loads(shipped.stdout)} == {True}, shipped.stderr
 
 
 @pytest.fixture
@@ -261,7 +263,10 @@ def test_a_run_of_0_1_0_is_published_as_not_pinned_with_what_it_counted(old: Pat
     notes = {check["check"]: check["notes"] for check in shown["checks"]}
     assert (done.returncode, shown["pinned"]) == (0, False)
     assert notes["pinned"] == ["not pinned: it is not recorded which commit its files were in"]
-    assert "numbers otherwise, or not at all" in notes["numbers"][0]
+    assert "recorded by an earlier version (0.1.0)" in notes["numbers"][0]
+    assert (len(notes["numbers"]) < 12, "not computed then: " in notes["numbers"][-1]) == (True, True)
+    done = nip_run_here("verify", "served", "--json", cwd=old)
+    assert (done.returncode, json.loads(done.stdout)["notes"]) == (0, notes["numbers"])  # by the same test
 
 
 @pytest.mark.full

@@ -13,6 +13,7 @@ from runner.api import run
 from runner.registry.draft import Draft, Naming
 from runner.registry.links import links_of, release_name, trained_facts
 from runner.registry.model_release import MAX_WEIGHTS, model_drafts
+from runner.registry.run_facts import sources_of_manifest
 from runner.releases.manifest import Release
 from runner.releases.reference import wrong_word
 from runner.results.folder import RunFolder
@@ -73,6 +74,8 @@ def test_a_models_release_has_its_lineage_what_it_took_and_its_small_weights(by_
     assert said["weights"] == {"sha256": found.sha256, "bytes": found.size, "files": 2, "address": "weights/"}
     assert bundle.release.identity["weights"] == found.sha256
     assert bundle.release.facts["effort"]["rollouts"] == 12
+    run_pins = sources_of_manifest(by_command.run(LEARN).manifest())
+    assert (bundle.release.sources, "spec" in run_pins) == (run_pins, True)  # publish takes both, or neither
     took = yaml.safe_load(bytes(made.contents["training.yaml"]))
     assert took["in all"] == bundle.release.facts["effort"]
     assert took["steps"][0]["games"][0]["completions"] > 0

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from runner import builtin
-from runner.releases.manifest import Source
+from runner.documents.fetched import MARKER, marker
+from runner.releases.bundle import Bundle
+from runner.releases.manifest import Release, Source
+from runner.releases.reference import Kind
 from runner.results import pins
 from runner.results.pins import Part, of_hub, public_url, sources
 from tests.support.repositories import ADDRESS, committed, git, pushed
@@ -233,3 +236,31 @@ def test_a_dataset_of_the_hub_is_pinned_by_a_commit_alone() -> None:
     commit = "0123456789" * 4
     assert of_hub("hf://acme/data", commit).clean
     assert of_hub("hf://acme/data", "main").why == of_hub("hf://acme/data", None).why == pins.NO_REVISION
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "clean", "why"),
+    [
+        ("dataset", None, True, None),
+        ("dataset", "rows.jsonl", False, pins.NOT_IN_GIT),
+        ("spec", "rows.jsonl", True, "run/acme/x@1 with rows.jsonl edited"),
+        ("spec", "release.json", False, pins.NOT_IN_GIT),
+    ],
+)
+def test_what_came_with_a_release_is_pinned_by_it(
+    part: str, change: str | None, clean: bool, why: str | None, tmp_path: Path
+) -> None:
+    """Byte for byte; a spec may be edited, since the run keeps it as it was written."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n")
+    release = Release(kind=Kind.RUN, owner="acme", name="x", version="1")
+    bundle = Bundle.of(release, {"rows.jsonl": rows})
+    (tmp_path / "release.json").write_bytes(bundle.manifest)
+    (tmp_path / MARKER).write_bytes(marker("run/acme/x@1", bundle.sha256, "file:/r"))
+    if change is not None:
+        with (tmp_path / change).open("a") as file:
+            file.write("\n")
+    found = sources({part: Part(rows, (rows,))})[part]
+    assert (found.clean, found.why) == (clean, why)
+    if clean:
+        assert (found.repository, found.commit) == ("release:run/acme/x@1", bundle.sha256)
