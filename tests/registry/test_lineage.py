@@ -229,6 +229,15 @@ def test_only_what_an_iteration_learnt_from_is_behind_it() -> None:
         {"datapoints_sha256": "abc"},
         {"accuracy": 0.5},
         {"started_at": {"a": 1}},
+        {"accuracy": {"value": "x", "ci_low": {}}},
+        {"accuracy": {"value": 1e308}},
+        {"models": {"a": {"b": 1}}},
+        {"cost_usd": "x"},
+        {"cost_usd": 1e308},
+        {"rollouts": [1]},
+        {"iteration": "x"},
+        {"stopped": {"a": 1}},
+        {"kind": "other"},
     ],
 )
 def test_facts_that_are_no_runs_are_refused_by_name(wrong: dict[str, object]) -> None:
