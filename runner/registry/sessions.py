@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from runner.errors import NipRunError, ReleaseError
+from runner.hashing import tagged_hash
 from runner.registry.links import EFFORT, trained_facts
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
@@ -160,6 +161,8 @@ class Session:
     private: bool = False
     yanked: str | None = None
     points: Points = field(default=lambda: None)
+    holds: str | None = None
+    """The hash of the weights whose files are in the release, by their own hashes."""
 
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
@@ -252,7 +255,31 @@ def session_of_release(entry: Entry, release: Release) -> Session:
         release.visibility == "private",
         entry.yanked,
         lambda: known,
+        _weights_in(release) if release.kind == Kind.MODEL else None,
     )
+
+
+_WEIGHTS = "weights/"
+
+
+def _weights_in(release: Release) -> str | None:
+    """The hash of the weights that a model's release has the files of, as `weights_at` hashes them; None: it has none.
+
+    Of a single file the name does not count: the model may have been that file, and not a folder of it.
+    """
+    files = [file for file in release.files if file.path.startswith(_WEIGHTS)]
+    said = release.identity.get("weights")
+    named = sorted(((file.path.removeprefix(_WEIGHTS), file.size, file.sha256) for file in files), key=_as_walked)
+    for found in (named, [("", size, sha256) for _, size, sha256 in named] if len(named) == 1 else []):
+        if found and tagged_hash("weights", found) == said:
+            return said
+    return None
+
+
+def _as_walked(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
+    """The order of a walk through folders: the files of one before those of the folders in it."""
+    parts = file[0].split("/")
+    return [(place < len(parts) - 1, part) for place, part in enumerate(parts)]
 
 
 def session_of_folder(folder: RunFolder) -> Session:
