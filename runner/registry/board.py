@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import NipRunError, UsageError
-from runner.registry.board_cache import BoardCache, Kept
+from runner.registry.board_cache import NOT_RECOMPUTED, BoardCache, Kept
 from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
@@ -20,6 +20,11 @@ from runner.releases.reference import Kind
 from runner.results.leaderboard import Leaderboard
 from runner.text import comma_join, did_you_mean
 from runner.transports.registry import Entry, Registry
+
+TIER = "self-reported"
+"""What every row is: a board replays no journal, and whoever publishes may write records that agree with each other."""
+RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
+"""How far a row's numbers were looked at."""
 
 
 @dataclass
@@ -91,6 +96,8 @@ def _sessions(
     for entry, release in releases.items():
         try:
             session = session_of_release(entry, release)
+            if session.trains and entry.reference.kind == Kind.RUN and not session.private:
+                kept.check_training(registry, entry, release)
         except Exception as error:  # noqa: BLE001 - as above
             board.left_out.append((str(entry.reference), in_words(error)))
             continue
@@ -175,5 +182,7 @@ def _with_lineage(
         "effort": total_json(ancestry),
         "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
         "lineage": [edge_json(edge) for edge in ancestry.edges],
+        "tier": TIER,
+        "numbers": AS_PUBLISHED if any(mark.startswith(NOT_RECOMPUTED) for mark in kept.marks) else RECOMPUTED,
         "marks": [*kept.marks, *marks_of(session, ancestry, contact)],
     }

@@ -42,6 +42,9 @@ SMALL = ("data/manifest.json", "data/metrics.json", "data/spec.yaml")
 MAX_SMALL, MAX_INPUT, MAX_ROLLOUTS = 16 << 20, 256 << 20, 4 << 30
 COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
 _CHECKED = "checked.json"
+NOT_RECOMPUTED = "not recomputed"
+"""What the mark of a row begins with whose numbers are as published."""
+STAGES = "data/stages.jsonl"
 
 
 def default_cache() -> Path:
@@ -79,7 +82,7 @@ class BoardCache:
         """
         path = (root or default_cache()) / tagged_hash("board", registry.where)[:32]
         try:
-            for name in ("manifests", "kept", "inputs", "refused"):
+            for name in ("manifests", "kept", "inputs", "refused", "trained"):
                 make_folders(path / name)
             atomic_write(path / MARKER, b"{}\n")  # whatever stands here is a stranger's
         except OSError as error:
@@ -137,6 +140,32 @@ class BoardCache:
         said = {"by": __version__, "marks": marks, "run_id": run_id}
         atomic_write(folder.path / _CHECKED, orjson.dumps(said))
         return Kept(folder, marks, run_id)
+
+    def check_training(self, registry: Registry, entry: Entry, release: Release) -> None:
+        """See that what a release says of the models that its run made is what the run's own stages say.
+
+        Raises:
+            Refused: it is not.
+            ReleaseError: it cannot be read now, or is damaged.
+        """
+        folder = RunFolder(self.path / "trained" / entry.sha256)
+        checked = folder.path / _CHECKED
+        with locked(self.path / ".lock", str(self.path), 600):
+            with suppress(NipRunError, OSError):
+                said = read_json(checked)
+                if said.get("by") == __version__ and said.get("why") is not None:
+                    raise _Again(str(said["why"]))
+                if said.get("by") == __version__:
+                    return
+            remove_folder(folder.path)
+            fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL, STAGES))
+            try:
+                why = next(iter(wrong_kind(folder, release.facts)), None)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+                why = in_words(error, folder.path)
+            atomic_write(checked, orjson.dumps({"by": __version__, "why": why}))
+            if why is not None:
+                raise Refused(why)
 
     def datapoints(self, registry: Registry, entry: Entry, release: Release) -> frozenset[str] | None:
         """The content hashes of what a run played, by its inputs; None where it has none that can be read."""
@@ -248,13 +277,13 @@ def _numbers(folder: RunFolder, published: Mapping[str, Any]) -> tuple[tuple[str
     """
     plan, manifest = played_plan(folder), folder.manifest()
     if plan.shape is not None:
-        return ("not recomputed: a tree",), dict(published)
+        return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
     records = Records(folder, plan)
     for row in rows_of(folder.path / ROLLOUTS):
         records.add(row)
     again = records.summary()
     if plan.debates is not None and plan.debates.stopped is not None:
-        return ("not recomputed: it judges the debates of a run that had stopped",), dict(published)
+        return (f"{NOT_RECOMPUTED}: it judges the debates of a run that had stopped",), dict(published)
     differs = differing(published, again)
     if differs and manifest.version == __version__:
         raise ReleaseError(f"its numbers do not follow from its records: {'; '.join(differs[:5])}")

@@ -164,7 +164,8 @@ class Edges:
             return self._broken(use, f"it was played with {use.model}, and its lineage ends with {last.model}")
         exact = [maker for maker in there if _matches(maker, use, last)]
         if exact:
-            copies = [one for one in named if one.session.run in {maker.session.run for maker in exact}]
+            runs = {maker.session.run for maker in exact}
+            copies = [one for one in named if one.session.run in runs and not _is_meant(one.session, use, last)]
             claims = _told(_others(copies, exact))
             return self._seen(Edge(use, Proof.DECLARED, tuple(exact), _other_release(exact, last), claimed_by=claims))
         there = [maker for maker in there if _is_meant(maker.session, use, last)]

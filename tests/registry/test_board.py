@@ -103,7 +103,8 @@ def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs
     }  # fmt: skip
     assert before["trained_on"] is None
     assert {edge["proof"] for edge in after["lineage"]} == {"declared"}
-    assert rows["run/acme/learn-t1@1"]["marks"] == []  # it measures on the test split
+    marks = rows["run/acme/learn-t1@1"]["marks"]  # none of its datapoints: it measures on the test split
+    assert all(mark.startswith("weights not known: ") for mark in marks)
 
 
 def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cache: Path, trained_results: Path) -> None:
@@ -265,6 +266,22 @@ def test_a_run_that_trains_is_no_benchmark_whatever_its_release_says(
     assert all("learn@" not in name for name in by_release(board))
 
 
+def test_models_that_a_run_did_not_make_by_its_own_stages_are_behind_no_row(
+    registry: Registry, cache: Path, trained_results: Path
+) -> None:
+    made = release(trained_results, "learn", owner="sly")
+    told = [
+        {**group, "made": [{**one, "weights_sha256": "ab" * 32} for one in group["made"]]}
+        for group in made.release.facts["trained"]
+    ]
+    publish(registry, release(trained_results, "learn", owner="sly", facts={"trained": told}))
+    for _ in range(2):
+        board = registry_board(registry, cache=cache)
+        assert [name for name, _ in board.left_out] == ["run/sly/learn@1"]
+        assert "are not those of its spec.yaml and its stages" in board.left_out[0][1]
+        assert len(board.rows) == 3
+
+
 def test_a_spec_that_plays_more_than_it_brings_takes_no_time(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:
@@ -290,6 +307,10 @@ def test_the_command_shows_ranks_training_and_marks_and_its_json_is_complete(
     shown = nip_run_here("leaderboard", "--from", where, "--json", cwd=tmp_path, XDG_CACHE_HOME=home)
     said = json.loads(shown.stdout)
     assert said["where"] == where
+    assert "self-reported" in done.stdout
+    assert "a board replays no journal" in done.stderr
+    assert "nip-run verify run/acme/" in done.stderr
+    assert {(row["tier"], row["numbers"]) for row in said["rows"]} == {("self-reported", "recomputed from its records")}
     assert {"release", "release_sha256", "effort", "trained_on", "lineage", "marks", "rank"} <= said["rows"][0].keys()
     wrong = nip_run_here("leaderboard", "--from", where, "code/v2", cwd=tmp_path, XDG_CACHE_HOME=home)
     assert (wrong.returncode, "no benchmark 'code/v2' is published" in wrong.stderr) == (2, True)
