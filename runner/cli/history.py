@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.cli.output import can_print, note, print_json, print_table, short_time, with_interval
-from runner.errors import NipRunError
 from runner.exit_codes import ExitCode
 from runner.registry.history import Row, history_of
+from runner.registry.left_out import in_words
 from runner.registry.marks import effort_in_words, proof_in_words
 from runner.registry.sessions import Session, session_of_folder, session_of_release
 from runner.releases.reference import Kind
@@ -37,8 +37,8 @@ def _local(results: Results, left_out: list[str]) -> Iterator[Session]:
     for folder in results.runs():
         try:
             yield session_of_folder(folder)
-        except NipRunError as error:
-            left_out.append(f"left out: {folder.run_id}: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this run's
+            left_out.append(f"left out: {folder.run_id}: {in_words(error)}")
     left_out.extend(results.damaged())
 
 
@@ -54,8 +54,8 @@ def _published(where: str | None, left_out: list[str]) -> Iterator[Session]:
             try:
                 release, _ = registry.read(entry)
                 yield session_of_release(entry, release)
-            except NipRunError as error:
-                left_out.append(f"left out: {error}")
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+                left_out.append(f"left out: {entry.reference}: {in_words(error)}")
 
 
 def _show(rows: Sequence[Row]) -> None:

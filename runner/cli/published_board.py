@@ -12,7 +12,7 @@ from runner.registry.board import RegistryBoard, registry_board
 from runner.text import counted
 from runner.transports.connect import connect
 
-TRAINED, MARKS = "trained on", "marks"
+TIER, TRAINED, MARKS = "tier", "trained on", "marks"
 _FIRST = 2
 """Marks that stand in a row; `--json` has all."""
 
@@ -29,8 +29,13 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
         row[TRAINED] = _effort(row["effort"])
         row[MARKS] = _marks(row["marks"])
     if board.rows:
-        columns = [name for name in (TRAINED, MARKS) if any(row[name] for row in board.rows)]
+        columns = [name for name in (TIER, TRAINED, MARKS) if any(row[name] for row in board.rows)]
         show_lists(board.rows, columns)
+        first = board.rows[0]["release"]
+        note(
+            "self-reported: a board replays no journal; that numbers follow from their records does not show that the "
+            f"games were played. Of one run this shows more: nip-run verify {first} --from {board.where}"
+        )
     else:
         say(f"no benchmark is published in {board.where}")
     _tell(board)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.cli.output import note, print_json, print_table, say
-from runner.errors import NewerFormatError, ReleaseError, UsageError
+from runner.errors import UsageError
 from runner.exit_codes import ExitCode
+from runner.registry.left_out import in_words
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from runner.text import comma_join, did_you_mean
@@ -67,10 +68,10 @@ def _matching(
     for entry in entries:
         try:
             release, _ = registry.read(entry)
-        except (ReleaseError, NewerFormatError) as error:
-            damaged.append(str(error))
+            text = "\n".join(_texts(release)).casefold()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+            damaged.append(f"left out: {entry.reference}: {in_words(error)}")
             continue
-        text = "\n".join(_texts(release)).casefold()
         if (all_ or release.visibility == "public") and all(word in text for word in wanted):
             yield _Found(entry, release)
 

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.errors import NipRunError, ReleaseError, UsageError
-from runner.registry.board_cache import BoardCache, Kept
+from runner.errors import NipRunError, UsageError
+from runner.registry.board_cache import NOT_RECOMPUTED, BoardCache, Kept
+from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
 from runner.registry.sessions import Session, session_of_release
@@ -19,6 +20,11 @@ from runner.releases.reference import Kind
 from runner.results.leaderboard import Leaderboard
 from runner.text import comma_join, did_you_mean
 from runner.transports.registry import Entry, Registry
+
+TIER = "self-reported"
+"""What every row is: a board replays no journal, and whoever publishes may write records that agree with each other."""
+RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
+"""How far a row's numbers were looked at."""
 
 
 @dataclass
@@ -62,8 +68,13 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
     rows = _ranked(kept, runs, shown, board)
     _check_benchmark(benchmark, rows, registry.where)
     for row in rows:
-        if benchmark in (None, row["benchmark"]):
-            board.rows.append(_with_lineage(row, shown[row["run_id"]], runs[row["run_id"]], lineage, sessions))
+        if benchmark not in (None, row["benchmark"]):
+            continue
+        entry = shown[row["run_id"]]
+        try:
+            board.rows.append(_with_lineage(row, entry, runs[row["run_id"]], lineage, sessions))
+        except Exception as error:  # noqa: BLE001 - as below
+            board.left_out.append((str(entry.reference), in_words(error)))
     board.cycles = lineage.cycles()
     return board
 
@@ -75,8 +86,8 @@ def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Ite
             continue
         try:
             yield entry, kept.release(registry, entry)
-        except NipRunError as error:
-            board.left_out.append((str(entry.reference), str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+            board.left_out.append((str(entry.reference), in_words(error)))
 
 
 def _sessions(
@@ -85,8 +96,10 @@ def _sessions(
     for entry, release in releases.items():
         try:
             session = session_of_release(entry, release)
-        except ReleaseError as error:
-            board.left_out.append((str(entry.reference), str(error)))
+            if session.trains and entry.reference.kind == Kind.RUN and not session.private:
+                kept.check_training(registry, entry, release)
+        except Exception as error:  # noqa: BLE001 - as above
+            board.left_out.append((str(entry.reference), in_words(error)))
             continue
         if entry.reference.kind == Kind.RUN and not session.private:
             said = session.datapoints
@@ -123,8 +136,8 @@ def _runs(
     for sha256, entry in shown.items():
         try:
             yield sha256, kept.run(registry, entry, releases[entry])
-        except NipRunError as error:
-            board.left_out.append((str(entry.reference), str(error)))
+        except Exception as error:  # noqa: BLE001 - as above
+            board.left_out.append((str(entry.reference), in_words(error)))
 
 
 def _ranked(
@@ -169,5 +182,7 @@ def _with_lineage(
         "effort": total_json(ancestry),
         "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
         "lineage": [edge_json(edge) for edge in ancestry.edges],
+        "tier": TIER,
+        "numbers": AS_PUBLISHED if any(mark.startswith(NOT_RECOMPUTED) for mark in kept.marks) else RECOMPUTED,
         "marks": [*kept.marks, *marks_of(session, ancestry, contact)],
     }

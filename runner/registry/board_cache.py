@@ -19,13 +19,14 @@ from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.registry.fetched import PIN
 from runner.registry.kinds import wrong_kind
+from runner.registry.left_out import in_words
 from runner.registry.rollout_records import ROLLOUTS, Records, differing, merged, rows_of
-from runner.registry.sessions import content_hashes
+from runner.registry.sessions import MAX_COUNT, content_hashes
 from runner.releases.bundle import checked_copy
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import FileEntry, Release, digest
 from runner.results.folder import RunFolder
-from runner.results.manifest import PLAYED
+from runner.results.manifest import PLAYED, Manifest
 from runner.results.tables import COLUMNS, PART_BYTES, PART_ROWS
 from runner.runs.reconstruct import played_plan
 from runner.spec.origin import MARKER
@@ -39,7 +40,11 @@ from runner.version import __version__
 DATA = "data/"
 SMALL = ("data/manifest.json", "data/metrics.json", "data/spec.yaml")
 MAX_SMALL, MAX_INPUT, MAX_ROLLOUTS = 16 << 20, 256 << 20, 4 << 30
+COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
 _CHECKED = "checked.json"
+NOT_RECOMPUTED = "not recomputed"
+"""What the mark of a row begins with whose numbers are as published."""
+STAGES = "data/stages.jsonl"
 
 
 def default_cache() -> Path:
@@ -77,7 +82,7 @@ class BoardCache:
         """
         path = (root or default_cache()) / tagged_hash("board", registry.where)[:32]
         try:
-            for name in ("manifests", "kept", "inputs", "refused"):
+            for name in ("manifests", "kept", "inputs", "refused", "trained"):
                 make_folders(path / name)
             atomic_write(path / MARKER, b"{}\n")  # whatever stands here is a stranger's
         except OSError as error:
@@ -130,11 +135,37 @@ class BoardCache:
             marks, run_id = _checked(folder, release, entry.sha256, has_rows=rows is not None)
         except OSError as error:
             raise ReleaseError(f"{entry.reference} cannot be read: {error.strerror}") from error
-        except (NipRunError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise Refused(str(error).partition("\n")[0] or type(error).__name__) from error
+        except Exception as error:
+            raise Refused(in_words(error, folder.path)) from error
         said = {"by": __version__, "marks": marks, "run_id": run_id}
         atomic_write(folder.path / _CHECKED, orjson.dumps(said))
         return Kept(folder, marks, run_id)
+
+    def check_training(self, registry: Registry, entry: Entry, release: Release) -> None:
+        """See that what a release says of the models that its run made is what the run's own stages say.
+
+        Raises:
+            Refused: it is not.
+            ReleaseError: it cannot be read now, or is damaged.
+        """
+        folder = RunFolder(self.path / "trained" / entry.sha256)
+        checked = folder.path / _CHECKED
+        with locked(self.path / ".lock", str(self.path), 600):
+            with suppress(NipRunError, OSError):
+                said = read_json(checked)
+                if said.get("by") == __version__ and said.get("why") is not None:
+                    raise _Again(str(said["why"]))
+                if said.get("by") == __version__:
+                    return
+            remove_folder(folder.path)
+            fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL, STAGES))
+            try:
+                why = next(iter(wrong_kind(folder, release.facts)), None)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+                why = in_words(error, folder.path)
+            atomic_write(checked, orjson.dumps({"by": __version__, "why": why}))
+            if why is not None:
+                raise Refused(why)
 
     def datapoints(self, registry: Registry, entry: Entry, release: Release) -> frozenset[str] | None:
         """The content hashes of what a run played, by its inputs; None where it has none that can be read."""
@@ -144,10 +175,12 @@ class BoardCache:
         try:
             if not folder.is_dir():
                 fetch(registry, entry, release, folder, lambda path: path.startswith("data/inputs/"))
-        except (NipRunError, OSError):
+            return content_hashes(RunFolder(folder))
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - they are a stranger's; and others' rows ask for them
             remove_folder(folder)
             return None
-        return content_hashes(RunFolder(folder))
 
     def runs(self) -> list[RunFolder]:
         """All runs that are kept."""
@@ -194,10 +227,14 @@ def _copy(source: IO[bytes], file: FileEntry, copy: IO[bytes], entry: Entry) -> 
 def _checked(folder: RunFolder, release: Release, key: str, *, has_rows: bool) -> tuple[tuple[str, ...], str]:
     """See that a run is what its release says, and write the files of its rows; marks, and the run's id."""
     manifest = folder.manifest()
+    _check_counts(manifest)
     for wrong in wrong_kind(folder, release.facts):
         raise ReleaseError(wrong)
     if release.file(PIN) is not None:
-        raise ReleaseError("its datapoints are not published, so that its numbers cannot be made again")
+        raise ReleaseError(
+            f"its datapoints are withheld, and {PIN} has their ids and hashes without their labels, so that its "
+            "numbers cannot be made again"
+        )
     _check_facts(release, {"run_id": manifest.run_id, "status": manifest.status, "benchmark": manifest.benchmark})
     if release.identity.get("run") not in (None, manifest.identity):
         raise ReleaseError("its identity is another than that of its run")
@@ -219,6 +256,13 @@ def _checked(folder: RunFolder, release: Release, key: str, *, has_rows: bool) -
     return marks, manifest.run_id
 
 
+def _check_counts(manifest: Manifest) -> None:
+    for name in (*COUNTED, "cost_usd"):
+        value = getattr(manifest, name)
+        if value is not None and not 0 <= value <= MAX_COUNT:
+            raise ReleaseError(f"its manifest says {name} {value!r}, which no run comes to")
+
+
 def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
     for name, value in facts.items():
         if release.facts.get(name) != value:
@@ -233,13 +277,13 @@ def _numbers(folder: RunFolder, published: Mapping[str, Any]) -> tuple[tuple[str
     """
     plan, manifest = played_plan(folder), folder.manifest()
     if plan.shape is not None:
-        return ("not recomputed: a tree",), dict(published)
+        return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
     records = Records(folder, plan)
     for row in rows_of(folder.path / ROLLOUTS):
         records.add(row)
     again = records.summary()
     if plan.debates is not None and plan.debates.stopped is not None:
-        return ("not recomputed: it judges the debates of a run that had stopped",), dict(published)
+        return (f"{NOT_RECOMPUTED}: it judges the debates of a run that had stopped",), dict(published)
     differs = differing(published, again)
     if differs and manifest.version == __version__:
         raise ReleaseError(f"its numbers do not follow from its records: {'; '.join(differs[:5])}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.errors import NipRunError, ReleaseError
 from runner.registry.fetched import Got
+from runner.registry.left_out import in_words
 from runner.registry.reproduce import Replayed, got_for, replayed
 from runner.registry.verify import wrong_files
 from runner.releases.reference import Kind, Reference, parse
@@ -62,6 +63,8 @@ def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
                 parts[_run_of(part).run_id] = part
             except NipRunError as error:
                 different.append(f"part {link.release}: {error}")
+            except Exception as error:  # noqa: BLE001 - a part of a stranger's, and the others are read
+                different.append(f"part {link.release}: {in_words(error)}")
     different += different_models(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
     different += _different_tests(run, stages, parts)
     return Chain(tuple(parts.values()), tuple(different))

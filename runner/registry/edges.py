@@ -3,13 +3,28 @@
 An edge is found by the identity of the model, not by what somebody says of its past: by the hash of its weights it is
 *proved*, by its name at its provider it is *declared*, and where a lineage says that a run made a model which that run
 did not make it is *broken*. A lineage that was cut out by hand leaves the edge where it was.
+
+Whose word it is decides. That a run made a model is what its release says, and anybody may publish a run that says so
+of another's model, later: a stage log can be written by hand, and a registry has no clock to ask who was first. It
+counts (its effort, its datapoints) only where one of these says the same:
+
+- the owner of the run that began with the model: the maker is theirs;
+- that run's own lineage, which names the run that made it, of the owner of the release that the step names;
+- the bytes: the maker's owner has published, as a model's release, the files whose hashes come to the weights' hash.
+  This shows that they have held the weights, not that nobody else has: where weights are public, it is as good as
+  their word, and who reads the row sees whose.
+
+All else is *claimed*: it is told, with who says so, and adds nothing to the row. So a stranger smears nobody, and
+whoever goes on from another's model and says nothing has that other's claim on the row: it does not pass for a model
+of which nobody knows anything. Where the model's own name says that it was fine-tuned, what is behind it is at least
+what is known, whoever claims it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from runner.registry.sessions import Group, Made, Session, Step
@@ -23,6 +38,8 @@ class Proof(StrEnum):
 
     PROVED = "proved"
     DECLARED = "declared"
+    CLAIMED = "claimed"
+    """Others say that they made the model, and nothing confirms it."""
     BROKEN = "broken"
     MISSING = "missing"
     """The run that is named is not here, or nothing may be seen of it."""
@@ -71,6 +88,8 @@ class Edge:
     """What is to be told of it."""
     left_out: bool = False
     """Whether the lineage that the run declares does not say so."""
+    claimed_by: tuple[Maker, ...] = ()
+    """Others that say they made it, where nothing confirms it."""
 
 
 class Edges:
@@ -110,8 +129,17 @@ class Edges:
             for maker in self._by_weights.get(use.weights_sha256 or "", ())
             if maker.session.run != use.session.run
         ]
-        if by_bytes:
-            return self._proved(use, by_bytes)
+        makers, claims = _parted(by_bytes, use)
+        found = self._proved(use, makers) if makers else self._by_words(use)
+        if found is None and claims:
+            return Edge(use, Proof.CLAIMED, (), claimed_by=_told(claims))
+        if found is None or not claims:
+            return found
+        more = [maker for maker in _told(claims) if maker not in found.claimed_by]
+        return replace(found, claimed_by=(*found.claimed_by, *more))
+
+    def _by_words(self, use: Use) -> Edge | None:
+        """Where a model came from by lineage and name."""
         if use.lineage:
             return self._declared(use, use.lineage[-1])
         named = self._named(use, None)
@@ -124,35 +152,41 @@ class Edges:
             return self._seen(Edge(use, Proof.PROVED, tuple(makers), left_out=True))
         last = use.lineage[-1]
         said = [one for one in makers if (one.session.run_id, one.made.step.iteration) == (last.run_id, last.iteration)]
-        if said or not self._by_step.get((last.run_id, last.iteration)):
+        if said or not any(_is_meant(one.session, use, last) for one in self._by_step[last.run_id, last.iteration]):
             return self._seen(Edge(use, Proof.PROVED, tuple(makers), left_out=not said))
         why = f"its lineage says that {last.run_id} made it, but its weights are those that {_names(makers)} made"
         return self._seen(Edge(use, Proof.BROKEN, tuple(makers), why))
 
     def _declared(self, use: Use, last: Step) -> Edge:
-        there = self._by_step.get((last.run_id, last.iteration), [])
+        named = self._by_step[last.run_id, last.iteration]
+        there = _whose(named, use, last)
         if use.model is not None and use.model != last.model:
             return self._broken(use, f"it was played with {use.model}, and its lineage ends with {last.model}")
         exact = [maker for maker in there if _matches(maker, use, last)]
         if exact:
-            return self._seen(Edge(use, Proof.DECLARED, tuple(exact), _other_release(exact, last)))
+            runs = {maker.session.run for maker in exact}
+            copies = [one for one in named if one.session.run in runs and not _is_meant(one.session, use, last)]
+            claims = _told(_others(copies, exact))
+            return self._seen(Edge(use, Proof.DECLARED, tuple(exact), _other_release(exact, last), claimed_by=claims))
+        there = [maker for maker in there if _is_meant(maker.session, use, last)]
         if there:
             made = _made(there, last)
             return self._broken(use, f"its lineage says that {_names(there)} made it, and that made {made}")
         which = f"iteration {last.iteration} of {last.run_id}"
-        if any(session.kind == "training" for session in self._by_run.get(last.run_id, ())):
+        runs = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
+        if any(session.kind == "training" for session in runs):
             return self._broken(use, f"its lineage says that {which} made it, and that made no model of it")
         return self._named(use, f"its lineage names {which}") or Edge(use, Proof.MISSING, (), _tombstone(last))
 
     def _broken(self, use: Use, why: str) -> Edge:
-        makers = tuple(maker for maker in self._of_name(use) if not maker.session.private)
-        return Edge(use, Proof.BROKEN, makers, why)
+        makers, claims = _parted(self._of_name(use), use)
+        return Edge(use, Proof.BROKEN, _told(makers), why, claimed_by=_told(claims))
 
     def _named(self, use: Use, why: str | None) -> Edge | None:
         """Where a model came from by its name alone; None where nobody made one of this name."""
-        makers = self._of_name(use)
+        makers, claims = _parted(self._of_name(use), use)
         if not makers:
-            return None
+            return None if not claims else Edge(use, Proof.CLAIMED, (), why, claimed_by=_told(claims))
         if len({maker.session.run for maker in makers}) > 1:
             return Edge(use, Proof.MISSING, (), f"several say that they made {use.model}: {_names(makers)}", True)
         return self._seen(Edge(use, Proof.DECLARED, tuple(makers), why, left_out=not use.lineage))
@@ -176,10 +210,49 @@ class Edges:
         """An edge as it may be told: nothing is seen of a private release but that it is there."""
         public = tuple(maker for maker in edge.makers if not maker.session.private)
         if public:
-            return Edge(edge.use, edge.proof, public, edge.why, edge.left_out)
+            return replace(edge, makers=public)
         private = edge.makers[0].session
         why = f"made by a private release, sha256:{private.sha256}"
         return Edge(edge.use, Proof.MISSING, (), why, edge.left_out)
+
+
+def _parted(makers: Sequence[Maker], use: Use) -> tuple[list[Maker], list[Maker]]:
+    """Those whose word counts for where a model came from, and those who only claim it, and say something else.
+
+    Who holds the weights counts beside the owner of the run that began with them, unless that owner holds them too.
+    """
+    counted = [maker for maker in makers if maker.session.owner in (None, use.session.owner)]
+    holding = [one for one in makers if one.session.holds is not None and one.session.holds == use.weights_sha256]
+    if not any(maker in counted for maker in holding):
+        held = {(maker.session.run, maker.session.owner) for maker in holding}
+        counted += [one for one in makers if (one.session.run, one.session.owner) in held]
+    if not counted and use.lineage:
+        last = use.lineage[-1]
+        step = last.run_id, last.iteration
+        counted = _whose([one for one in makers if (one.session.run_id, one.made.step.iteration) == step], use, last)
+    return counted, _others(makers, counted)
+
+
+def _others(makers: Sequence[Maker], counted: Sequence[Maker]) -> list[Maker]:
+    """Those that do not count, but for copies of runs that do and say the same."""
+    same = [(one.session.run, one.group) for one in counted]
+    return [one for one in makers if one not in counted and (one.session.run, one.group) not in same]
+
+
+def _whose(makers: Sequence[Maker], use: Use, last: Step) -> list[Maker]:
+    """Of the runs of the id that a lineage names, the one that it means; without any, all, if it names no owner."""
+    meant = [maker for maker in makers if _is_meant(maker.session, use, last)]
+    return meant or (list(makers) if last.release is None else [])
+
+
+def _is_meant(session: Session, use: Use, last: Step) -> bool:
+    """Whether a run of the id that a lineage names is the one that it means, and no stranger's of the same id."""
+    named = [] if last.release is None else last.release.split("/")[-2:-1]
+    return session.owner in (None, use.session.owner, *named)
+
+
+def _told(makers: Sequence[Maker]) -> tuple[Maker, ...]:
+    return tuple(maker for maker in makers if not maker.session.private)
 
 
 def _matches(maker: Maker, use: Use, last: Step) -> bool:

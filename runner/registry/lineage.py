@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from runner.registry.edges import Edge, Edges, Maker, Proof, Use
+from runner.registry.edges import MINTED, Edge, Edges, Maker, Proof, Use
 from runner.registry.sessions import Effort, Group, Session
 
 
@@ -111,6 +111,8 @@ class Lineage(Edges):
         found.edges.append(edge)
         if edge.proof in (Proof.BROKEN, Proof.MISSING):
             found.unknown.append(edge.why or str(edge.proof))
+        elif edge.proof == Proof.CLAIMED and (use.model or "").startswith(MINTED):
+            found.unknown.append(f"{use.model} is a fine-tuned model, and who trained it is claimed, not confirmed")
         if edge.makers:
             yield from edge.makers
         elif use.lineage:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner.registry.edges import Edge, Proof
+from runner.registry.edges import MINTED, Edge, Maker, Proof
 from runner.registry.lineage import Ancestry, Contact, Total
 from runner.registry.sessions import Session
 
@@ -18,6 +19,10 @@ def marks_of(session: Session, ancestry: Ancestry, contact: Contact | None) -> l
             marks.append(f"goes on from {made_by(edge)}, which its own lineage leaves out")
         elif edge.why is not None:
             marks.append(edge.why)
+        if edge.claimed_by:
+            marks.append(claimed_in_words(edge))
+        if without_weights(edge):
+            marks.append(f"weights not known: nothing but a name says which {edge.use.model} it is")
         marks.extend(
             f"{maker.session.key}, an ancestor, was yanked: {maker.session.yanked}"
             for maker in edge.makers
@@ -33,8 +38,25 @@ def marks_of(session: Session, ancestry: Ancestry, contact: Contact | None) -> l
 def made_by(edge: Edge) -> str:
     """Who made a model, as `run/acme/learn@1`, and in which iteration; a model's release only where no run is there."""
     runs = {maker.session.run for maker in edge.makers if maker.session.kind != "model"}
-    makers = [maker for maker in edge.makers if maker.session.kind != "model" or maker.session.run not in runs]
+    return _named([maker for maker in edge.makers if maker.session.kind != "model" or maker.session.run not in runs])
+
+
+def _named(makers: Sequence[Maker]) -> str:
     return " and ".join(dict.fromkeys(f"{one.session.key} (iteration {one.made.step.iteration})" for one in makers))
+
+
+def claimed_in_words(edge: Edge) -> str:
+    """Who says that they made a model, where nothing confirms it."""
+    return f"claimed by {_named(edge.claimed_by)}, not confirmed"
+
+
+def without_weights(edge: Edge) -> bool:
+    """Whether a model that was trained is known by neither the hash of its weights nor a name that is given once."""
+    use = edge.use
+    last = use.lineage[-1] if use.lineage else None
+    trained = last is not None or bool(edge.makers)
+    hashes = [use.weights_sha256, last and last.weights_sha256, *(one.made.step.weights_sha256 for one in edge.makers)]
+    return trained and not any(hashes) and not (use.model or "").startswith(MINTED)
 
 
 def edge_json(edge: Edge) -> dict[str, Any]:
@@ -46,6 +68,7 @@ def edge_json(edge: Edge) -> dict[str, Any]:
         "proof": str(edge.proof),
         "why": edge.why,
         "left_out_of_its_lineage": edge.left_out,
+        "claimed_by": [maker.session.key for maker in edge.claimed_by],
         "made_by": [
             {
                 "release": maker.session.key,
@@ -85,6 +108,8 @@ def effort_in_words(total: Total, *names: str) -> str:
 
 def proof_in_words(edge: Edge) -> str:
     """How an edge is known, and from whom."""
+    if edge.proof == Proof.CLAIMED:
+        return claimed_in_words(edge)
     if edge.proof in (Proof.MISSING, Proof.BROKEN):
         return f"{edge.proof}: {edge.why}"
     return f"{edge.proof}: {made_by(edge)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from runner.errors import ReleaseError
+from runner.protocols.table import Parameters
 from runner.registry.recompute import check_claims
 from runner.results.compared import FILE, frozen
 from runner.results.folder import RunFolder
@@ -70,7 +71,10 @@ class Records:
             raise ReleaseError(
                 f"it has {there:,} rollouts, its manifest says {said}, and its spec plays {self._planned:,}"
             )
-        self._metrics = Metrics(plan.spec.protocol, plan.seats)
+        protocol = plan.spec.protocol
+        self._metrics = Metrics(protocol, plan.seats)
+        self._rounds = protocol.max_message_rounds
+        self._most = _most_reward(protocol.parameters, self._rounds)
         rule = plan.spec.experiment.until
         self._decision = None if rule is None else Decision(plan, rule, frozen(folder.path / "inputs" / FILE))
         self._rows = 0
@@ -86,6 +90,7 @@ class Records:
         if job is None or job.rollout_id != name:
             raise ReleaseError(f"rollout {name!r} is not that of game {self._rows} of its spec")
         self._rows += 1
+        self._check_bounds(row, name)
         rollout = _rollout(row, job)
         said = {"run_id": self._manifest.run_id, "datapoint_id": job.datapoint.id, "y": job.datapoint.label}
         said |= {"repeat": job.repeat, "seed": job.seed, "correct": rollout.correct}
@@ -95,6 +100,21 @@ class Records:
         self._metrics.add(rollout)
         if self._decision is not None:
             self._decision.add([rollout])
+
+    def _check_bounds(self, row: Mapping[str, Any], name: str) -> None:
+        """See that a row has the types of its columns, and no more than a game can come to.
+
+        Raises:
+            ReleaseError: it has not.
+        """
+        for column, value in row.items():
+            if not _FITS[COLUMNS["rollouts"][column]](value):
+                raise ReleaseError(f"rollout {name}: {column} cannot be {str(value)[:40]!r}")
+        if not 0 <= (row["rounds"] or 0) <= self._rounds:
+            raise ReleaseError(f"rollout {name}: it has {row['rounds']} rounds, and a game has at most {self._rounds}")
+        rewards = row["rewards"] if isinstance(row["rewards"], dict) else {}
+        if any(_is_number(value) and abs(value) > self._most for value in rewards.values()):
+            raise ReleaseError(f"rollout {name}: a game gives nobody more than {self._most:g}")
 
     def summary(self) -> dict[str, Any]:
         """The numbers of all rows.
@@ -110,6 +130,17 @@ class Records:
         summary = summary if self._decision is None else self._decision.applied(summary)
         shown: dict[str, Any] = orjson.loads(orjson.dumps(summary))
         return shown
+
+
+_REWARDS = (
+    "prover_reward", "verifier_reward", "verifier_incorrect_penalty", "verifier_terminated_penalty",
+    "verifier_no_guess_reward",
+)  # fmt: skip
+
+
+def _most_reward(parameters: Parameters, rounds: int) -> float:
+    """What no agent gets more of in a game, or loses."""
+    return (1 + rounds) * sum(abs(float(getattr(parameters, name))) for name in _REWARDS)
 
 
 def _rollout(row: Mapping[str, Any], job: Job) -> Rollout:
@@ -138,6 +169,22 @@ def _rollout(row: Mapping[str, Any], job: Job) -> Rollout:
 def _lines(path: Path) -> int:
     with open_to_read(path) as file:
         return sum(piece.count(b"\n") for piece in iter(partial(file.read, 1 << 20), b""))
+
+
+def _fits(bits: int) -> Callable[[Any], bool]:
+    return lambda value: value is None or (type(value) is int and -(1 << bits) <= value < 1 << bits)
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    "TINYINT": _fits(7),
+    "INTEGER": _fits(31),
+    "BIGINT": _fits(63),
+    "BOOLEAN": lambda value: value is None or type(value) is bool,
+    "VARCHAR": lambda value: value is None or type(value) is str,
+    "DOUBLE": lambda value: value is None or _is_number(value),
+    "JSON": lambda value: value is None or isinstance(value, (list, dict)),
+}
+"""What each type of a column takes."""
 
 
 def _is_number(value: Any) -> bool:

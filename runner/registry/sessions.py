@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from runner.errors import NipRunError, ReleaseError
+from runner.hashing import tagged_hash
 from runner.registry.links import EFFORT, trained_facts
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
@@ -94,8 +95,8 @@ class Effort:
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Self:
         known = {name: _typed(said, name, int, *([float] if name == "cost_usd" else [])) for name in EFFORT}
-        if any(value is not None and not value >= 0 for value in known.values()):
-            raise _Wrong("what training took cannot be below 0")
+        if any(value is not None and not 0 <= value <= MAX_COUNT for value in known.values()):
+            raise _Wrong(f"what training took cannot be below 0, or above {MAX_COUNT:g}")
         return cls(**known)
 
 
@@ -160,6 +161,8 @@ class Session:
     private: bool = False
     yanked: str | None = None
     points: Points = field(default=lambda: None)
+    holds: str | None = None
+    """The hash of the weights whose files are in the release, by their own hashes."""
 
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
@@ -192,6 +195,38 @@ def _groups(said: Mapping[str, Any]) -> tuple[Group, ...]:
     return tuple(map(Group.of, _rows(said, "trained")))
 
 
+_TEXTS = (
+    "name", "benchmark", "protocol", "task", "status", "started_at", "finished_at", "parent_run_id", "stopped",
+    "version", "python", "group", "provider", "model", "base_model", "address",
+)  # fmt: skip
+_COUNTS = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
+MAX_COUNT = 10**15
+"""More games, calls, tokens or dollars nobody has."""
+
+
+def _check_types(facts: Mapping[str, Any]) -> None:
+    """See that all facts that anything reads have the types that `facts_of` gives them: it is done here alone."""
+    for name in _TEXTS:
+        _typed(facts, name, str)
+    for name in ("seed", "iteration"):
+        _typed(facts, name, int)
+    if facts.get("kind") not in (None, "training", "benchmark"):
+        raise _Wrong(f"kind cannot be {str(facts['kind'])[:60]!r}")
+    for name in (*_COUNTS, "cost_usd"):
+        value = _typed(facts, name, int, *([float] if name == "cost_usd" else []))
+        if value is not None and not 0 <= value <= MAX_COUNT:
+            raise _Wrong(f"{name} cannot be {str(value)[:60]!r}")
+    _typed(facts, "pinned", bool), _typed(facts, "point", dict)
+    models: Mapping[str, Any] = _typed(facts, "models", dict) or {}
+    for agent in models:
+        _typed(models, agent, str)
+    accuracy: Mapping[str, Any] = _typed(facts, "accuracy", dict) or {}
+    for name in ("value", "stderr", "ci_low", "ci_high", "n", "clusters"):
+        value = _typed(accuracy, name, int, float)
+        if value is not None and not -1 <= value <= (MAX_COUNT if name in ("n", "clusters") else 2):
+            raise _Wrong(f"accuracy.{name} cannot be {str(value)[:60]!r}")
+
+
 def session_of_release(entry: Entry, release: Release) -> Session:
     """A published run or model, by its manifest alone.
 
@@ -203,9 +238,7 @@ def session_of_release(entry: Entry, release: Release) -> Session:
         groups = _groups(facts)
         run_id, kind = _typed(facts, "run_id", str), _typed(facts, "kind", str)
         hashes = _typed(facts, "datapoints_sha256", list)
-        for name in ("name", "benchmark", "task", "status", "started_at", "finished_at", "parent_run_id"):
-            _typed(facts, name, str)
-        _typed(facts, "accuracy", dict), _typed(facts, "models", dict), _typed(facts, "pinned", bool)
+        _check_types(facts)
     except _Wrong as error:
         raise ReleaseError(f"{entry.reference}: its facts are not those of a {release.kind}: {error}") from error
     known = None if hashes is None else frozenset(map(str, hashes))
@@ -222,7 +255,31 @@ def session_of_release(entry: Entry, release: Release) -> Session:
         release.visibility == "private",
         entry.yanked,
         lambda: known,
+        _weights_in(release) if release.kind == Kind.MODEL else None,
     )
+
+
+_WEIGHTS = "weights/"
+
+
+def _weights_in(release: Release) -> str | None:
+    """The hash of the weights that a model's release has the files of, as `weights_at` hashes them; None: it has none.
+
+    Of a single file the name does not count: the model may have been that file, and not a folder of it.
+    """
+    files = [file for file in release.files if file.path.startswith(_WEIGHTS)]
+    said = release.identity.get("weights")
+    named = sorted(((file.path.removeprefix(_WEIGHTS), file.size, file.sha256) for file in files), key=_as_walked)
+    for found in (named, [("", size, sha256) for _, size, sha256 in named] if len(named) == 1 else []):
+        if found and tagged_hash("weights", found) == said:
+            return said
+    return None
+
+
+def _as_walked(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
+    """The order of a walk through folders: the files of one before those of the folders in it."""
+    parts = file[0].split("/")
+    return [(place < len(parts) - 1, part) for place, part in enumerate(parts)]
 
 
 def session_of_folder(folder: RunFolder) -> Session:
@@ -265,6 +322,6 @@ def _accuracy(folder: RunFolder) -> Mapping[str, Any] | None:
 
 def content_hashes(folder: RunFolder) -> frozenset[str] | None:
     """The content hashes of the datapoints that a run played, from its inputs; None where those cannot be read."""
-    with suppress(OSError, ValueError, NipRunError):
+    with suppress(OSError, ValueError, NipRunError, RecursionError):
         return frozenset(point.content_sha256 for point in played_datapoints(folder, None))
     return None

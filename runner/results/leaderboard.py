@@ -112,7 +112,9 @@ class Leaderboard:
             for folder in new:
                 try:
                     insert(connection, folder)
-                except (duckdb.Error, RunError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                except MemoryError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is this run's, and not the others'
                     with suppress(duckdb.Error):
                         connection.rollback()
                     remove(connection, folder.run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import IO, Any
 
 import pytest
 
-from runner.errors import UsageError
+from runner.errors import ReleaseError, UsageError
 from runner.registry.board import RegistryBoard, registry_board
 from runner.registry.board_cache import BoardCache
+from runner.registry.left_out import in_words
 from runner.releases.bundle import Bundle
 from runner.results.folder import RunFolder
 from runner.results.results import Results
@@ -101,7 +103,8 @@ def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs
     }  # fmt: skip
     assert before["trained_on"] is None
     assert {edge["proof"] for edge in after["lineage"]} == {"declared"}
-    assert rows["run/acme/learn-t1@1"]["marks"] == []  # it measures on the test split
+    marks = rows["run/acme/learn-t1@1"]["marks"]  # none of its datapoints: it measures on the test split
+    assert all(mark.startswith("weights not known: ") for mark in marks)
 
 
 def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cache: Path, trained_results: Path) -> None:
@@ -160,6 +163,9 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
         "doubled": lines[1] * 18,
         "noise": b"{" * 100_000 + b"\n" * 18,
         "decisions": rows.replace(b'"decision":0', b'"decision":1'),
+        "riches": re.sub(rb'"rewards":\{[^}]*\}', b'"rewards":{"verifier":1e308}', rows),
+        "endless": re.sub(rb'"rounds":\d+', b'"rounds":9223372036854775807', rows),
+        "typed": re.sub(rb'"error":null', b'"error":["x"]', rows),
     }
     facts = {"lies": {"accuracy": {"value": 0.9}}, "odd": {"trained": 7}, "model": {"trained": []}}
     files = {"spec": ("data/spec.yaml", b"a: [&x 1, *x]\n"), "empty": ("data/manifest.json", b"{}")}
@@ -170,6 +176,8 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
         return release(results, "before", what, facts=facts[what])
     if what in files:
         return release(results, "before", what, contents=dict([files[what]]))
+    if what == "cost":
+        return release_of(edited(results, "before", place, "manifest.json", _dear), here, what)
     change = {"forged": _better, "narrow": _narrower}[what]
     return release_of(edited(results, "before", place, "metrics.json", change), here, what)
 
@@ -183,12 +191,16 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
         ("model", "the models that its release says it began with and made are not those of its spec.yaml"),
         ("narrow", "accuracy: ci_low is 0.5, and"),
         ("decisions", ""),
+        ("riches", "a game gives nobody more than"),
+        ("endless", "rounds cannot be '9223372036854775807'"),
+        ("typed", "error cannot be"),
+        ("cost", "its manifest says cost_usd 1e+308, which no run comes to"),
         ("fewer", "it has 17 rollouts"),
         ("twice", "it has 19 rollouts"),
         ("doubled", "is not that of game 0 of its spec"),
         ("noise", "not JSON"),
         ("lies", "its release says accuracy 0.9"),
-        ("spec", "spec.yaml"),
+        ("spec", "data/spec.yaml"),
         ("empty", "manifest"),
         ("odd", "its facts are not those of a run: trained cannot be '7'"),
     ],
@@ -204,9 +216,20 @@ def test_what_does_not_follow_from_its_records_is_refused_by_name_and_the_others
     assert registry_board(registry, cache=cache).left_out == board.left_out
 
 
+def test_any_error_is_told_in_one_line_with_the_paths_of_the_release_but_for_want_of_memory(tmp_path: Path) -> None:
+    assert in_words(ZeroDivisionError("x\ny")) == "it says what cannot be (ZeroDivisionError: x)"
+    assert in_words(ReleaseError(f"{tmp_path}/spec.yaml:3: no"), tmp_path) == "data/spec.yaml:3: no"
+    with pytest.raises(MemoryError):
+        in_words(MemoryError())
+
+
 def _better(said: dict[str, Any]) -> None:
     row = next(row for row in said["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))
     row |= {"value": 0.99, "ci_low": 0.98, "ci_high": 1.0}
+
+
+def _dear(said: dict[str, Any]) -> None:
+    said["cost_usd"] = 1e308
 
 
 def _narrower(said: dict[str, Any]) -> None:
@@ -243,6 +266,22 @@ def test_a_run_that_trains_is_no_benchmark_whatever_its_release_says(
     assert all("learn@" not in name for name in by_release(board))
 
 
+def test_models_that_a_run_did_not_make_by_its_own_stages_are_behind_no_row(
+    registry: Registry, cache: Path, trained_results: Path
+) -> None:
+    made = release(trained_results, "learn", owner="sly")
+    told = [
+        {**group, "made": [{**one, "weights_sha256": "ab" * 32} for one in group["made"]]}
+        for group in made.release.facts["trained"]
+    ]
+    publish(registry, release(trained_results, "learn", owner="sly", facts={"trained": told}))
+    for _ in range(2):
+        board = registry_board(registry, cache=cache)
+        assert [name for name, _ in board.left_out] == ["run/sly/learn@1"]
+        assert "are not those of its spec.yaml and its stages" in board.left_out[0][1]
+        assert len(board.rows) == 3
+
+
 def test_a_spec_that_plays_more_than_it_brings_takes_no_time(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:
@@ -268,6 +307,10 @@ def test_the_command_shows_ranks_training_and_marks_and_its_json_is_complete(
     shown = nip_run_here("leaderboard", "--from", where, "--json", cwd=tmp_path, XDG_CACHE_HOME=home)
     said = json.loads(shown.stdout)
     assert said["where"] == where
+    assert "self-reported" in done.stdout
+    assert "a board replays no journal" in done.stderr
+    assert "nip-run verify run/acme/" in done.stderr
+    assert {(row["tier"], row["numbers"]) for row in said["rows"]} == {("self-reported", "recomputed from its records")}
     assert {"release", "release_sha256", "effort", "trained_on", "lineage", "marks", "rank"} <= said["rows"][0].keys()
     wrong = nip_run_here("leaderboard", "--from", where, "code/v2", cwd=tmp_path, XDG_CACHE_HOME=home)
     assert (wrong.returncode, "no benchmark 'code/v2' is published" in wrong.stderr) == (2, True)

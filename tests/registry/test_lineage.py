@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from runner.errors import ReleaseError
+from runner.hashing import tagged_hash
 from runner.registry.edges import Edge, Proof
 from runner.registry.history import history_of
 from runner.registry.lineage import Lineage
 from runner.registry.marks import marks_of
-from runner.registry.sessions import Session
+from runner.registry.sessions import Session, session_of_release
+from runner.releases.manifest import FileEntry, Release, digest
+from runner.releases.reference import Kind
+from runner.transports.registry import Entry
 from tests.registry.planted import EFFORT, games_of, group, measured, session, step, training
 
 BASE, ONE, TWO, THREE = "base", "ft:one", "ft:two", "ft:three"
@@ -110,10 +116,12 @@ def test_a_model_trained_for_one_more_step_and_published_again_is_shown_for_what
     end = measured("end", THREE, step("mine", THREE, TWO), owner="thief")
     bare = measured("bare", THREE, owner="thief")  # no lineage at all
     for subject in (end, bare):
-        assert rollouts_behind(subject, FIRST, SECOND, cut) == (30, False)
-        assert "goes on from run/acme/second@1 (iteration 0), which its own lineage leaves out" in marks(
-            subject, FIRST, SECOND, cut
-        )
+        assert rollouts_behind(subject, FIRST, SECOND, cut) == (10, True)
+        assert "claimed by run/acme/second@1 (iteration 0), not confirmed" in marks(subject, FIRST, SECOND, cut)
+    ours = training("mine", THREE, TWO, group={"base_model": TWO})
+    own = measured("end", THREE)  # of one's own runs nothing is left out
+    assert rollouts_behind(own, FIRST, SECOND, ours) == (30, False)
+    assert any(mark.startswith("goes on from run/acme/second@1 (it") for mark in marks(own, FIRST, SECOND, ours))
     assert rollouts_behind(end, cut) == (10, True)  # where the run it took is not here, its name says that there is one
     assert f"{TWO} is a fine-tuned model, whose training is not here" in marks(end, cut)
 
@@ -123,7 +131,61 @@ def test_weights_taken_from_a_run_are_known_whatever_they_are_called_and_whoever
     theirs = training("theirs", "output", BASE, made=weights)
     mine = training("mine", "output", "llama", made=more, owner="thief", group=weights)
     end = measured("end", "fresh", owner="thief", group=more)
-    assert rollouts_behind(end, theirs, mine) == (20, False)
+    assert rollouts_behind(end, theirs, mine) == (10, False)  # by their word alone it is a claim, which is told
+    assert "claimed by run/acme/theirs@1 (iteration 0), not confirmed" in marks(end, theirs, mine)
+    assert edge_of(mine, theirs).proof == Proof.CLAIMED  # type: ignore[union-attr]
+    sent = published_weights("theirs", theirs, b"of theirs")
+    taken = measured("end", "fresh", owner="thief", group={"weights_sha256": sent.holds})
+    assert sent.holds is not None
+    assert edge_of(taken, sent).proof == Proof.PROVED  # type: ignore[union-attr]
+    assert rollouts_behind(taken, sent) == (10, False)
+
+
+def published_weights(run: str, made_by: Session, content: bytes, **said: Any) -> Session:
+    """A model's release with a file of weights, in which a run says that it made them."""
+    file = FileEntry(
+        path="weights/model.bin", size=len(content), sha256=digest(content), media_type="application/octet-stream"
+    )
+    weights = tagged_hash("weights", [[file.path.removeprefix("weights/"), file.size, file.sha256]])
+    made = step(run, "output", BASE, weights_sha256=said.pop("weights", weights))
+    release = Release(
+        kind=Kind.MODEL, owner=made_by.owner or "", name=run, version="1", files=(file,),
+        identity={"weights": made["weights_sha256"]}, facts={"run_id": run, "trained": [group(BASE, made=[made])]},
+    )  # fmt: skip
+    return session_of_release(Entry(release.reference, "0" * 64), release)
+
+
+def test_a_stranger_who_says_to_have_made_ones_weights_adds_nothing_but_the_claim() -> None:
+    """It would have set up a proved edge to any run, with its own games on the datapoints that are measured."""
+    weights = {"weights_sha256": "ab" * 32}
+    points = {"datapoints_sha256": ["d1", "d2"]}
+    evil = training("evil", "output", BASE, owner="mallory", made=weights)
+    games = games_of(evil, "d1", "d2", owner="mallory")
+    false = published_weights("evil", evil, b"other", weights="ab" * 32)  # its files are not those weights
+    plain = measured("honest", "my-llama", owner="honest", group=weights, facts=points)
+    assert marks(plain, evil, games, false) == [CLAIM]
+    assert rollouts_behind(plain, evil, games, false) == (0, False)
+
+    learnt = training("learn", "output", BASE, owner="honest", made=weights)
+    copied = training("learn", "output", "other", owner="mallory", made=weights, identity={"run": "cd" * 32})
+    end = measured("end", "output", step("learn", "output", BASE), owner="honest", group=weights, facts=points)
+    others = (learnt, games_of(learnt, "x", owner="honest"), evil, games, false, copied)
+    assert rollouts_behind(end, *others) == (10, False)
+    assert [mark for mark in marks(end, *others) if "claimed by" not in mark] == []
+
+    named = measured("named", "mine", step("run", "mine", BASE), owner="honest", group=weights)
+    wrong = training("run", "else", BASE, owner="mallory")  # a run of the same id, which made another model
+    assert edge_of(named, wrong).proof == Proof.MISSING  # type: ignore[union-attr]
+
+
+CLAIM = "claimed by run/mallory/evil@1 (iteration 0) and model/mallory/evil@1 (iteration 0), not confirmed"
+
+
+def test_a_trained_model_that_nothing_identifies_is_marked() -> None:
+    made = training("local", "output", BASE)
+    assert marks(measured("end", "output", step("local", "output", BASE)), made) == [
+        "weights not known: nothing but a name says which output it is"
+    ]
 
 
 def test_a_stranger_cannot_claim_a_model_whose_name_anybody_may_give() -> None:
@@ -134,7 +196,9 @@ def test_a_stranger_cannot_claim_a_model_whose_name_anybody_may_give() -> None:
     assert edge_of(honest, claim, games) is None
     assert marks(honest, claim, games) == []
     two = [training("one", "ft:x", BASE, owner="a"), training("two", "ft:x", BASE, owner="b")]
-    assert "several say that they made ft:x" in marks(measured("end", "ft:x"), *two)[0]
+    assert marks(measured("end", "ft:x"), *two) == [
+        "claimed by run/a/one@1 (iteration 0) and run/b/two@1 (iteration 0), not confirmed"
+    ]
 
 
 def test_a_missing_ancestor_is_a_tombstone_with_its_digest_and_what_lies_behind_it_is_still_found() -> None:
@@ -192,11 +256,16 @@ def test_a_chain_of_thousands_needs_no_stack() -> None:
     assert len(history_of("m0100", chain[:200])) == 200
 
 
-def test_copies_of_a_run_count_once_and_a_copy_that_says_less_lowers_nothing() -> None:
+def test_copies_of_a_run_count_once_and_what_another_owners_copy_says_otherwise_is_a_claim() -> None:
     cheap = training("first", ONE, BASE, owner="thief", group={"games": []})
     end = measured("end", ONE, step("first", ONE, BASE), owner="thief")
-    assert rollouts_behind(end, FIRST, cheap)[0] == 10
-    assert rollouts_behind(end, cheap) == (0, True)
+    assert rollouts_behind(end, FIRST, cheap) == rollouts_behind(end, cheap) == (0, True)  # at least: its own word
+    assert "claimed by run/acme/first@1 (iteration 0), not confirmed" in marks(end, FIRST, cheap)
+    honest = measured("end", ONE, step("first", ONE, BASE))
+    dear = training("first", ONE, BASE, owner="mallory", group={"games": [{"iteration": 0, "rollouts": 10**9}]})
+    assert rollouts_behind(honest, FIRST, dear) == (10, False)  # nor can a stranger's copy make a run look dearer
+    assert rollouts_behind(honest, FIRST, training("first", ONE, BASE, owner="colleague")) == (10, False)
+    assert marks(honest, FIRST, training("first", ONE, BASE, owner="colleague")) == []
 
 
 def test_a_benchmark_whose_lineage_trained_on_its_datapoints_is_marked() -> None:
@@ -229,6 +298,15 @@ def test_only_what_an_iteration_learnt_from_is_behind_it() -> None:
         {"datapoints_sha256": "abc"},
         {"accuracy": 0.5},
         {"started_at": {"a": 1}},
+        {"accuracy": {"value": "x", "ci_low": {}}},
+        {"accuracy": {"value": 1e308}},
+        {"models": {"a": {"b": 1}}},
+        {"cost_usd": "x"},
+        {"cost_usd": 1e308},
+        {"rollouts": [1]},
+        {"iteration": "x"},
+        {"stopped": {"a": 1}},
+        {"kind": "other"},
     ],
 )
 def test_facts_that_are_no_runs_are_refused_by_name(wrong: dict[str, object]) -> None:
