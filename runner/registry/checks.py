@@ -16,12 +16,13 @@ from typing import NamedTuple
 from runner.documents.reader import read
 from runner.errors import NipRunError
 from runner.prompts.sandbox import scan as scan_template
-from runner.registry.clean import ROWS, SPEC, rules_of
+from runner.registry.clean import FREE, ROWS, SPEC, rules_of
 from runner.registry.draft import Draft
 from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
 from runner.registry.names import Names, path_pattern
 from runner.registry.searching import Finder, search
+from runner.registry.secret_keys import secret_values
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import Bundle, Content
@@ -194,6 +195,7 @@ def _private(subject: Subject) -> Iterator[str]:
     contents: Mapping[str, Content] = {**subject.draft.contents, MANIFEST: subject.release.to_bytes()}
     for found in search(contents, own):
         yield f"{found}; take it out, and publish again"
+    yield from secret_values({path: text for path, text in contents.items() if not path.startswith(FREE)})
 
 
 def _published_words(release: Release) -> set[str]:
