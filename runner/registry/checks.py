@@ -132,6 +132,14 @@ def _references(subject: Subject) -> Iterator[str]:
     for link in subject.release.links:
         if link.release is None or link.release in subject.together:
             continue
+        if link.role == "child_of" and link.sha256 is None:
+            there = (
+                "which registry? Say --to WHERE"
+                if subject.registry is None
+                else f"it is not in {subject.registry.where}"
+            )
+            yield f"--child-of {link.release}: {there}; publish the one that this was made from there first"
+            continue
         named = parse(link.release)
         if not isinstance(named, Reference) or named.version in (None, LATEST):
             yield f"{link.role} names {link.release}, which is no version; name one, as OWNER/NAME@VERSION"

@@ -26,11 +26,11 @@ _WEB = re.compile(
     r"(?i)(?:https?|wss?|tcp|udp|grpcs?|rpc|rediss?|file|ftp|ssh|nfs|smb|zmq|amqps?|postgres(?:ql)?|mysql)://"
 )
 _IS_PUBLIC = re.compile(
-    r"(?i)(?:[\w-]+\.)+(?!local$|lan$|internal$|intranet$|corp$|home$|localdomain$|private$)[a-z][a-z-]+"
+    r"(?i)(?:[\w-]+\.)+(?!(?:local|lan|internal|intranet|corp|home|localdomain|private)\Z)[a-z][a-z-]+"
 )
 """A name that anybody can ask for; one with a port is a server's."""
 _USER = re.compile(r"(?<![\w/.@-])[A-Za-z_][\w.-]*@[A-Za-z0-9][\w-]*(?:\.[\w-]+)*(?::\S+)?")
-_SHARE = re.compile(r"\\\\[\w.$-]+(?:\\[^\s\\'\"<>|]*)*")
+_SHARE = re.compile(r"\\\\[\w.\x24-]+(?:\\[^\s\\'\"<>|]*)*")
 _DRIVE = re.compile(r"(?<![\w])[A-Za-z]:[\\/][^\s'\"<>|;,]*")
 _PATH = re.compile(
     r"(?<![\w.~/?%<-])(?:file:)?(?:~[\w.-]*(?:/[^\s'\"<>|;,():`]*)?|\.{1,2}(?=/)|(?=/))(?:/[\w.@+~%-]+)*/?(?<![?])"

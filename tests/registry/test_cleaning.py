@@ -188,7 +188,7 @@ def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path
 def test_of_an_answer_what_the_wire_format_has_stays_and_the_rest_goes() -> None:
     from runner.registry.rules import ANSWER_FIELD, Rules
 
-    message = {"role": "assistant", "content": "on hostnode17 at /mnt/x", "reasoning": "http://hostnode17/"}
+    message = {"role": "assistant", "content": "on hostnode17 at /srv/x", "reasoning": "http://hostnode17/"}
     fine = {
         "id": "chatcmpl-0123456789abcdef", "object": "chat.completion", "created": 1, "model": "m",
         "system_fingerprint": "fp_44709d6fcb", "kv_transfer_params": None, "service_tier": "default",
@@ -215,9 +215,9 @@ SPEC = """\
 models:
   m: {base_url: 'http://h:1/v1', model: /a/tiny}  # at 10.1.2.3
   n:
-    extra_body: {node: hostnode17, url: 'http://h:2/x', note: "see h7:2950 and /mnt/raid/x", think: /no_think}
+    extra_body: {node: hostnode17, url: 'http://h:2/x', note: "see h7:2950 and /srv/raid/x", think: /no_think}
     stop: |  # mine
-      no # comment, /mnt/raid/y
+      no # comment, /srv/raid/y
 """
 
 
