@@ -21,6 +21,7 @@ from runner.registry.draft import Draft
 from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
 from runner.registry.names import Names, path_pattern
+from runner.registry.reading import unreadable_spec
 from runner.registry.searching import Finder, search
 from runner.registry.secret_keys import secret_values
 from runner.registry.secrets import HeldSecrets, known_forms
@@ -232,6 +233,8 @@ def _readable(subject: Subject) -> Iterator[str]:
                 yield f"{problem}; a reader refuses it"
         elif path.endswith(".jinja"):
             yield from _template(subject.laid_out / path, path)
+    if subject.manifest is not None and subject.manifest.format > 0:
+        yield from unreadable_spec(subject.laid_out)
 
 
 def _template(file: Path, path: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ from runner.storage.log_lines import read_journal
 SPEC, MANIFEST, ROLLOUTS = f"{DATA}/spec.yaml", f"{DATA}/manifest.json", f"{DATA}/rollouts.jsonl"
 LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
 INPUTS = f"{DATA}/inputs/"
-WRITTEN = "written/"
+WRITTEN = ("written/", f"{INPUTS}written/")
 ROWS = f"{INPUTS}dataset.jsonl"
 FREE = tuple(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml"))
 """What somebody wrote to be read by models and people, and what a run's hashes are of."""
