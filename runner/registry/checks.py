@@ -15,14 +15,16 @@ from typing import NamedTuple
 from runner.documents.reader import read
 from runner.errors import NipRunError
 from runner.prompts.sandbox import scan as scan_template
-from runner.registry.clean import ROWS, SPEC, rules_of
+from runner.registry.clean import FREE, ROWS, SPEC, rules_of
 from runner.registry.differences import Note
 from runner.registry.draft import Draft
 from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
 from runner.registry.names import Names, path_pattern
 from runner.registry.run_facts import why_not_pinned
+from runner.registry.reading import unreadable_spec
 from runner.registry.searching import Finder, search
+from runner.registry.secret_keys import secret_values
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import Bundle, Content
@@ -126,6 +128,14 @@ def _references(subject: Subject) -> Iterator[str]:
     for link in subject.release.links:
         if link.release is None or link.release in subject.together:
             continue
+        if link.role == "child_of" and link.sha256 is None:
+            there = (
+                "which registry? Say --to WHERE"
+                if subject.registry is None
+                else f"it is not in {subject.registry.where}"
+            )
+            yield f"--child-of {link.release}: {there}; publish the one that this was made from there first"
+            continue
         named = parse(link.release)
         if not isinstance(named, Reference) or named.version in (None, LATEST):
             yield f"{link.role} names {link.release}, which is no version; name one, as OWNER/NAME@VERSION"
@@ -185,6 +195,7 @@ def _private(subject: Subject) -> Iterator[str]:
     contents: Mapping[str, Content] = {**subject.draft.contents, MANIFEST: subject.release.to_bytes()}
     for found in search(contents, own):
         yield f"{found}; take it out, and publish again"
+    yield from secret_values({path: text for path, text in contents.items() if not path.startswith(FREE)})
 
 
 def _published_words(release: Release) -> set[str]:
@@ -213,6 +224,8 @@ def _readable(subject: Subject) -> Iterator[str]:
                 yield f"{problem}; a reader refuses it"
         elif path.endswith(".jinja"):
             yield from _template(subject.laid_out / path, path)
+    if subject.manifest is not None and subject.manifest.format > 0:
+        yield from unreadable_spec(subject.laid_out)
 
 
 def _template(file: Path, path: str) -> Iterator[str]:

@@ -36,6 +36,7 @@ from runner.storage.log_lines import read_journal
 SPEC, MANIFEST, ROLLOUTS = f"{DATA}/spec.yaml", f"{DATA}/manifest.json", f"{DATA}/rollouts.jsonl"
 LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
 INPUTS = f"{DATA}/inputs/"
+WRITTEN = ("written/", f"{INPUTS}written/")
 ROWS = f"{INPUTS}dataset.jsonl"
 FREE = tuple(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml"))
 """What somebody wrote to be read by models and people, and what a run's hashes are of."""
@@ -205,9 +206,10 @@ def _text(_: str, data: bytes, rules: Rules) -> bytes:
         return data
 
 
-def _yaml_text(_: str, data: bytes, rules: Rules) -> bytes:
+def _yaml_text(path: str, data: bytes, rules: Rules) -> bytes:
+    """Of a spec as it was written all comments go: they are for whoever wrote it, and name hosts in plain words."""
     try:
-        return clean_yaml(data.decode("utf-8-sig"), rules).encode()
+        return clean_yaml(data.decode("utf-8-sig"), rules, comments=not path.startswith(WRITTEN)).encode()
     except UnicodeDecodeError:
         return data
 

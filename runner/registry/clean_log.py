@@ -64,9 +64,10 @@ def _record(record: Mapping[str, Any], rules: Rules, asked: AskedAgain) -> dict[
     for name in ("error", "message"):
         if isinstance(cleaned.get(name), str) and (name == "message" or cleaned["kind"] == "failure"):
             cleaned[name] = rules.error(cleaned[name])
-    for name in ("model", "other"):
-        if name in cleaned:
-            cleaned[name] = rules.value(cleaned[name], name)
+    if "model" in cleaned:
+        cleaned["model"] = rules.value(cleaned["model"], "model")
+    if isinstance(cleaned.get("other"), dict):
+        cleaned["other"] = rules.answer(cleaned["other"])
     if ANSWER in cleaned:
         cleaned[ANSWER] = _answer(cleaned[ANSWER], rules)
     if ANSWER_TEXT in cleaned:
@@ -75,18 +76,17 @@ def _record(record: Mapping[str, Any], rules: Rules, asked: AskedAgain) -> dict[
 
 
 def _answer(content: bytes, rules: Rules) -> bytes:
-    """A server's answer: what it says besides its choices is no model's text."""
+    """A server's answer: what it says besides the wire format's fields is no model's text."""
     said = orjson.loads(content)
-    changed = {}
-    for name, value in said.items():
-        if name == CHOICES or not isinstance(value, (str, dict, list)):
-            continue
-        cleaned = rules.value(value, name)
-        if cleaned != value:
-            changed[name] = cleaned
     try:
-        return with_values(content, changed) if changed else content
-    except RecursionError as error:
+        cleaned = rules.answer(said)
+        if cleaned == said:
+            return content
+        alone = {name: value for name, value in cleaned.items() if value != said[name]}
+        if cleaned.keys() == said.keys() and CHOICES not in alone:
+            return with_values(content, alone)  # all else byte for byte
+        return orjson.dumps(cleaned)
+    except (RecursionError, TypeError) as error:
         raise ReleaseError("an answer in the journal is nested too deep to take an address or a path out of") from error
 
 

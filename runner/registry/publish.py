@@ -9,13 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runner.errors import ReleaseError
+from runner.errors import NotPublished, ReleaseError, UsageError
 from runner.registry.checks import CHECKS, Outcome, Subject, checked, not_pinned
 from runner.registry.clean import clean
 from runner.registry.draft import Draft
 from runner.registry.laid_out import lay_out
 from runner.registry.names import Names
 from runner.releases.bundle import Bundle
+from runner.releases.manifest import Link
+from runner.releases.reference import Kind, parse
 from runner.text import counted
 from runner.transports.base import Added
 from runner.transports.registry import Published, Registry
@@ -78,7 +80,8 @@ def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, option
     with ExitStack() as places:
         made = []
         together = frozenset(str(draft.release.reference) for family in families for draft in family)
-        for family in families:
+        for said in families:
+            family = [_resolved(draft, registry) for draft in said]
             work = Path(places.enter_context(TemporaryDirectory(prefix=".nip-run-")))
             for number, (raw, draft) in enumerate(zip(family, clean(family, work), strict=True)):
                 marked = _marked(draft)
@@ -86,6 +89,22 @@ def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, option
                 subject = Subject(raw, marked, laid_out, registry, together, options.names, options.force)
                 made.append(_ready(subject))
         yield made
+
+
+def _resolved(draft: Draft, registry: Registry | None) -> Draft:
+    """With the release that it is said to be a child of by its version and hash, where that is in the registry."""
+    links = tuple(_found(link, registry, draft.release.kind) for link in draft.release.links)
+    return draft if links == draft.release.links else replace(draft, release=replace(draft.release, links=links))
+
+
+def _found(link: Link, registry: Registry | None, kind: Kind) -> Link:
+    if registry is None or link.role != "child_of" or link.release is None or link.sha256 is not None:
+        return link
+    try:
+        entry = registry.find(parse(link.release, kind if link.release.count("/") == 1 else None))
+    except (NotPublished, UsageError):
+        return link  # the check of references says what to do
+    return replace(link, release=str(entry.reference), sha256=entry.sha256)
 
 
 def _marked(draft: Draft) -> Draft:

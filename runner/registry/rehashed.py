@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from runner.documents.fields import from_plain, to_plain
 from runner.errors import ReleaseError
 from runner.models.base import SampleKey
-from runner.models.settings import ModelSettings
 from runner.registry.rules import Rules
 from runner.results.folder import RunFolder
 from runner.results.inputs import spec_hash
@@ -21,6 +21,8 @@ from runner.runs.reconstruct import saved_plan
 from runner.runs.wiring import parameters_hash
 from runner.spec.load import Spec
 from runner.training.plan import plan_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,21 @@ def _parameters(before: Plan, after: Plan) -> Iterator[tuple[str, Mapping[str, s
 
 
 def _cleaned(spec: Spec, rules: Rules) -> Spec:
-    """A spec whose models say no path and no address; what is taken out is counted where it is published."""
+    """A spec by the rules that its file is cleaned by; what is taken out is counted where that is published."""
     counted = rules.taken.copy()
-    models = {
-        name: from_plain(ModelSettings, rules.value(to_plain(settings)))
-        for name, settings in spec.experiment.models.items()
-    }
+    said = spec.experiment
+    models = {name: _by(rules, settings, "models") for name, settings in said.models.items()}
+    agents = {name: _by(rules, settings, "agents") for name, settings in said.agents.items()}
+    training = None if said.training is None else _by(rules, said.training, "training")
+    description = rules.scalar(said.description, "description")
     rules.taken.clear()
     rules.taken.update(counted)
-    return replace(spec, experiment=replace(spec.experiment, models=models))
+    cleaned = replace(said, models=models, agents=agents, training=training, description=description)
+    return replace(spec, experiment=cleaned)
+
+
+def _by(rules: Rules, settings: T, key: str) -> T:
+    """Settings by the rules; the very same where these take nothing out."""
+    plain = to_plain(settings)
+    cleaned = rules.value(plain, key)
+    return settings if cleaned == plain else from_plain(type(settings), cleaned)

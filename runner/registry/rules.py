@@ -13,10 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from runner.hashing import tagged_hash
+from runner.models.answers import CHOICES
 from runner.models.settings import NOT_PUBLISHED
+from runner.registry.clean_answers import clean_answer
+from runner.registry.strict import Reading, without_places
 from runner.training.weights import is_path, without_path
 
 ADDRESS, PATH, MODEL, CACHE = "address", "path", "model path", "cache path"
+ANSWER_FIELD, COMMENT = "field of an answer", "comment"
 """The rules, as `facts.cleaned` names them."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.internal"))  # noqa: S104 - a name
@@ -25,24 +30,32 @@ _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
 _OF_PATHS = frozenset(
     ("path", "model", "base_model", "from_model", "use", "prompts", "run", "cache", "extends", "file")
 )
-_PATH = re.compile(r"(?<![\w.~/%-])(?:file://)?(?:~?(?:/[\w.@+~-]+){2,}/?|[A-Za-z]:\\[\w.@+~\\-]+)")
-"""An absolute path in a text for people."""
-_PRIVATE_URL = re.compile(
-    r"[a-z][a-z0-9+.-]*://(?:[^\s/@'\"<>]+@)?"
-    r"(?:\[[0-9a-fA-F:.]+\]|\d{1,3}(?:\.\d{1,3}){3}|[\w-]+|[\w.-]+\.(?:local|lan|internal|intranet|corp|home|localdomain)"
-    r"|[\w.-]+(?=:\d))(?::\d+)?(?![\w.-])[^\s'\"<>)\]]*"
+_FREE = frozenset(("extra_body", "headers", "options", "environment", "env"))
+"""Keys of mappings whose own keys are anybody's."""
+_OF_HOSTS = re.compile(
+    r"(?i)(?:.*[_-])?(?:hosts?|hostname|nodes?|nodename|servers?|addr|address|addresses|endpoints?|ur[il]s?|ips?|ports?|peers?)"
 )
-"""An address that is nobody's but ours: of a number, of a name without a domain, with a port."""
-_NUMBER = re.compile(
-    r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]\d)(?:(?::|', ?)\d{1,5})?|\[[0-9a-fA-F]*:[0-9a-fA-F:.]+\](?::\d+)?"
-)
-_COMMENT = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
-_AT_HOST = re.compile(r"(?<![\w/.@-])[A-Za-z_][\w.-]*@[A-Za-z][\w-]*(?:\.[\w-]+)*")
+_OF_FILES = re.compile(r"(?i)(?:.*[_-])?(?:path|paths|dir|dirs|directory|folder|folders|file|files|root)")
+_KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.-]*")
+_HOMES = re.compile(r"(?:.*[\\/])?(?:home|users|homes)[\\/][^\\/]+[\\/]*", re.IGNORECASE)
+
+
+def is_free(key: str) -> bool:
+    """Whether what stands under a key, which may be many joined by dots, is anybody's."""
+    return not _FREE.isdisjoint(key.split("."))
 
 
 def renamed_models(names: Iterable[str]) -> dict[str, str]:
-    """For each model whose name is a path, its last part."""
-    return {name: without_path(name) or "path" for name in names if is_path(name)}
+    """For each model whose name is a path, its last part; of several that end in the same, each with a hash."""
+    paths = sorted({name for name in names if is_path(name)})
+    called = {name: without_path(name) or "path" for name in paths}
+    ends: dict[str, set[str]] = {}
+    for name in paths:
+        ends.setdefault(called[name], set()).add(name.rstrip("\\/"))
+    return {
+        name: short if len(ends[short]) == 1 else f"{short}-{tagged_hash('model path', name.rstrip(chr(92) + '/'))[:8]}"
+        for name, short in called.items()
+    }
 
 
 def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
@@ -86,25 +99,33 @@ class Rules:
         """What must stand nowhere, not even in what somebody wrote."""
         return [text for text, _ in self._addresses]
 
-    def value(self, value: Any, key: str = "") -> Any:
+    def value(self, value: Any, key: str = "", *, free: bool = False) -> Any:
         """Data whose texts are names, numbers, places: what a manifest has, and a spec."""
         if isinstance(value, Mapping):
-            return {name: self.value(item, str(name)) for name, item in value.items()}
+            return {name: self.value(item, str(name), free=free or is_free(str(name))) for name, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.value(item, key) for item in value]
-        return self.scalar(value, key) if isinstance(value, str) else value
+            return [self.value(item, key, free=free) for item in value]
+        return self.scalar(value, key, free=free) if isinstance(value, str) else value
 
-    def scalar(self, text: str, key: str = "") -> str:
-        """One text of such data, under a key."""
-        if key.rpartition(".")[2] == "base_url" and text not in ("", NOT_PUBLISHED):
+    def scalar(self, text: str, key: str = "", *, free: bool = False) -> str:
+        """One text of such data, under a key; `free`: in a mapping whose keys are anybody's."""
+        free, key = free or is_free(key), key.rpartition(".")[2]
+        if text in ("", NOT_PUBLISHED):
+            return text
+        if key == "base_url" or (free and _OF_HOSTS.fullmatch(key)):
             return self._took(ADDRESS, NOT_PUBLISHED)
         if text in self.models:
             return self._took(MODEL, self.models[text])
         if text in self.hashes:
             return self.hashes[text]
-        if _ABSOLUTE.fullmatch(text) or (" " in text and key in _OF_PATHS and _WITH_BLANKS.fullmatch(text)):
-            return self._took(PATH, _last_part(text))
-        return self.text(text)
+        is_place = key in _OF_PATHS or not free  # a word to a model may begin with a stroke
+        if is_place and (
+            _ABSOLUTE.fullmatch(text) or (" " in text and key in _OF_PATHS and _WITH_BLANKS.fullmatch(text))
+        ):
+            return self._took(PATH, key if key == "cache" else _last_part(text))
+        if free and _OF_FILES.fullmatch(key) and re.search(r"[\\/]", text) and "://" not in text:
+            return self._took(PATH, _last_part(f"./{text}"))
+        return self._without(text, Reading.FREE if free else Reading.NAMES)
 
     def text(self, text: str) -> str:
         """A text in which only what the spec itself says can tell: its models' paths, its servers, its hashes."""
@@ -117,21 +138,39 @@ class Rules:
         return text
 
     def error(self, text: str) -> str:
-        """The words of an error, in which whatever looks like an address of ours, or a path, tells of a machine."""
-        text = self.text(self._replaced(_AT_HOST, NOT_PUBLISHED, text, ADDRESS))
-        for pattern in (*self._hosts, _PRIVATE_URL, _NUMBER):
+        """The words of an error, in which whatever looks like an address, a host or a path tells of a machine."""
+        text = self._without(text, Reading.WORDS)
+        for pattern in self._hosts:
             text = self._replaced(pattern, NOT_PUBLISHED, text, ADDRESS)
-        return self._replaced_paths(text)
+        return text
 
     def written(self, text: str) -> str:
-        """A file that somebody wrote: in its comments, a user at a host is an address, too."""
-        return self._replaced_paths(self.text(_COMMENT.sub(self._comment, text)))
+        """Lines that somebody wrote, `KEY=VALUE` or any; comments are read as the words of an error."""
+        return "".join(self._line(line) for line in text.splitlines(keepends=True))
 
-    def _comment(self, found: re.Match[str]) -> str:
-        return self._replaced(_AT_HOST, NOT_PUBLISHED, found[0], ADDRESS)
+    def _line(self, line: str) -> str:
+        if line.lstrip().startswith("#"):
+            return self.error(line)
+        key, equals, value = line.partition("=")
+        if not equals or not _KEY.fullmatch(key):
+            return self._without(line, Reading.NAMES)
+        bare = value.strip()
+        quoted = bare[:1] if len(bare) > 1 and bare[:1] == bare[-1:] and bare[:1] in "\"'" else ""
+        inner = bare.removeprefix(quoted).removesuffix(quoted) if quoted else bare
+        cleaned = self.scalar(inner, key.lstrip("+~"))
+        return line if cleaned == inner else key + equals + value.replace(inner, cleaned)
 
-    def _replaced_paths(self, text: str) -> str:
-        return _PATH.sub(lambda found: self._took(PATH, _last_part(found[0])), text)
+    def answer(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """A server's answer, of which what the wire format does not have is taken out."""
+        kept, gone = clean_answer(said)
+        self.taken[ANSWER_FIELD] += gone
+        return {name: item if name == CHOICES else self.value(item, name) for name, item in kept.items()}
+
+    def _without(self, text: str, reading: Reading) -> str:
+        """Models first, whose paths get names; what the spec says of its servers last, in what is left."""
+        for pattern, name in self._models:
+            text = self._replaced(pattern, name, text, MODEL)
+        return self.text(without_places(text, lambda rule: self.taken.update([rule]), reading))
 
     def _replaced(self, pattern: re.Pattern[str], by: str, text: str, rule: str) -> str:
         text, count = pattern.subn(lambda _: by, text)
@@ -148,7 +187,11 @@ class Rules:
 
 
 def _last_part(path: str) -> str:
-    return without_path(path.removeprefix("file:").removeprefix("//")) or "path"
+    """A path's last part, unless that is somebody's home, or all of it."""
+    path = path.removeprefix("file:").removeprefix("//")
+    if _HOMES.fullmatch(path) or re.fullmatch(r"~[^\\/]*|[\\/][^\\/]+[\\/]?", path):
+        return "path"
+    return without_path(path) or "path"
 
 
 def _longest(models: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -138,7 +138,15 @@ def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path
         ("no answer from http://10.1.2.3:8000/v1 (m): reset", "no answer from ??? (m): reset"),
         ("Cannot connect to host gpu-box:8000 ssl:default", "Cannot connect to host ??? ssl:default"),
         ("Connect call failed ('10.1.2.3', 8000)", "Connect call failed ('???)"),
-        ("The model `/srv/models/llama` does not exist", "The model `llama` does not exist"),
+        ("The model `/srv/models/llama` does not exist", "The model `???` does not exist"),
+        ("gpu-17.cluster.example.edu (10.9.8.7:29500) rank 3", "??? (???) rank 3"),
+        ("rank 3 on hostnode17 failed, peer 2001:db8::17", "rank 3 on ??? failed, peer ???"),
+        ("hostnode17:29500 and \\\\fileserver\\share gone", "??? and ??? gone"),
+        ("see ./mine/x, ~/models/z and ~me/x, /mine", "see ???, ??? and ???, ???"),
+        (
+            "torch.cuda.OutOfMemoryError in worker.py:12, gpt-4.1-mini",
+            "torch.cuda.OutOfMemoryError in worker.py:12, gpt-4.1-mini",
+        ),
         (f"cannot read {HOMES}me/x/y.json: denied", "cannot read y.json: denied"),
         ("sent by me@gpu-box.lan", "sent by ???"),
         ("http://[::1]:8000/v1 answered 500", "??? answered 500"),
@@ -175,3 +183,57 @@ def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path
     assert (found["dataset"].repository, found["dataset"].clean) == (None, False)
     assert found["prompts"] == sources["prompts"]
     assert orjson.loads(draft.release.to_bytes())["sources"]["dataset"]["why"]
+
+
+def test_of_an_answer_what_the_wire_format_has_stays_and_the_rest_goes() -> None:
+    from runner.registry.rules import ANSWER_FIELD, Rules
+
+    message = {"role": "assistant", "content": "on hostnode17 at /srv/x", "reasoning": "http://hostnode17/"}
+    fine = {
+        "id": "chatcmpl-0123456789abcdef", "object": "chat.completion", "created": 1, "model": "m",
+        "system_fingerprint": "fp_44709d6fcb", "kv_transfer_params": None, "service_tier": "default",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop", "stop_reason": None,
+                     "logprobs": {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]}}],
+        "usage": {"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+    }  # fmt: skip
+    rules = Rules({}, ())
+    assert rules.answer(fine) == fine
+    assert rules.told() == []
+    told = {
+        **fine, "id": "chatcmpl-hostnode17-1", "system_fingerprint": "vllm-hostnode17", "served_by": "hostnode17",
+        "kv_transfer_params": {"remote_host": "hostnode17"}, "usage": {**fine["usage"], "node": "hostnode17"},
+        "choices": [{**fine["choices"][0], "served_from": "hostnode17", "message": {**message, "node": "hostnode17"}}],
+    }  # fmt: skip
+    left = {name: value for name, value in fine.items() if name not in ("id", "system_fingerprint")}
+    del left["kv_transfer_params"]
+    assert rules.answer(told) == left
+    assert rules.told() == [{"rule": ANSWER_FIELD, "count": 8}]
+
+
+SPEC = """\
+# on hostnode17, ~/plan
+models:
+  m: {base_url: 'http://h:1/v1', model: /a/tiny}  # at 10.1.2.3
+  n:
+    extra_body: {node: hostnode17, url: 'http://h:2/x', note: "see h7:2950 and /srv/raid/x", think: /no_think}
+    stop: |  # mine
+      no # comment, /srv/raid/y
+"""
+
+
+def test_a_spec_as_written_keeps_no_comment_and_its_values_are_read_by_the_rule_of_its_hashes() -> None:
+    import yaml
+
+    from runner.registry.clean_yaml import clean_yaml
+    from runner.registry.rules import Rules, renamed_models
+
+    rules = Rules(renamed_models(["/a/tiny", "/b/tiny/", "/b/tiny"]), ())
+    text = clean_yaml(SPEC, rules, comments=False)
+    assert yaml.safe_load(text) == rules.value(yaml.safe_load(SPEC))
+    body = {"node": "???", "url": "???", "note": "see ??? and ???", "think": "/no_think"}
+    models = yaml.safe_load(text)["models"]
+    assert models["n"] == {"extra_body": body, "stop": "no # comment, ???\n"}
+    assert models["m"]["model"] != "tiny" != rules.models["/b/tiny"] == rules.models["/b/tiny/"]
+    assert [word for word in ("plan", "10.1", "mine", "/a/", "raid") if word in text] == []
+    kept = clean_yaml("a: 1  # on host gpu-7\n", rules)
+    assert kept == "a: 1  # on host ???\n"

@@ -137,3 +137,19 @@ def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPa
 def test_many_lines_are_told_as_a_few_and_a_number() -> None:
     (said,) = found(known_forms, {"x": f"hf_{ABC[:34]}\n".encode() * 40})
     assert said == "x:1, x:2, x:3, x:4, x:5 and 35 more lines: a token of Hugging Face"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [("token: tok-1234567890", True), ("API-KEY: 'abc'", True), ("my_password: x", True), ("Authorization: abc", True),
+     ("user_credentials: [a]", True), ("max_tokens: '10'", False), ("eos_token: </s>", False), ("token: ???", False),
+     ("key: ${key}", False), ("monkey: x", False), ("tokenizer: x/y", False)],
+)  # fmt: skip
+def test_a_value_under_a_key_that_says_secret_is_told_by_file_and_key(line: str, is_told: bool) -> None:
+    from runner.registry.secret_keys import secret_values
+
+    key = line.partition(":")[0]
+    body = f"models:\n  m:\n    extra_body:\n      deep:\n        {line}\n"
+    said = list(secret_values({"data/spec.yaml": body.encode()}))
+    assert [one.partition(" holds")[0] for one in said] == [f"data/spec.yaml: models.m.extra_body.deep.{key}"] * is_told
+    assert not any("1234567890" in one for one in said)

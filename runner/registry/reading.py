@@ -1,0 +1,33 @@
+"""What a reader's nip-run says of the spec of a release, laid out as whoever gets it will have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from runner.documents.reader import MAX_BYTES
+from runner.errors import SpecError
+from runner.models.settings import NOT_PUBLISHED
+from runner.registry.clean_yaml import values_in
+from runner.spec.load import load_spec
+from runner.spec.origin import DATA
+from runner.storage.files import read_bounded
+
+SPEC = "spec.yaml"
+_OF_THEIR_OWN = "http://127.0.0.1:1/v1"
+"""What a reader gives in the place of an address that was taken out; nobody is asked."""
+
+
+def unreadable_spec(folder: Path) -> Iterator[str]:
+    """Why a got run's spec cannot be loaded to be played; nothing of it is played."""
+    if not (folder / SPEC).is_file():
+        return
+    try:
+        said = dict(values_in(read_bounded(folder / DATA / SPEC, MAX_BYTES).decode("utf-8", "replace")))
+        if any(key.endswith(".provider") and value == "replay" for key, value in said.items()):
+            return  # a replay plays only beside the run that it replays
+        gone = [key for key, value in said.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
+        load_spec(folder / SPEC, [f"{key}={_OF_THEIR_OWN}" for key in gone])
+    except SpecError as error:
+        for problem in error.problems:
+            yield f"{problem}; a reader cannot load it".replace(f"{folder}/", "")

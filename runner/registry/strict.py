@@ -1,0 +1,133 @@
+"""What in the words of a machine looks like a place: addresses, hosts, users at hosts, and paths.
+
+One rule, read more or less strictly. Of the words of a machine (errors, comments) it rather takes out too much; classes
+of exceptions and the names of files say nothing of a machine, and stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import IntEnum
+
+GONE = "???"
+
+_PUBLIC = re.compile(
+    r"(?:[\w-]+\.)*(?:openai\.com|pydantic\.dev|vllm\.ai|huggingface\.co|json-schema\.org)", re.IGNORECASE
+)
+"""Whose addresses stand in errors everywhere."""
+_FILES = (
+    r"(?:py|pyc|json|jsonl|ya?ml|toml|txt|csv|log|md|so|c|cc|cpp|cu|h|hpp|js|ts|rs|go|parquet|gguf|bin|pt|pth|lock|"
+    r"safetensors|jinja|html|sock)"
+)
+_CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z][a-z]\w*(?:Error|Exception|Warning|Timeout|Interrupt)")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}:///?(?P<at>[^\s/'\"<>()\[\]]*(?:\[[0-9A-Fa-f:.]+\])?)[^\s'\"<>)\]]*")
+_WEB = re.compile(
+    r"(?i)(?:https?|wss?|tcp|udp|grpcs?|rpc|rediss?|file|ftp|ssh|nfs|smb|zmq|amqps?|postgres(?:ql)?|mysql)://"
+)
+_IS_PUBLIC = re.compile(
+    r"(?i)(?:[\w-]+\.)+(?!(?:local|lan|internal|intranet|corp|home|localdomain|private)\Z)[a-z][a-z-]+"
+)
+"""A name that anybody can ask for; one with a port is a server's."""
+_USER = re.compile(r"(?<![\w/.@-])[A-Za-z_][\w.-]*@[A-Za-z0-9][\w-]*(?:\.[\w-]+)*(?::\S+)?")
+_SHARE = re.compile(r"\\\\[\w.\x24-]+(?:\\[^\s\\'\"<>|]*)*")
+_DRIVE = re.compile(r"(?<![\w])[A-Za-z]:[\\/][^\s'\"<>|;,]*")
+_PATH = re.compile(
+    r"(?<![\w.~/?%<-])(?:file:)?(?:~[\w.-]*(?:/[^\s'\"<>|;,():`]*)?|\.{1,2}(?=/)|(?=/))(?:/[\w.@+~%-]+)*/?(?<![?])"
+)
+_FOUR = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?:/\d{1,2})?(?![\w.]*\d)(?:(?::|', ?)\d{1,5})?")
+_SIX = re.compile(
+    r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+(?:%\w+)?\](?::\d+)?"
+    r"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){1,7}(?::[0-9A-Fa-f]{1,4}){1,6}(?![\w:])"
+    r"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){4,7}[0-9A-Fa-f]{1,4}(?![\w:])|(?<![\w:.])::[0-9A-Fa-f]{1,4}(?![\w:])"
+)
+_DOMAIN = re.compile(
+    r"(?<![\w.@/-])(?:[A-Za-z0-9_](?:[\w-]*\w)?\.)+(?P<top>[A-Za-z][A-Za-z0-9-]{1,62})\.?(?::\d+)?(?![\w-])"
+)
+_TOP = re.compile(
+    r"(?i)com|net|org|edu|gov|mil|int|local|lan|internal|intranet|corp|home|localdomain|private|cluster|svc|cloud|ac|uk|de|"
+    r"fr|ch|at|nl|be|it|es|se|no|dk|fi|pl|cz|eu|us|ca|au|nz|jp|kr|cn|tw|sg|in|br|mx|ru|il"
+)
+_PORT = re.compile(r"(?<![\w./-])(?P<host>[A-Za-z][\w.-]*):\d{2,5}(?![\w.])")
+_NO_HOST = re.compile(
+    rf"(?i)(?:line|code|status|errno|rank|row|col|column|char|position|error|cuda|gpu|step|[\w.-]+\.{_FILES})"
+)
+_NAMED = re.compile(
+    r"(?i)\b(?P<before>(?:host|hostname|node|nodename|server|machine|peer|on|from|at|to|via|by|ssh)(?:\s*[=:]\s*|\s+)[\"'`(]?)"
+    r"(?P<host>(?=[A-Za-z][\w-]*[\d-])[A-Za-z][\w-]*[A-Za-z0-9])(?![\w?.])"
+)
+_PORT_OF = re.compile(r"(?i)\b(?P<before>ports?(?:\s*[=:]\s*|\s+))\d{2,5}\b")
+
+
+class Reading(IntEnum):
+    """How strictly a text is read."""
+
+    NAMES = 0
+    """A value of a spec or a manifest: public addresses, relative paths and names with dots are meant to be there."""
+    FREE = 1
+    """A value under a key that is anybody's: also hosts that are the whole of it, or end as hosts do."""
+    WORDS = 2
+    """What a machine says: also relative paths, and what is a host by the word before it, as in `host gpu-7`."""
+
+
+def without_places(text: str, took: Callable[[str], None], reading: Reading = Reading.WORDS) -> str:
+    """The text with `???` for every place in it; `took` is told "address" or "path" for each."""
+    strict, free = reading == Reading.WORDS, reading == Reading.FREE
+
+    def address(_: object) -> str:
+        took("address")
+        return GONE
+
+    def url(found: re.Match[str]) -> str:
+        host = found["at"].rpartition("@")[2]
+        if not strict and "@" not in found["at"] and (_WEB.match(found[0]) is None or _IS_PUBLIC.fullmatch(host)):
+            return found[0]
+        return found[0] if _PUBLIC.fullmatch(host) and "@" not in found["at"] else address(found)
+
+    def domain(found: re.Match[str]) -> str:
+        whole = found[0].rstrip(".")
+        is_file = re.fullmatch(rf"[\w-]+\.{_FILES}(?::\d+)?", whole)
+        spared = is_file or _CLASS.fullmatch(whole) or _PUBLIC.fullmatch(whole) or whole in ("e.g", "i.e")
+        if free and found[0] != text and not _TOP.fullmatch(found["top"]):
+            spared = True  # as `message.role` in a template
+        return found[0] if spared else address(found)
+
+    def port(found: re.Match[str]) -> str:
+        return found[0] if _NO_HOST.fullmatch(found["host"]) else address(found)
+
+    def shown(found: re.Match[str]) -> str:
+        """A path that a value may not have: one of a spec's own is relative, and a word may begin with a stroke."""
+        relative = found[0].startswith(".")
+        short = found[0].count("/") < (1 if found[0].startswith("~") else 2)
+        return path(found) if strict or not (relative or short) else found[0]
+
+    def path(found: re.Match[str]) -> str:
+        if found[0] in ("/", ".", "..", "~", ""):
+            return found[0]
+        took("path")
+        last = re.split(r"[\\/]", found[0].rstrip("\\/"))[-1]
+        return last if re.fullmatch(rf"[\w-]+\.{_FILES}", last) else GONE
+
+    def named(found: re.Match[str]) -> str:
+        took("address")
+        return found["before"] + GONE
+
+    kept: list[str] = []
+
+    def aside(found: re.Match[str]) -> str:
+        by = url(found)
+        if by == GONE:
+            return by
+        kept.append(by)
+        return f"\0{len(kept) - 1}\0"
+
+    text = _URL.sub(aside, text.replace("\0", ""))
+    for least, pattern, by in (
+        (Reading.NAMES, _SHARE, path), (Reading.NAMES, _DRIVE, path), (Reading.FREE, _USER, address),
+        (Reading.NAMES, _SIX, address), (Reading.NAMES, _FOUR, address), (Reading.NAMES, _PATH, shown),
+        (Reading.FREE, _PORT, port), (Reading.FREE, _DOMAIN, domain), (Reading.WORDS, _PORT_OF, named),
+        (Reading.WORDS, _NAMED, named),
+    ):  # fmt: skip
+        if reading >= least:
+            text = pattern.sub(by, text)
+    return re.sub(r"\0(\d+)\0", lambda found: kept[int(found[1])], text)
