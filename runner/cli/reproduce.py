@@ -104,7 +104,7 @@ def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
         note(f"sends {comma_join(map(str, uses))}")
     size = plan.size if isinstance(plan, Plan) else None
     with watching([Watched(str(got.release.reference), size)], set(), quiet=args.quiet) as display:
-        found = played_anew(got, plan, results, allowed, metric=args.metric, watch=display.of(0))
+        found = played_anew(got, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.of(0))
     code = FRESH_CODES[found.outcome]
     if args.json:
         print_json(
@@ -113,6 +113,7 @@ def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
                 "run_id": found.run_id,
                 "outcome": found.outcome,
                 "verdict": found.verdict,
+                "margin": args.margin,
                 "compared": asdict(found.compared),
                 "notes": list(found.comparison.notes),
                 "exit_code": int(code),
