@@ -55,6 +55,8 @@ def _got(args: argparse.Namespace, results: Results) -> Got:
     folder = Path(args.reference)
     if is_got(folder):
         return opened(folder)
+    if folder.exists():
+        raise UsageError(f"{folder}: a published run belongs here, by its name, or a folder that `nip-run get` left")
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     with connect(args.where) as registry:
         return got_for(registry, found_in(registry, named), results)
