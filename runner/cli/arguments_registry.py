@@ -12,6 +12,13 @@ WHERE = "a folder, git:URL or hf:OWNER/NAME; default: what NIP_RUN_REGISTRY says
 REF = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
 
 
+def _margin(text: str) -> float:
+    margin = float(text)
+    if not 0 < margin < 1:
+        raise argparse.ArgumentTypeError(f"a share above 0 and below 1 belongs here, not {text}")
+    return margin
+
+
 def _source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="where", metavar="WHERE", help=f"the registry: {WHERE}")
 
@@ -80,6 +87,11 @@ def reproduce(parser: argparse.ArgumentParser) -> None:
         "it was published without the rows of its dataset; may be given again",
     )
     parser.add_argument("--metric", default="accuracy", metavar="NAME", help="with --fresh: what is compared")
+    parser.add_argument(
+        "--margin", type=_margin, default=0.1, metavar="SHARE",
+        help="with --fresh: reproduced is what is shown to differ by no more than this share of the metric's scale "
+        "(of the published value, where it has none); default: 0.1",
+    )  # fmt: skip
     allow_key(parser)
     allow_command(parser)
     allow_host(parser)

@@ -27,6 +27,9 @@ from runner.transports.registry import Published, Registry
 
 OWNER = "NIP_RUN_OWNER"
 
+SHORT = 12
+"""So many digits of a hash are shown; `--json` has all of it."""
+
 
 def execute(args: argparse.Namespace) -> int:
     kind = _kind(args.kind)
@@ -178,7 +181,7 @@ def _show_one(one: Ready, where: str | None) -> None:
     release = one.draft.release if one.bundle is None else one.bundle.release
     heading(str(release.reference))
     say(f"to          {where or 'nowhere yet; say --to WHERE'}")
-    say(f"manifest    {'not made' if one.bundle is None else f'sha256:{one.bundle.sha256}'}")
+    say(f"manifest    {'not made' if one.bundle is None else f'sha256:{one.bundle.sha256[:SHORT]}'}")
     say(f"visibility  {release.visibility}; licence {release.licence or 'none given'}")
     taken = ", ".join(f"{row['rule']} {row['count']}" for row in release.facts.get("cleaned", []))
     say(f"taken out   {taken or 'nothing'}")
@@ -188,7 +191,9 @@ def _show_one(one: Ready, where: str | None) -> None:
         for line in (*outcome.failures, *outcome.notes) or ("",)
     ]
     print_table(("check", "result", "what"), rows)
-    print_table(("file", "bytes", "sha256"), [(entry.path, f"{entry.size:,}", entry.sha256) for entry in release.files])
+    print_table(
+        ("file", "bytes", "sha256"), [(entry.path, f"{entry.size:,}", entry.sha256[:SHORT]) for entry in release.files]
+    )
     for line in one.draft.notes:
         say(line)
     say()
@@ -213,7 +218,7 @@ def _told(
         return ExitCode.DONE
     for one in published:
         what = "was there already, the very same" if one.was_there else "published"
-        say(f"{one.reference}  sha256:{one.sha256}  {what}")
+        say(f"{one.reference}  sha256:{one.sha256[:SHORT]}  {what}")
     for command in commands[str(published[-1].reference)]:
         say(command)
     if args.quiet:

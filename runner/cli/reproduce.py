@@ -59,6 +59,8 @@ def _got(args: argparse.Namespace, results: Results) -> Got:
     folder = Path(args.reference)
     if is_got(folder):
         return opened(folder)
+    if folder.exists():
+        raise UsageError(f"{folder}: a published run belongs here, by its name, or a folder that `nip-run get` left")
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     with connect(args.where) as registry:
         return got_for(registry, found_in(registry, named), results)
@@ -110,7 +112,7 @@ def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
         note(f"sends {comma_join(map(str, uses))}")
     size = plan.size if isinstance(plan, Plan) else None
     with watching([Watched(str(got.release.reference), size)], set(), quiet=args.quiet) as display:
-        found = played_anew(got, plan, results, allowed, metric=args.metric, watch=display.of(0))
+        found = played_anew(got, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.of(0))
     code = FRESH_CODES[found.outcome]
     if args.json:
         print_json(
@@ -119,6 +121,7 @@ def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
                 "run_id": found.run_id,
                 "outcome": found.outcome,
                 "verdict": found.verdict,
+                "margin": args.margin,
                 "compared": asdict(found.compared),
                 "notes": list(found.comparison.notes),
                 "exit_code": int(code),

@@ -88,11 +88,11 @@ def _run(folder: RunFolder, args: argparse.Namespace) -> int:
         wrong = any(not outcome.passed for one in made for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH)
         if args.json:
             print_json({"run_id": folder.run_id, "publishable": not wrong, "releases": [_as_json(one) for one in made]})
-            return ExitCode.DONE
+            return ExitCode.FAILED if wrong else ExitCode.DONE
         for one in made:
             _say(one, several=len(made) > 1)
     say(f"run {folder.run_id} {'cannot be published as it is' if wrong else 'can be published'}")
-    return ExitCode.DONE
+    return ExitCode.FAILED if wrong else ExitCode.DONE
 
 
 def _as_json(one: Ready) -> dict[str, object]:
@@ -101,13 +101,17 @@ def _as_json(one: Ready) -> dict[str, object]:
 
 
 def _say(one: Ready, *, several: bool) -> None:
+    outcomes = [outcome for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH]
     rows = [
         (outcome.check, "passed" if outcome.passed else "FAILED", line)
-        for outcome in one.outcomes
-        if outcome.check not in OF_A_PUBLISH
-        for line in (*outcome.failures, *outcome.notes) or ("",)
+        for outcome in outcomes
+        for line in (*outcome.failures, *outcome.notes)
     ]
-    print_table(("check", "result", "what"), rows, one.draft.release.name if several else None)
+    if rows:
+        print_table(("check", "result", "what"), rows, one.draft.release.name if several else None)
+    quiet = [outcome.check for outcome in outcomes if not outcome.failures and not outcome.notes]
+    if quiet:
+        say(f"{f'{one.draft.release.name}: ' if several and not rows else ''}passed: {', '.join(quiet)}")
 
 
 def _spec(args: argparse.Namespace, results: Results) -> int:

@@ -40,13 +40,14 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _meant(text: str, store: Store, there: Sequence[Reference]) -> Reference:
-    """The installed release that is meant; of a name without a version, the only one of it.
+    """The installed release that is meant; of a name without a kind or a version, the only one of it.
 
     Raises:
         NotPublished: there is none.
         UsageError: there are several.
     """
-    named = parse(text)
+    kinds = {one.kind for one in there if text.partition("@")[0] == f"{one.owner}/{one.name}"}
+    named = parse(text, kinds.pop() if len(kinds) == 1 else None)
     if isinstance(named, Digest):
         return store.by_hash(named)
     found = [one for one in there if named in (one, Reference(one.kind, one.owner, one.name))]

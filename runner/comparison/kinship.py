@@ -40,7 +40,12 @@ def same_answers(base: System, other: System) -> str | None:
             if manifest.is_whole_replay and _origin(folder, manifest) in shared
         )
     )
-    return f"{which}: a replay, the same answers and no new sample"
+    if which:
+        return f"{which}: a replay, the same answers and no new sample"
+    ours, theirs = ({(one.run_id, one.started_at) for one in system.manifests} for system in (base, other))
+    if copied := comma_join(sorted(run_id for run_id, _ in ours & theirs)):
+        return f"{copied}: a copy, the same answers and no new sample"
+    return None  # a published run that is played anew has its id, too
 
 
 def same_games(base: System, other: System) -> Iterator[str]:

@@ -155,7 +155,22 @@ def _ranked(
         for sha256, why in database.update(new, gone).items():
             board.left_out.append((str(shown[sha256].reference), why))
     columns, rows = database.query("SELECT * FROM leaderboard")
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+    return _with_own_lists([dict(zip(columns, row, strict=True)) for row in rows])
+
+
+_ELSEWHERE = ("another selection: ", "its templates use other columns: ", "other datapoints: ")
+
+
+def _with_own_lists(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with a list for each task: here also for that of one run, which the view puts below another's."""
+    last: dict[str, int] = {}
+    for row in rows:
+        last[row["benchmark"]] = max(last.get(row["benchmark"], 0), row["list"])
+    for row in rows:
+        if row["rank"] is None and str(row["reason"] or "").startswith(_ELSEWHERE):
+            last[row["benchmark"]] += 1
+            row.update(list=last[row["benchmark"]], rank=1, rank_last=1, reason=None)
+    return sorted(rows, key=lambda row: (str(row["benchmark"]), row["list"]))
 
 
 def _check_benchmark(benchmark: str | None, rows: Sequence[Mapping[str, Any]], where: str) -> None:
@@ -163,6 +178,13 @@ def _check_benchmark(benchmark: str | None, rows: Sequence[Mapping[str, Any]], w
     if benchmark is not None and benchmark not in known:
         near = did_you_mean(benchmark, known) or (f"; there are: {comma_join(known)}" if known else "")
         raise UsageError(f"no benchmark {benchmark!r} is published in {where}{near}")
+
+
+def _kinship(session: Session) -> Iterator[str]:
+    """What a run is of another one: a play of it again, or a test of a training run."""
+    yield from (f"plays {link.release or 'a run'} again" for link in session.links if link.role == "reproduces")
+    if session.parent_run_id is not None:
+        yield f"test of iteration {session.facts.get('iteration')} of {session.parent_run_id}"
 
 
 def _with_lineage(
@@ -184,5 +206,5 @@ def _with_lineage(
         "lineage": [edge_json(edge) for edge in ancestry.edges],
         "tier": TIER,
         "numbers": AS_PUBLISHED if any(mark.startswith(NOT_RECOMPUTED) for mark in kept.marks) else RECOMPUTED,
-        "marks": [*kept.marks, *marks_of(session, ancestry, contact)],
+        "marks": [*kept.marks, *_kinship(session), *marks_of(session, ancestry, contact)],
     }

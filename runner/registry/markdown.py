@@ -21,8 +21,14 @@ def cell(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A text in one line, with an escape before each sign that Markdown may take for its own."""
-    return re.sub(r"([\\`*_{}\[\]()<>#+\-.!|~&:@/])", r"\\\1", in_one_line(text))
+    """A text in one line, with an escape before each sign that Markdown takes for its own where it stands.
+
+    Dashes, dots and colons it takes for nothing within a line, but for those of an address, which would be a link.
+    """
+    shown = re.sub(r"([\\`*{}\[\]<>#+!|~&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", in_one_line(text))
+    shown = re.sub(r"(?i)(https?|ftp|mailto|xmpp|www)([:.])", r"\1\\\2", shown)
+    shown = re.sub(r"^(\s*\d+)([.)])", r"\1\\\2", shown)  # a numbered list
+    return re.sub(r"^(\s*)([-=:])", r"\1\\\2", shown)  # a list, a rule, a heading
 
 
 def prose(text: str) -> str:

@@ -40,6 +40,9 @@ from runner.training.plan import MAX_PART_SUFFIX, AnyPlan, plan_of
 from runner.transports.registry import Entry, Registry
 from runner.version import __version__
 
+MARGIN = 0.1
+"""A difference of at most this share of a metric's scale counts as none, unless `--margin` says otherwise."""
+
 PUBLISHED = "published"
 """Where a results folder keeps what `reproduce` gets: OWNER/NAME/VERSION below it."""
 
@@ -223,6 +226,7 @@ def played_anew(
     allowed: frozenset[KeyUse],
     *,
     metric: str = "accuracy",
+    margin: float = MARGIN,
     watch: Watch | None = None,
     name: Callable[[Got, Results], str] = fresh_name,
 ) -> Fresh:
@@ -251,11 +255,15 @@ def played_anew(
             changes=error.changes,
             no_such_model=error.no_such_model,
         ) from error
-    return compared(got, result, results, metric)
+    return compared(got, result, results, metric, margin)
 
 
-def compared(got: Got, result: RunResult, results: Results, metric: str) -> Fresh:
-    """A published run and one that played it anew, by the test of `compare`."""
+def compared(got: Got, result: RunResult, results: Results, metric: str, margin: float = MARGIN) -> Fresh:
+    """A published run and one that played it anew, by the test of `compare`.
+
+    Reproduced is what is shown to differ by no more than `margin`, a share of the metric's scale, or of the published
+    value where it has none. That a difference is not shown is not enough: few datapoints show nothing.
+    """
     run = got.run
     assert run is not None
     found = compare_systems([[run.path], [result.folder.path]], results, metric=metric)
@@ -263,8 +271,9 @@ def compared(got: Got, result: RunResult, results: Results, metric: str) -> Fres
     measure = measure_named(metric, sorted({row["agent"] for row in run.manifest().agents}))
     difference = Difference(pair.difference, pair.stderr, pair.ci_low, pair.ci_high, pair.detectable, pair.groups)
     shown = told(pair.difference, measure, difference)
-    if pair.ci_low is not None and pair.ci_high is not None:
-        ends = (told(end, measure, difference, unit=False) for end in (pair.ci_low, pair.ci_high))
+    low, high = pair.ci_low, pair.ci_high
+    ends = [told(end, measure, difference, unit=False) for end in (low, high) if end is not None]
+    if ends:
         shown += f" [{', '.join(ends)}]"
     if pair.p is None:
         return Fresh(got, result.run_id, found, f"cannot be told: {pair.verdict}", "undecided")
@@ -272,11 +281,16 @@ def compared(got: Got, result: RunResult, results: Results, metric: str) -> Fres
         flips = len(pair.flips)
         flipped = f"{flips} flipped datapoint{'' if flips == 1 else 's'}"
         return Fresh(got, result.run_id, found, f"drifted by {shown}, {flipped}", "drifted")
-    if pair.detectable is None:
+    most = margin * (abs(pair.base_value) if measure.bound is None else measure.bound)
+    least = told(most, measure, difference)
+    if pair.detectable is None or low is None or high is None:
         why = "no difference could have been seen with so few datapoints"
         return Fresh(got, result.run_id, found, f"cannot be told: {shown}; {why}", "undecided")
-    seen = f"{told(pair.detectable, measure, difference)} would have been seen four times in five"
-    return Fresh(got, result.run_id, found, f"reproduced: no difference is shown, {shown}; {seen}", "reproduced")
+    if max(-low, high) > most:
+        between = f"it lies between {ends[0]} and {'+' if high > 0 else ''}{told(high, measure, difference)}"
+        said = f"cannot be told: {between}, and within {least} would be reproduced"
+        return Fresh(got, result.run_id, found, said, "undecided")
+    return Fresh(got, result.run_id, found, f"reproduced within {least}: {shown}", "reproduced")
 
 
 def facts_of(found: Replayed) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from runner.protocols.load import load_protocol
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.rollouts.run_plan import RunPlan
-from runner.runs.own_folder import of_own_folder, with_records
+from runner.runs.own_folder import as_published, of_own_folder, with_records
 from runner.runs.which import ITS_OWN, ReplayOf, WhichRun
 from runner.spec.chat_formats import AskedIn, default_role, saved_formats
 from runner.spec.experiment import RENAMED_KEYS
@@ -44,7 +44,7 @@ def as_begun(
             another selection of datapoints.
         RunError: it is the own spec of a run whose manifest is missing or damaged.
     """
-    plan = plan.with_spec(with_records(plan.spec))
+    plan = as_published(plan.with_spec(with_records(plan.spec)))
     replaying = which.replay is not None
     own = of_own_folder(plan, results, plan.with_spec, run_id=which.run_id, again=which.again, replaying=replaying)
     if own is not None:

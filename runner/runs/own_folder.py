@@ -2,7 +2,8 @@
 
 A saved spec names the copies in `inputs/`, by which it would be another run: so it is played with `again`, from a copy
 of the folder, and into other results. In its own place the dataset's source and selection are those of the manifest,
-if the copies are what was played.
+if the copies are what was played. So they are of a published run that was got, whose spec names the copies too: played
+unedited it is the same run, and has its identity.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from runner.rollouts.run_plan import RunPlan
 from runner.spec.chat_formats import default_chat_format
 from runner.spec.experiment import SAVED_SPEC
 from runner.spec.load import Spec, load_spec
+from runner.spec.origin import DATA
 from runner.text import comma_join
 
 P = TypeVar("P", bound=RunPlan)
@@ -102,7 +104,11 @@ def _check_limit(spec: Spec, manifest: Manifest) -> None:
 
 def _as_begun(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
     """A saved spec with what the manifest knows of the one that began the run."""
-    spec = replace(_with_cache(spec, folder, manifest), as_recorded={})
+    return _as_selected(replace(_with_cache(spec, folder, manifest), as_recorded={}), manifest)
+
+
+def _as_selected(spec: Spec, manifest: Manifest) -> Spec:
+    """A saved spec with the selection of datapoints, and the dataset's file, that its run has by its manifest."""
     settings = to_plain(spec.experiment.dataset)
     if settings != resolved_spec(Plan(spec))["dataset"]:
         return spec  # overrides select otherwise
@@ -146,13 +152,34 @@ def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callab
     return own
 
 
+def as_published(plan: P) -> P:
+    """The plan of a published run that was got, where what is played is what its manifest says: the same identity.
+
+    What was edited since is another run, of which the manifest says only where the dataset came from.
+    """
+    folder = _got(plan.spec)
+    if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:
+        return plan
+    manifest = folder.manifest()
+    own = plan.with_spec(_as_selected(plan.spec, manifest))
+    return own if own.identity == manifest.identity else plan
+
+
+def _got(spec: Spec) -> RunFolder | None:
+    """The folder of the published run that a got spec plays: that of the release, or the one saved with the run."""
+    if spec.path is None or spec.path.name != SAVED_SPEC or spec.got_from is None or spec.fetched is None:
+        return None
+    data = spec.fetched.resolve() / DATA
+    return RunFolder(data) if spec.path.parent.resolve() in (data.parent, data) else None
+
+
 def with_records(spec: Spec) -> Spec:
     """A spec that was saved in a run's folder, wherever that is now, with what the manifest has of its dataset's file.
 
     Of the protocol and the prompts the copies have the same hashes; the dataset was written again, and only what was
     selected. Where it is not what was played any more, it is a dataset of its own.
     """
-    folder = _saved_in(spec)
+    folder = _saved_in(spec) or _got(spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:
         return spec
     manifest, settings = folder.manifest(), to_plain(spec.experiment.dataset)

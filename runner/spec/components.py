@@ -71,6 +71,8 @@ class Components:
             NipRunError: that spec cannot be used.
         """
         found = builtin.find(name, folder)
+        if found is None and (hint := self._versionless(Kind.SPEC, name)):
+            raise UsageError(hint)
         if found is None and is_reference(name):
             number = sum(slot.startswith("extends:") for slot in self.uses)
             return self._found(f"extends:{number}", Kind.SPEC, name).path
@@ -91,9 +93,28 @@ class Components:
         self.tree.also.append(use.folder.resolve())
         return use
 
+    def _versionless(self, kind: Kind, named: str) -> str | None:
+        """What to say of a name that is no path but that of an installed release, without its version."""
+        if "@" in named or not is_reference(f"{named}@1"):
+            return None
+        try:
+            version = self.look_up(kind, named).release.rpartition("@")[2]
+        except NipRunError:
+            return None
+        return (
+            f"there is no such file, and a release is named with its version: {named}@{version}, which is installed, "
+            f"or {named}@latest"
+        )
+
     def _take_path(self, layered: Layered, at: KeyPath, kind: Kind) -> Iterator[Problem]:
         named = _value(layered.data, at)
-        if not isinstance(named, str) or not is_reference(named) or builtin.find(named, layered.folder(at)):
+        if not isinstance(named, str) or builtin.find(named, layered.folder(at)):
+            return
+        if hint := self._versionless(kind, named):
+            yield _problem(layered, at, hint)
+            del _value(layered.data, at[:-1])[at[-1]]
+            return
+        if not is_reference(named):
             return
         try:
             use = self._found(str(at[0]), kind, named)
@@ -110,7 +131,9 @@ class Components:
         if named is None:
             return
         if not isinstance(named, str) or not is_reference(named):
-            yield _problem(layered, said, "a reference belongs here: OWNER/NAME@VERSION; a path cannot stand here")
+            hint = self._versionless(kind, named) if isinstance(named, str) else None
+            wrong = "a reference belongs here: OWNER/NAME@VERSION; a path cannot stand here"
+            yield _problem(layered, said, hint or wrong)
             return
         try:
             use = self._found(".".join(map(str, at)), kind, named)

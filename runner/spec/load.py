@@ -205,7 +205,7 @@ def _assembled(layered: Layered, readers: Readers, components: Components, find_
     """
     if wrong := list(path_problems(layered, saved=readers.saved)):
         raise SpecError(wrong)
-    begun = list(take_start(layered, find_run))  # which may name a release, too
+    begun = list(take_start(layered, find_run, components.look_up))  # which may name a release, too
     refused = list(components.take(layered))
     if wrong := [*begun, *take_models(layered, find_run), *take_debates(layered, find_run)]:
         raise SpecError([*refused, *wrong])

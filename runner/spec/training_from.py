@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from runner import builtin
 from runner.documents.layered import Layered
 from runner.documents.plain import KeyPath
-from runner.errors import Problem, UsageError
+from runner.errors import NipRunError, Problem, UsageError
+from runner.releases.limits import MAX_MANIFEST
+from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind, is_reference, parse
+from runner.spec.components import FindComponent
 from runner.spec.from_run import FROM_GROUP, FROM_RUN, FindRun, WrongModel, named_model, source_at
+from runner.storage.files import read_bounded
 from runner.text import comma_join
 
 USE = "use"
 """In a model group: an installed model."""
 
 
-def take_start(layered: Layered, find_run: FindRun) -> Iterator[Problem]:
+def take_start(layered: Layered, find_run: FindRun, find_component: FindComponent) -> Iterator[Problem]:
     """Put what a training goes on from into its model groups, before releases and runs are looked up for them."""
     training, models = layered.data.get("training"), layered.data.get("models")
     said = training.pop("from", None) if isinstance(training, dict) else None
@@ -41,6 +45,8 @@ def take_start(layered: Layered, find_run: FindRun) -> Iterator[Problem]:
                     f"run {source.path.name} {there}, and this spec trains {comma_join(groups) or 'none'}; "
                     f"say models.GROUP.{FROM_RUN} and {FROM_GROUP} instead"
                 )
+        elif len(groups) != 1 and (group := _group_of(said, find_component)) in groups:
+            named = [str(group)]
         elif len(groups) != 1:
             raise WrongModel(
                 f"of which group is it the model? This spec trains {comma_join(groups)}; say models.GROUP.use"
@@ -56,6 +62,15 @@ def take_start(layered: Layered, find_run: FindRun) -> Iterator[Problem]:
             layered.places["models", name, key] = layered.place(at)
     except WrongModel as wrong:
         yield Problem(layered.place(at), ".".join(map(str, at)), str(wrong))
+
+
+def _group_of(said: str, find_component: FindComponent) -> object:
+    """The group that an installed model was trained as, as its release says; None where that is not known."""
+    try:
+        found = find_component(Kind.MODEL, said)
+        return Release.from_bytes(read_bounded(found.folder / MANIFEST, MAX_MANIFEST)).facts.get("group")
+    except (NipRunError, OSError):
+        return None  # which is told where the group's model is looked up
 
 
 def _is_release(layered: Layered, at: KeyPath, said: str) -> bool:

@@ -86,7 +86,9 @@ class Registry:
             found = [entry for entry in of_name if entry.yanked is None] or of_name
         if found:
             return found[-1]
-        raise NotPublished(f"{self.where} has no {shortened(str(named), 200)}{self._nearest(named)}")
+        raise NotPublished(
+            f"{self.where} has no {shortened(str(named), 200)}{self._nearest(named)}; what there is: nip-run search"
+        )
 
     def _is_itself(self, entry: Entry) -> bool:
         try:

@@ -237,6 +237,7 @@ def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: P
     assert (row["publishable"], row["status"]) == (False, "done")
     assert "no git repository" in row["why_not"][0]
     done = nip_run_here("status", "last", "--json", cwd=plain, HOME=FORD)
+    assert done.returncode == 1  # as `freeze` does
     (release,) = json.loads(done.stdout)["releases"]
     failed = [check["check"] for check in release["checks"] if not check["passed"]]
     assert failed == ["pinned", "nothing private", "terms"]

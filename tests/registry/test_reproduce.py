@@ -12,11 +12,16 @@ import pytest
 
 from runner.errors import UsageError
 from runner.registry.chain import chain_of, different_models
-from runner.registry.fetched import Got, get
-from runner.registry.reproduce import fresh_plan, replayed
+from runner.registry.fetched import Got, get, opened
+from runner.registry.reproduce import compared, fresh_plan, replayed
 from runner.releases.manifest import Link
 from runner.releases.reference import parse
+from runner.results.folder import RunFolder
 from runner.results.results import Results
+from runner.runs.own_folder import as_published
+from runner.runs.result import RunResult
+from runner.spec.load import load_spec
+from runner.training.plan import plan_of
 from runner.training.stage_log import read_stages
 from runner.transports.connect import connect
 from tests.support.got import bundle_of, publish
@@ -245,13 +250,33 @@ def test_a_model_that_drifted_is_told_with_an_interval_that_holds_it(seer: tuple
     assert "nip-run show" in shown.stdout
 
 
-def test_a_model_that_is_as_it_was_is_reproduced_and_what_would_have_been_seen_is_said(
+def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_margin(
     seer: tuple[Path, float], tmp_path: Path
 ) -> None:
-    done = anew(seer[0], tmp_path, 3.0, 5)
+    done = anew(seer[0], tmp_path, 3.0, 5, "--margin", "0.2")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "accuracy reproduced: no difference is shown, " in done.stdout
-    assert "would have been seen four times in five" in done.stdout
+    assert "accuracy reproduced within 20 points: " in done.stdout
+    got = opened(seer[0])
+    results = Results(tmp_path / "results")
+    (folder,) = results.runs()
+    narrower = compared(got, RunResult(folder, folder.manifest(), {}), results, "accuracy", 0.01)
+    assert narrower.outcome == "undecided"
+    assert "cannot be told: it lies between " in narrower.verdict
+    assert narrower.verdict.endswith("and within 1 point would be reproduced")
+
+
+def test_a_got_run_played_unedited_has_the_identity_of_the_published_one_and_edited_another(
+    copy: Path, tmp_path: Path
+) -> None:
+    """Its spec names copies, and its dataset was selected."""
+    folder = got_of(copy, tmp_path).folder
+    manifest = RunFolder(copy).manifest()
+    for spec in (folder / "spec.yaml", folder / "data" / "spec.yaml"):
+        assert as_published(plan_of(load_spec(spec))).identity == manifest.identity
+    for words in (["votes=3"], ["dataset.limit=2"], ["seed=9"]):
+        assert as_published(plan_of(load_spec(folder / "spec.yaml", words))).identity != manifest.identity
+    (folder / "data" / "manifest.json").unlink()
+    assert as_published(plan_of(load_spec(folder / "spec.yaml"))).identity != manifest.identity
 
 
 def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(run: Path, tmp_path: Path) -> None:
