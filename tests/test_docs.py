@@ -104,7 +104,7 @@ def test_the_protocols_page_names_every_variable_of_templates() -> None:
 
 
 def test_the_readme_is_short_and_leads_to_every_page() -> None:
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 165
     linked = set(re.findall(r"\]\(([^)#:]+)\)", README))
     assert {f"docs/{name}" for name in PAGES if name != "README.md"} <= linked
 

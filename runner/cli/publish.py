@@ -23,7 +23,7 @@ from runner.storage.locks import locked
 from runner.text import comma_join, counted, did_you_mean
 from runner.transports.base import Added
 from runner.transports.connect import VARIABLE, connect
-from runner.transports.registry import Published, Registry
+from runner.transports.registry import Entry, Published, Registry
 
 OWNER = "NIP_RUN_OWNER"
 
@@ -144,6 +144,7 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
         raise UsageError(f"--as {said}: {wrong}")
     if kind != Kind.RUN and (not named.name or named.version is None):
         raise UsageError(f"--as {said}: a {kind} has a name and a version of its own: --as OWNER/NAME@VERSION")
+    parent = _parent(args, kind)
     return Naming(
         owner=named.owner,
         name=named.name or None,
@@ -152,8 +153,17 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
         licence=args.licence,
         dataset_licence=args.dataset_licence,
         visibility="private" if args.private else "public",
-        child_of=args.child_of,
+        child_of=None if parent is None else str(parent.reference),
+        child_of_sha256=None if parent is None else parent.sha256,
     )
+
+
+def _parent(args: argparse.Namespace, kind: Kind) -> Entry | None:
+    """The release of `--child-of`, which is in the registry that is published to."""
+    if args.child_of is None:
+        return None
+    with connect(args.where) as registry:
+        return registry.find(parse(args.child_of, kind if args.child_of.count("/") < 2 else None))
 
 
 # What is told

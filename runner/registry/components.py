@@ -73,7 +73,9 @@ def _words(naming: Naming) -> tuple[str, ...]:
 
 
 def _child_of(naming: Naming) -> tuple[Link, ...]:
-    return () if naming.child_of is None else (Link(role="child_of", release=naming.child_of),)
+    if naming.child_of is None:
+        return ()
+    return (Link(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256),)
 
 
 _IN_A_SPEC: Mapping[Kind, str] = {

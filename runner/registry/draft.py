@@ -24,7 +24,9 @@ class Naming:
     """Of a run's dataset, where it is another than `licence`; `none`: its rows are left out, their hashes stay."""
     visibility: str = "public"
     child_of: str | None = None
-    """The release that it was made from, as the user names it; None: the one that the run was got from, if any."""
+    """The release that it was made from, `KIND/OWNER/NAME@VERSION`; None: the one that the run was got from, if any."""
+    child_of_sha256: str | None = None
+    """Of that release's manifest."""
 
 
 @dataclass(frozen=True)

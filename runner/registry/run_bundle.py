@@ -107,7 +107,8 @@ def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[Link, .
     found = links_of(folder, results, naming.owner, naming.version)
     if naming.child_of is None:
         return found
-    return (*(link for link in found if link.role != "child_of"), Link(role="child_of", release=naming.child_of))
+    parent = Link(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)
+    return (*(link for link in found if link.role != "child_of"), parent)
 
 
 def _own_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import shutil
 import socket
@@ -229,6 +230,21 @@ def test_a_yanked_run_is_said_to_be(player: Player, published: tuple[int, str, s
     assert (done.returncode, done.stdout) == (0, f"run/{name} is yanked in file:{where}: the label leaks\n")
     with connect(str(where)) as registry:
         assert [entry.yanked for entry in registry.entries()] == ["the label leaks"]
+
+
+@pytest.mark.full
+def test_the_release_that_it_was_made_from_is_named_as_get_names_it_and_linked_by_hash(tmp_path: Path) -> None:
+    (tmp_path / "terse").mkdir()
+    (tmp_path / "terse" / "verifier.jinja").write_text("Say {{ stance }}.\n", "utf-8")
+    words = ("publish", "terse", "--kind", "prompts", "--to", "registry", "--licence", "MIT", "--force", "--json")
+    for more in (["--as", "acme/terse@1.0"], ["--as", "other/terse@2", "--child-of", "acme/terse"]):
+        done = nip_run_here(*words, *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    releases = tmp_path / "registry" / "prompts"
+    first, child = (releases / name / "release.json" for name in ("acme/terse/1.0", "other/terse/2"))
+    (link,) = json.loads(child.read_bytes())["links"]
+    sha256 = hashlib.sha256(first.read_bytes()).hexdigest()
+    assert (link["role"], link["release"], link["sha256"]) == ("child_of", "prompts/acme/terse@1.0", sha256)
 
 
 def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: Path) -> None:
