@@ -16,11 +16,13 @@ from runner.hashing import tagged_hash
 from runner.protocols.load import load_protocol
 from runner.registry.component_files import GOLDEN, changed_renderings, prompts_identity, protocol_identity
 from runner.registry.components import component_draft
+from runner.registry.verify import wrong_in_release
 from runner.releases.bundle import Bundle, Content, opened
 from runner.releases.reference import Kind
 from runner.results.provenance import new_manifest
 from runner.rollouts.plan import Plan
 from runner.spec.load import load_spec, load_specs
+from runner.transports.connect import connect
 from tests.support.components import naming
 from tests.support.specs import dataset_file, spec_file
 
@@ -88,6 +90,10 @@ def test_a_template_engine_that_renders_otherwise_shows(tmp_path: Path) -> None:
     golden["rendered"]["prover"] += " "
     (folder / GOLDEN).write_text(json.dumps(golden), "utf-8")
     assert changed_renderings(folder) == ["prover"]
+    with connect(str(tmp_path / "registry")) as registry:
+        registry.publish([Bundle.of(made.release, {**made.contents, GOLDEN: folder / GOLDEN})], "test")
+        found = list(wrong_in_release(registry, registry.find(made.release.reference)))
+    assert ["prover.jinja otherwise" in line for line in found] == [True], found
 
 
 def test_a_dataset_says_its_rows_and_has_the_hashes_of_runs(tmp_path: Path) -> None:
