@@ -21,8 +21,8 @@ from runner.registry.draft import Draft
 from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
 from runner.registry.names import Names, path_pattern
-from runner.registry.run_facts import why_not_pinned
 from runner.registry.reading import unreadable_spec
+from runner.registry.run_facts import why_not_pinned
 from runner.registry.searching import Finder, search
 from runner.registry.secret_keys import secret_values
 from runner.registry.secrets import HeldSecrets, known_forms
