@@ -33,8 +33,11 @@ class Person:
     def says(self, *words: str | Path, here: bool = False, **variables: str) -> str:
         """What a command prints, which must succeed, in a home without a key."""
         variables |= {name: os.environ[name] for name in HUB if name in os.environ}
-        play = nip_run_here if here else nip_run
-        done = play(*words, cwd=self.home, HOME=str(self.home), USER=self.home.name, **variables)
+        variables |= {"HOME": str(self.home), "USER": self.home.name}
+        if here:
+            done = nip_run_here(*words, cwd=self.home, **variables)
+        else:
+            done = nip_run(*words, cwd=self.home, timeout=60.0, **variables)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout
 
@@ -82,7 +85,7 @@ def test_what_one_published_another_gets_checks_changes_and_publishes_as_a_child
     assert reference == f"run/ann/{run_id}@1"
     bea = person(tmp_path, "bea")
 
-    got = json.loads(bea.says("get", reference, "theirs", "--json", **registry))
+    got = json.loads(bea.says("get", reference, "theirs", "--json", here=False, **registry))
     folder = bea.home / "theirs"
     assert (got["sha256"], got["play"]["keys"]) == (theirs["sha256"], [])
     assert run_id in (folder / "README.md").read_text()
@@ -101,7 +104,7 @@ def test_what_one_published_another_gets_checks_changes_and_publishes_as_a_child
     assert f"{played['run_id']} less {run_id} is " in compared
 
     words = ("--as", "bea", "--licence", "MIT", "--force", "--json")
-    (child,) = json.loads(bea.says("publish", "last", *words, **registry))["releases"]
+    (child,) = json.loads(bea.says("publish", "last", *words, here=False, **registry))["releases"]
     links = json.loads((tmp_path / "registry" / "run" / "bea" / played["run_id"] / "1" / MANIFEST).read_bytes())[
         "links"
     ]

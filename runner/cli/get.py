@@ -119,7 +119,7 @@ def _costs(takes: Takes) -> str:
     if takes.calls is None:
         return "unknown"
     calls = f"{takes.calls[0]:,} to {takes.calls[1]:,} calls"
-    if takes.cost_usd == (0, 0):
+    if takes.cost_usd is not None and not any(takes.cost_usd):
         return calls
     cost = "price unknown" if takes.cost_usd is None else "${:.2f} to ${:.2f}".format(*takes.cost_usd)
     return f"{calls}, {cost}"

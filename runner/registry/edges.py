@@ -173,8 +173,8 @@ class Edges:
             made = _made(there, last)
             return self._broken(use, f"its lineage says that {_names(there)} made it, and that made {made}")
         which = f"iteration {last.iteration} of {last.run_id}"
-        runs = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
-        if any(session.kind == "training" for session in runs):
+        meant = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
+        if any(session.kind == "training" for session in meant):
             return self._broken(use, f"its lineage says that {which} made it, and that made no model of it")
         return self._named(use, f"its lineage names {which}") or Edge(use, Proof.MISSING, (), _tombstone(last))
 

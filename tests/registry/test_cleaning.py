@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -189,7 +190,7 @@ def test_of_an_answer_what_the_wire_format_has_stays_and_the_rest_goes() -> None
     from runner.registry.rules import ANSWER_FIELD, Rules
 
     message = {"role": "assistant", "content": "on hostnode17 at /srv/x", "reasoning": "http://hostnode17/"}
-    fine = {
+    fine: dict[str, Any] = {
         "id": "chatcmpl-0123456789abcdef", "object": "chat.completion", "created": 1, "model": "m",
         "system_fingerprint": "fp_44709d6fcb", "kv_transfer_params": None, "service_tier": "default",
         "choices": [{"index": 0, "message": message, "finish_reason": "stop", "stop_reason": None,

@@ -186,8 +186,8 @@ def test_by_the_commands_it_is_signed_checked_and_not_got_by_another_key(library
     private, public = key_pair(tmp_path)
     _, other = key_pair(tmp_path, "other")
     prompts = ROOT / "prompts" / "code_validation" / "nip"
-    words = ("--kind", "prompts", "--as", "acme/signed@1", "--to", "registry", "--licence", "MIT", "--force")
-    done = nip_run_here("publish", prompts, *words, "--sign-key", private, "--json", cwd=tmp_path)
+    publish = ("--kind", "prompts", "--as", "acme/signed@1", "--to", "registry", "--licence", "MIT", "--force")
+    done = nip_run_here("publish", prompts, *publish, "--sign-key", private, "--json", cwd=tmp_path)
     assert (done.returncode, json.loads(done.stdout)["releases"][0]["signed"]) == (0, True), done.stderr
     words = ("prompts/acme/signed@1", "--from", "registry", "--signer-key")
     for command in ("verify", "get"):
