@@ -130,7 +130,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "uninstall": Command(
         "remove installed components", registry.uninstall, "runner.cli.uninstall",
-        "uninstall protocol/acme/council@1.2.0",
+        "uninstall protocol/acme/council@1.2.0", "uninstall acme/council",
     ),
     "freeze": Command(
         "pin everything that a spec names, or say what cannot be", registry.freeze, "runner.cli.freeze",

@@ -25,7 +25,7 @@ def plain(text: str) -> str:
 
     Dashes, dots and colons it takes for nothing within a line, but for those of an address, which would be a link.
     """
-    shown = re.sub(r"([\\`*{}\[\]<>#+!|~&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", in_one_line(text))
+    shown = re.sub(r"([\\`*{}\[\]<>#+!|~&@]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", in_one_line(text))
     shown = re.sub(r"(?i)(https?|ftp|mailto|xmpp|www)([:.])", r"\1\\\2", shown)
     shown = re.sub(r"^(\s*\d+)([.)])", r"\1\\\2", shown)  # a numbered list
     return re.sub(r"^(\s*)([-=:])", r"\1\\\2", shown)  # a list, a rule, a heading
@@ -33,4 +33,4 @@ def plain(text: str) -> str:
 
 def prose(text: str) -> str:
     """`plain` of a sentence: signs that are no markup within a line, such as its full stops, stay as they are."""
-    return re.sub(r"([\\`*_{}\[\]<>#!|~&@])", r"\\\1", in_one_line(text)).replace("//", "/\\/")
+    return re.sub(r"([\\`*_{}\[\]<>#!|~&@]|(?<=\])\()", r"\\\1", in_one_line(text)).replace("//", "/\\/")

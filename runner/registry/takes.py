@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ class Takes:
     def fresh(self, command: str) -> str:
         """A `reproduce` of it with what has to be given to play it anew."""
         given = (f"--set {key}=http://HOST:PORT/v1" for key in self.addresses)
-        allowed = (use.option.replace(NOT_PUBLISHED, "HOST:PORT") for use in self.keys)
-        return " ".join([command, "--fresh", *given, *allowed])
+        there = (replace(use, host="HOST:PORT") if use.host == NOT_PUBLISHED else use for use in self.keys)
+        return " ".join([command, "--fresh", *given, *(use.option for use in there)])
 
     def to_json(self) -> dict[str, Any]:
         keys = [{"variable": use.variable, "host": use.host, "command": use.command} for use in self.keys]

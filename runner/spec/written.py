@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.documents.dump import dump_inline
 from runner.documents.layered import FileRead
 from runner.documents.overrides import Override
+from runner.documents.plain import plain
 
 
 @dataclass(frozen=True)
@@ -50,4 +51,5 @@ def as_words(overrides: Sequence[Override]) -> tuple[str, ...]:
 def _word(override: Override) -> str:
     if override.value is None:
         return override.text
-    return f"{override.text.removesuffix('...')}{dump_inline(override.value[0])}"
+    # What no YAML can hold was refused before, or is refused by who loads it.
+    return f"{override.text.removesuffix('...')}{dump_inline(plain(override.value[0], []))}"

@@ -276,6 +276,8 @@ ADDED = (
     "verdict:\n  confidence: null\n",
     "until: null\n",
     "votes: 1\nrejudge: null\n",
+    "      weights_sha256: null\n      release: null\n      release_sha256: null\n",  # of each step of a lineage
+    "  from: null\n",
 )
 """What a saved spec has more than one of 0.1.0: keys that came since, as 0.1.0 would have had them."""
 

@@ -248,7 +248,9 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         assert "ROW_VARIABLE" not in takes.command, "to allow it is to type what a stranger asks for"
         host = f"127.0.0.1:{server.port}"
         given = takes.command.replace("VAR=HOST", f"ROW_VARIABLE={host}").replace("HOST:PORT", host).split()[1:]
-        done = nip_run_here(*given, cwd=tmp_path, ROW_VARIABLE="sk-0123456789")
+        reader = tmp_path / "reader"  # where the results are not those of the publisher, which have this very run
+        reader.mkdir()
+        done = nip_run_here(*given, cwd=reader, ROW_VARIABLE="sk-0123456789")
         assert (done.returncode, server.requests > asked) == (0, True), done.stderr
 
 
