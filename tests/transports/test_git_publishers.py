@@ -173,7 +173,7 @@ with connect(sys.argv[1]) as registry:
 
 @pytest.mark.parametrize(
     ("served", "times"),
-    [("path", 1), pytest.param("path", 25, marks=pytest.mark.slow), pytest.param("daemon", 25, marks=pytest.mark.slow)],
+    [("path", 1), pytest.param("path", 25, marks=pytest.mark.full), pytest.param("daemon", 25, marks=pytest.mark.full)],
 )
 def test_a_publish_that_is_killed_is_not_seen_and_the_same_again_finishes(
     repository: Path, tmp_path: Path, served: str, times: int
