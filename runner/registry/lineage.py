@@ -86,7 +86,7 @@ class Lineage(Edges):
         Of a training run or a model: what is behind what it made, its own training too.
         """
         found = Ancestry()
-        seen: set[tuple[tuple[str, str], str, int]] = set()
+        seen: set[tuple[object, ...]] = set()
         waiting: deque[Use | Maker] = deque()
         for group in session.groups if groups is None else groups:
             if group.made:
@@ -97,8 +97,8 @@ class Lineage(Edges):
             at = waiting.popleft()
             if isinstance(at, Use):
                 waiting.extend(self._from_use(at, found))
-            elif at.key not in seen:
-                seen.add(at.key)
+            elif (at.session.key, *at.key) not in seen:  # copies of a run are looked at each: one may say less
+                seen.add((at.session.key, *at.key))
                 self._count(at, found)
                 waiting.append(_before(at))
         return found
@@ -131,9 +131,11 @@ class Lineage(Edges):
 
     def contact(self, session: Session, ancestry: Ancestry | None = None) -> Contact | None:
         """How many datapoints of a benchmark its models were trained on; None where it knows none of either."""
-        measured = session.datapoints
         behind = ancestry or self.ancestry(session)
-        if session.kind != "benchmark" or not measured or not (behind.trained or behind.unknown):
+        if session.kind != "benchmark" or not (behind.trained or behind.unknown):
+            return None
+        measured = session.datapoints  # which may be read from its inputs: only where it matters
+        if not measured:
             return None
         trained, at_least = self.trained_on(behind)
         return Contact(len(trained & measured), len(measured), at_least)

@@ -16,6 +16,7 @@ from runner.registry.component_files import GOLDEN, changed_renderings
 from runner.registry.differences import Note, by_earlier, different_metrics, recomputed_by
 from runner.registry.fetched import PARAMETERS, PIN, SPEC, Got, check_lock, get, opened
 from runner.registry.kinds import wrong_kind
+from runner.registry.left_out import in_words
 from runner.registry.missing_rows import lacks_rows
 from runner.registry.recompute import recomputed
 from runner.registry.rows import different_rows
@@ -69,7 +70,15 @@ def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None =
             yield str(error)
             return
         found = _wrong_records(got) if entry.reference.kind == Kind.RUN else _wrong_contents(got)
-        yield from (_without(place, line) for line in found)
+        yield from (_without(place, line) for line in _whatever_goes_wrong(found))
+
+
+def _whatever_goes_wrong(found: Iterator[str]) -> Iterator[str]:
+    """What is found, and what the release sets off in the code that reads it, which is the release's own fault."""
+    try:
+        yield from found
+    except Exception as error:  # noqa: BLE001
+        yield in_words(error)
 
 
 def _without(place: str, line: str) -> str:
@@ -88,7 +97,7 @@ def wrong_in_got(folder: Path) -> Iterator[str]:
     wrong = [*wrong_files(got, but=EDITABLE), *_added_files(got), *_wrong_contents(got)]
     yield from wrong
     if got.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
-        yield from _wrong_records(got)
+        yield from _whatever_goes_wrong(_wrong_records(got))
 
 
 def edited(folder: Path) -> list[str]:

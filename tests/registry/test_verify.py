@@ -273,6 +273,13 @@ def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: 
     assert [line for line in wrong if "its facts say accuracy.value 0.9999" in line], wrong
 
 
+def test_facts_of_no_form_are_told_as_the_releases_fault(there: Path, tmp_path: Path) -> None:
+    bundle = bundle_of(run_in(there))
+    odd = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": 5}))
+    (wrong,) = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", odd))
+    assert wrong.startswith("it says what cannot be (AttributeError: ")
+
+
 def test_a_run_that_claims_more_games_than_it_has_answers_is_refused_at_once(there: Path, tmp_path: Path) -> None:
     shutil.copytree(run_in(there), tmp_path / "run")
     spec = tmp_path / "run" / "spec.yaml"
