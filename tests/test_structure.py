@@ -122,6 +122,7 @@ HOMES = {
         "runner.documents.dump",
         "runner.documents.reader",
         "runner.documents.scalars",
+        "runner.documents.settled",
         "runner.documents.yaml_words",
         "runner.models.prices",
         "runner.registry.clean_yaml",

@@ -23,7 +23,7 @@ from runner.datasets.settings import DatasetSettings
 from runner.errors import Place, PlaceOf, Problem, SpecError
 from runner.hashing import canonical, tagged_hash
 from runner.storage.files import create
-from runner.storage.queries import connect
+from runner.storage.queries import lent
 from runner.text import comma_join, did_you_mean
 
 if TYPE_CHECKING:
@@ -61,17 +61,17 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     """
     import duckdb
 
-    connection = connect(memory=f"{settings.limits.memory >> 20}MiB")
     try:
-        with _file(connection, settings, path, where) as (file, sha256):
+        with (
+            lent(f"{settings.limits.memory >> 20}MiB") as connection,
+            _file(connection, settings, path, where) as (file, sha256),
+        ):
             table, notes = _read(connection, file, settings, where)
             rows = _selected(file, table, settings, where)
     except duckdb.Error as error:
         raise _refused(where, str(error).splitlines()[0], "dataset.path") from error
     except (Unreadable, TooLarge, TaskEnded) as error:
         raise _refused(where, str(error), getattr(error, "key", "dataset.path")) from error
-    finally:
-        connection.close()
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
     group_by = settings.group_by or (settings.explode.row if settings.explode else None)
     labels = _labelled(rows, table, settings)

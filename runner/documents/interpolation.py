@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.documents.layered import Layered
 from runner.documents.plain import KeyPath
+from runner.documents.settled import is_settled
 from runner.errors import Problem
 from runner.text import did_you_mean
 
@@ -33,6 +34,8 @@ def resolve(layered: Layered) -> None:
     if size > MAX_RESOLVED:
         message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB"
         layered.problems.append(Problem(layered.place(()), "", message))
+        return
+    if is_settled(layered.data):
         return
     config = OmegaConf.create(layered.data)
     assert isinstance(config, DictConfig)

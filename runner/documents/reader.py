@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar_parser import parse as parse_interpolation
 
 from runner.documents.plain import MAX_DEPTH, KeyPath, plain
+from runner.documents.settled import settled_document
 from runner.documents.yaml_words import explained, lines_of
 from runner.errors import Place, Problem
 from runner.storage.files import read_bounded
@@ -156,6 +157,9 @@ def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Docu
     try:
         if broken or has_words:
             text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # _walk has emptied what is broken in the nodes
+        elif (settled := settled_document(node)) is not None:
+            document.data = settled
+            return document
         config = OmegaConf.load(io.StringIO(text), max_yaml_expanded_nodes=MAX_NODES)
     except Exception as error:  # noqa: BLE001 - OmegaConf raises its own and antlr's errors; both are about the text
         return _failed(document, f"OmegaConf cannot read the file: {str(error).splitlines()[0]}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, meta, nodes
@@ -129,6 +130,7 @@ class SandboxedTemplate:
         return RunError(f"template {self._name!r} {'' if refused else 'fails: '}{error}")
 
 
+@lru_cache(maxsize=128)
 def variables_of(source: str) -> frozenset[str]:
     """The variables that a template uses."""
     return frozenset(meta.find_undeclared_variables(_environment.parse(source)))
@@ -145,8 +147,9 @@ class Scan:
 _SYNTAX = "write {{ name }} for a variable, and end each {% if %} and {% for %}"
 
 
+@lru_cache(maxsize=128)
 def scan(source: str) -> Scan:
-    """Look through a template before it is rendered."""
+    """Look through a template before it is rendered; of many runs' templates most are the same."""
     try:
         tree = _environment.parse(source)
         refused = list(_refusals(tree))

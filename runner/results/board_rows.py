@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.documents.plain import MAX_DEPTH
 from runner.hashing import canonical, tagged_hash
 from runner.results.board_schema import BOARD_TABLES
 from runner.results.folder import RunFolder
@@ -230,5 +231,12 @@ def _json_or_null(value: Any) -> str | None:
 def _spec(folder: RunFolder) -> dict[str, Any]:
     import yaml
 
-    found: dict[str, Any] = yaml.safe_load(read_bounded(folder.spec, MAX_SPEC))
+    raw = read_bounded(folder.spec, MAX_SPEC)
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = deepest = 0
+    for event in yaml.parse(raw, Loader=fast):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        deepest = max(deepest, depth)
+    # libyaml's composer recurses, and dies where Python's raises.
+    found: dict[str, Any] = yaml.load(raw, Loader=fast if deepest <= MAX_DEPTH else yaml.SafeLoader)  # noqa: S506
     return found

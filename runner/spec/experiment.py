@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Literal
 
 from runner.datasets.settings import DatasetSettings
@@ -291,8 +293,9 @@ RENAMED_KEYS: Mapping[str, str] = {"rollouts.most_calls": "rollouts.max_calls"}
 """Old names of keys that still work in this version, each with the new one in the same section."""
 
 
+@cache
 def experiment_schema() -> dict[str, Any]:
-    """The JSON Schema of a spec file. `extends` is read before the schema sees the rest."""
+    """The JSON Schema of a spec file, which nobody changes. `extends` is read before the schema sees the rest."""
     result = schema(Experiment, "nip-run experiment")
     use = result["$defs"]["ProtocolUse"]["properties"]
     for field_ in fields(Parameters):
@@ -301,12 +304,14 @@ def experiment_schema() -> dict[str, Any]:
     return result
 
 
+@cache
 def removable_spec_keys() -> frozenset[tuple[str, ...]]:
     """The keys that null takes away: named entries, and parameters, whose defaults are the protocol's own."""
     parameters = {("protocol", field_.name) for field_ in fields(Parameters) if field_.default is not None}
     return removable_keys(Experiment) | parameters
 
 
+@cache
 def resettable_spec_keys() -> frozenset[tuple[str, ...]]:
     """The keys that null sets back to their defaults, where a file or an override changes what is set."""
     return resettable_keys(Experiment) - removable_spec_keys()
@@ -325,7 +330,7 @@ _USED: Mapping[str, tuple[str, str]] = {
 
 def editor_schema() -> dict[str, Any]:
     """The schema for editors, of a file as it is written: the bases that it extends may hold what it leaves out."""
-    result = for_editors(experiment_schema(), "base/offline.yaml")
+    result = for_editors(deepcopy(experiment_schema()), "base/offline.yaml")
     section = result["$defs"]["ProtocolUse"]
     use = section["properties"].pop("use")
     other = rf"\.ya?ml$|{_RELEASE}"

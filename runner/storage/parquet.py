@@ -15,7 +15,7 @@ from typing import Any
 
 from runner.errors import RunError
 from runner.storage.files import create
-from runner.storage.queries import connect, duckdb_literal, duckdb_pattern
+from runner.storage.queries import connect, duckdb_literal, duckdb_pattern, lent
 
 GROUP_ROWS = 10_000
 GROUP_BYTES = 16 << 20
@@ -65,16 +65,13 @@ def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Pat
     line = max(longest, LONG_LINE)
     try:
         beside.unlink(missing_ok=True)
-        connection = connect(memory=f"{MEMORY + _COPIES * (line - LONG_LINE)}B")
-        try:
+        with lent(f"{MEMORY + _COPIES * (line - LONG_LINE)}B") as connection:
             connection.execute(
                 "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?, maximum_object_size=?, "
                 f"hive_partitioning=false)) TO {duckdb_literal(beside)} "
                 f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS}, ROW_GROUP_SIZE_BYTES {GROUP_BYTES})",
                 [[duckdb_pattern(path) for path in lines], dict(columns), line],
             )
-        finally:
-            connection.close()
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         beside.replace(target)

@@ -54,6 +54,34 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
     return duckdb.connect(":memory:", config=config)
 
 
+_idle: list[duckdb.DuckDBPyConnection] = []
+
+
+@contextmanager
+def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """What `connect` makes, with one thread; and used again once the block ended well and left no table in it.
+
+    To make one takes longer than what a small file is read or written in.
+    """
+    try:
+        connection = _idle.pop()
+        connection.execute(f"SET memory_limit = '{memory}'")
+    except IndexError:
+        connection = connect(memory=memory)
+    try:
+        yield connection
+        is_empty = connection.execute(_LEFT).fetchone() == (0,)
+    except BaseException:
+        connection.close()
+        raise
+    if is_empty and not _idle:
+        _idle.append(connection)
+    else:
+        connection.close()
+
+
+_LEFT = "SELECT (SELECT count(*) FROM duckdb_tables()) + (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
+
 TABLE_MEMORY = "512MB"
 
 
