@@ -58,7 +58,8 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
     run_id = manifest.run_id
     remove(connection, run_id)
-    spec = json.dumps(_spec(folder), sort_keys=True)
+    saved = _spec(folder)
+    spec = json.dumps(saved, sort_keys=True)
     row = [getattr(manifest, name) for name in _RUN_COLUMNS]
     names = ", ".join(_RUN_COLUMNS)
     marks = ", ".join("?" * len(_RUN_COLUMNS))
@@ -66,27 +67,31 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
         f"INSERT INTO runs ({names}, spec, outcomes, training) VALUES ({marks}, ?, ?, ?)",
         [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.training)],
     )
-    add_facts(connection, folder)
+    add_facts(connection, folder, saved)
     connection.begin()  # each of these small rows would be written to disk by itself
     for agent in manifest.agents:
         connection.execute(
             "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?)",
             [run_id, *(agent[k] for k in ("agent", "role", "model_group", "provider", "model", "base_model"))],
         )
-    keys = ("agent", "metric", "value", "stderr", "ci_low", "ci_high", "n", "clusters")
-    for metric in metrics["metrics"]:
+    keys = ("agent", "metric", "value", "stderr", "ci_low", "ci_high", "n", "clusters", "reason")
+    if rows := metrics["metrics"]:  # at once: one statement for each would take most of the time of a run
+        columns = [[row.get(name) if name == "reason" else row[name] for row in rows] for name in keys]
         connection.execute(
-            f"INSERT INTO metrics (run_id, {', '.join(keys)}, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [run_id, *(metric[k] for k in keys), metric.get("reason")],
+            f"INSERT INTO metrics (run_id, {', '.join(keys)}) SELECT ?, {', '.join(['unnest(?)'] * len(keys))}",
+            [run_id, *columns],
         )
     connection.commit()
     if finished:
         _insert_rollouts(connection, folder)
 
 
-def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
-    """Put what came after 0.1.0 beside a run's row, from its folder: how it was selected, its task, its datapoints."""
-    manifest, spec = folder.manifest(), _spec(folder)
+def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: Mapping[str, Any] | None = None) -> None:
+    """Put what came after 0.1.0 beside a run's row, from its folder: how it was selected, its task, its datapoints.
+
+    `saved` is its spec, where it was read before.
+    """
+    manifest, spec = folder.manifest(), _spec(folder) if saved is None else saved
     metrics = read_json(folder.metrics) if folder.metrics.is_file() and manifest.status in PLAYED else {}
     group_by = _at(spec, "dataset", "group_by")
     task = None if manifest.is_training_run else _insert_datapoints(connection, folder, group_by)
