@@ -18,6 +18,7 @@ from runner.storage.atomic import fsync_dir
 from runner.storage.files import create_only, make_folder, make_folders, open_below, remove_folder
 from runner.transports.base import Added, Stored
 from runner.transports.incoming import INCOMING, remove_abandoned
+from runner.transports.local_path import local_path
 
 DEEPEST = 4 + MAX_SEGMENTS
 """Names that lead to a file: of a release's folder, and inside it. What lies deeper is no registry's."""
@@ -27,7 +28,7 @@ class FolderTransport:
     """See `Transport`. A release's folder is written elsewhere on the same disk, and renamed: whole, and only once."""
 
     def __init__(self, folder: str) -> None:
-        self._root = Path(folder).expanduser().absolute()
+        self._root = local_path(folder)
 
     @property
     def where(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from runner.errors import UsageError
+from runner.transports.local_path import local_path
 
 _FORMS = (
     "a path, file:///PATH, https://HOST/PATH, ssh://[USER@]HOST/PATH or USER@HOST:PATH, with @BRANCH, @TAG or @COMMIT "
@@ -88,9 +89,9 @@ def parse_place(text: str) -> Place:
 
 def _whole(path: str) -> Path:
     try:
-        return Path(path).expanduser().absolute()
-    except RuntimeError as error:
-        raise UsageError(f"git:{path}: {error}") from error
+        return local_path(path)
+    except UsageError as error:
+        raise UsageError(f"git:{error}") from error
 
 
 def _no_address(text: str) -> UsageError:
@@ -113,7 +114,7 @@ def _of_url(found: re.Match[str]) -> Place:
     if "?" in path or "#" in path:
         raise UsageError(f"git:{scheme}://{host}: an address with '?' or '#' is none of a repository")
     if scheme == "file" and not (host or port) and path:
-        return Place(str(Path(unquote(path)).absolute()), _checked_revision(revision), ("file",))
+        return Place(str(_whole(unquote(path))), _checked_revision(revision), ("file",))
     if scheme == "file" or not _HOST.fullmatch(host) or not path.strip("/") or (user and not _WORD.fullmatch(user)):
         raise _no_address(f"{scheme}://")
     if scheme in _PLAIN and not _LOOPBACK.fullmatch(host):

@@ -300,6 +300,28 @@ def test_the_registry_itself_may_be_a_link(tmp_path: Path) -> None:
     assert [entry.sha256 for entry in connect(str(tmp_path / "link")).entries()] == [bundle().sha256]
 
 
+@pytest.mark.parametrize("scheme", ["file:", "", "git:", "git:file://"])
+def test_a_place_has_one_name_however_it_is_written(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "way").symlink_to("elsewhere/deep")
+    written = {
+        "reg": "reg", "./reg/": "reg", "a/../reg": "reg", "a//b/./../../reg/.": "reg", "~/reg": "reg",
+        str(tmp_path / "reg"): "reg", f"//{tmp_path}/reg": "reg", "../../" + "../" * 20 + f"{tmp_path}/reg": "reg",
+        "way": "way", "way/reg": "way/reg", "way/../reg": "elsewhere/reg",
+    }  # fmt: skip
+    for text, meant in written.items():
+        if scheme == "git:file://" and not text.startswith("/"):
+            continue
+        with connect(scheme + text) as found:
+            assert found.where.partition(":")[::2] == (scheme.partition(":")[0] or "file", str(tmp_path / meant)), text
+    with pytest.raises(UsageError, match="home directory"):
+        connect(f"{scheme.removesuffix('file://')}~nobody-of-this-name/reg")
+
+
 def test_only_what_begins_with_the_prefix_is_gone_through(tmp_path: Path) -> None:
     publish(tmp_path, bundle(), bundle(name="tiny2"), bundle(version="2"))
     (tmp_path / "run/acme/tiny2/1/release.sha256").write_bytes(b"damaged")
