@@ -6,7 +6,7 @@ have it: the journal that is checked is the one that is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from runner.documents.reader import read
 from runner.errors import NipRunError
 from runner.prompts.sandbox import scan as scan_template
 from runner.registry.clean import FREE, ROWS, SPEC, rules_of
+from runner.registry.cycles import closed_cycle
 from runner.registry.differences import Note
 from runner.registry.draft import Draft
 from runner.registry.kinds import wrong_kind
@@ -58,6 +59,8 @@ class Subject:
     names: Names
     force: bool = False
     licence_needed: bool = True
+    beside: Sequence[Release] = ()
+    """The releases of the same publish, before they are cleaned."""
 
     @property
     def release(self) -> Release:
@@ -143,6 +146,8 @@ def _references(subject: Subject) -> Iterator[str]:
             yield f"{link.role} names {link.release} without its hash; `nip-run install {link.release}` pins it"
         elif subject.registry is not None:
             yield from _published(subject, link.role, named, link.sha256, subject.registry)
+    if subject.registry is not None and (why := closed_cycle(subject.release, subject.beside, subject.registry)):
+        yield why
 
 
 def _kind(subject: Subject) -> Iterator[str]:

@@ -159,13 +159,36 @@ class Lineage(Edges):
 
     def cycles(self) -> list[list[str]]:
         """Runs whose models come from each other, which cannot be: some of them say what is not so."""
+        return _cycles(self._after())
+
+    def way_back(self, key: str) -> list[str]:
+        """The shortest chain by which the models of a run, or of a model's release, come from itself: from it to it.
+
+        Nothing: they do not.
+        """
+        after = self._after()
+        before: dict[str, str] = {}
+        waiting = deque([key])
+        while waiting and key not in before:
+            at = waiting.popleft()
+            for maker in sorted(after.get(at, ())):
+                if maker not in before:
+                    before[maker] = at
+                    waiting.append(maker)
+        chain = [key] if key in before else []
+        while chain and (len(chain) == 1 or chain[-1] != key):
+            chain.append(before[chain[-1]])
+        return chain[::-1]
+
+    def _after(self) -> dict[str, set[str]]:
+        """Of each session the makers of the models that it began with."""
         after: dict[str, set[str]] = {}
         for session in self.sessions:
             edges = [self.edge_of(session, group) for group in session.groups]
             makers = {maker.session.key for edge in edges if edge is not None for maker in edge.makers}
             if makers:
                 after[session.key] = makers
-        return _cycles(after)
+        return after
 
 
 def _before(maker: Maker) -> Use | Maker:

@@ -79,14 +79,17 @@ def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, option
     """
     with ExitStack() as places:
         made = []
-        together = frozenset(str(draft.release.reference) for family in families for draft in family)
+        beside = [draft.release for family in families for draft in family]
+        together = frozenset(str(release.reference) for release in beside)
         for said in families:
             family = [_resolved(draft, registry) for draft in said]
             work = Path(places.enter_context(TemporaryDirectory(prefix=".nip-run-")))
             for number, (raw, draft) in enumerate(zip(family, clean(family, work), strict=True)):
                 marked = _marked(draft)
                 laid_out = lay_out(marked.all_contents, work / f"laid_out_{number}")
-                subject = Subject(raw, marked, laid_out, registry, together, options.names, options.force)
+                subject = Subject(
+                    raw, marked, laid_out, registry, together, options.names, options.force, beside=beside
+                )
                 made.append(_ready(subject))
         yield made
 

@@ -46,13 +46,16 @@ def session(
     run: str, *groups: Mapping[str, Any], owner: str = "acme", yanked: str | None = None, **changes: Any
 ) -> Session:
     """A published run, through the bytes of its manifest."""
+    release = run_release(run, *groups, owner=owner, **changes)
+    return session_of_release(Entry(release.reference, Bundle.of(release, {}).sha256, yanked), release)
+
+
+def run_release(run: str, *groups: Mapping[str, Any], owner: str = "acme", **changes: Any) -> Release:
     kind = "training" if any(one["made"] for one in groups) else "benchmark"
     facts = {"run_id": run, "kind": kind, "trained": [dict(one) for one in groups], "started_at": f"2025-{run}"}
     facts |= changes.pop("facts", {})
     said: dict[str, Any] = {"kind": Kind.RUN, "owner": owner, "name": run, "version": "1", "facts": facts, **changes}
-    release = Release.from_bytes(Bundle.of(Release(**said), {}).manifest)
-    bundle = Bundle.of(release, {})
-    return session_of_release(Entry(release.reference, bundle.sha256, yanked), release)
+    return Release.from_bytes(Bundle.of(Release(**said), {}).manifest)
 
 
 def training(run: str, model: str, before: str, *lineage: Mapping[str, Any], **changes: Any) -> Session:

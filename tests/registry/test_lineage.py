@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.errors import ReleaseError
 from runner.hashing import tagged_hash
+from runner.registry.checks import CHECKS, Subject
+from runner.registry.draft import Draft
 from runner.registry.edges import Edge, Proof
 from runner.registry.history import history_of
 from runner.registry.lineage import Lineage
 from runner.registry.marks import marks_of
+from runner.registry.names import Names
 from runner.registry.sessions import Session, session_of_release
+from runner.releases.bundle import Bundle
 from runner.releases.manifest import FileEntry, Release, digest
 from runner.releases.reference import Kind
+from runner.transports.connect import connect
 from runner.transports.registry import Entry
-from tests.registry.planted import EFFORT, games_of, group, measured, session, step, training
+from tests.registry.planted import EFFORT, games_of, group, measured, run_release, session, step, training
 
 BASE, ONE, TWO, THREE = "base", "ft:one", "ft:two", "ft:three"
 FIRST = training("first", ONE, BASE)
@@ -239,9 +245,41 @@ def test_cycles_are_told_and_end() -> None:
     itself = training("itself", "ft:i", "ft:i0", step("itself", "ft:i0", "ft:i", dataset_sha256=None))
     lineage = Lineage([chicken, egg, after, FIRST, SECOND])
     assert lineage.cycles() == [["run/acme/chicken@1", "run/acme/egg@1"]]
+    assert lineage.way_back("run/acme/egg@1") == ["run/acme/egg@1", "run/acme/chicken@1", "run/acme/egg@1"]
+    assert lineage.way_back("run/acme/after@1") == []  # it comes from a cycle, and closes none
     assert lineage.ancestry(after).total.effort.rollouts == 20
     assert {row.session.run_id for row in history_of("egg", [chicken, egg, after])} == {"chicken", "egg", "after"}
     assert Lineage([itself]).ancestry(itself).total.effort.rollouts == 10
+
+
+@pytest.mark.parametrize(
+    ("published", "beside", "refused"),
+    [
+        ({"egg": "public"}, [], True),
+        ({"egg": "private"}, [], True),
+        ({}, ["egg"], True),
+        ({}, [], False),
+        ({"other": "public", "chicken": "public"}, [], False),
+    ],
+)
+def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
+    published: dict[str, str], beside: list[str], refused: bool, tmp_path: Path
+) -> None:
+    def release(run: str, visibility: str = "public") -> Release:
+        model, before, maker = {"chicken": ("c", "e", "egg"), "egg": ("e", "c", "chicken")}.get(run, ("o", "b", "none"))
+        said = group(f"ft:{before}", step(maker, f"ft:{before}", f"ft:{model}"), made=[step(run, f"ft:{model}", "x")])
+        return run_release(run, said, visibility=visibility)
+
+    with connect(str(tmp_path)) as registry:
+        if published:
+            registry.publish([Bundle.of(release(*one), {}) for one in published.items()], "for a test")
+        draft = Draft(release("chicken"), {})
+        names = Names({}, {})
+        beside_it = [release(name) for name in beside]
+        subject = Subject(draft, draft, tmp_path, registry, frozenset(), names, beside=beside_it)
+        said = list(CHECKS["references"](subject))
+    chain = "run/acme/chicken@1, whose model comes from run/acme/egg@1, whose model comes from run/acme/chicken@1"
+    assert [chain in line for line in said] == [True] * refused
 
 
 def test_a_chain_of_thousands_needs_no_stack() -> None:
