@@ -27,7 +27,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runner.registry.sessions import Group, Made, Session, Step
+from runner.registry.session_facts import Group, Made, Step
+from runner.registry.sessions import Session
 
 MINTED = "ft:"
 """What the names of fine-tuned models begin with that a provider gives to no two."""

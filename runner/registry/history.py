@@ -14,7 +14,8 @@ from runner.errors import UsageError
 from runner.registry.edges import Edge
 from runner.registry.lineage import Ancestry, Contact, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
-from runner.registry.sessions import Group, Session
+from runner.registry.session_facts import Group
+from runner.registry.sessions import Session
 from runner.text import did_you_mean
 
 RunKey = tuple[str, str]
