@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -61,10 +62,18 @@ def _needed(columns: Collection[Column]) -> int:
 
 
 def stacked(pieces: Sequence[str], width: int, indent: str = "  ") -> list[str]:
-    """The pieces of a row in lines of at most `width`, none broken; all but the first line are indented."""
+    """The pieces of a row in lines of at most `width`; all but the first line are indented.
+
+    Only a text of several words that is longer than a line is broken, at blanks.
+    """
     lines: list[str] = []
     for piece in pieces:
-        if lines and len(lines[-1]) + GAP + len(piece) <= width:
+        if len(piece) > width - len(indent) and piece.count(" ") > 1 and "\n" not in piece:
+            lines += textwrap.wrap(
+                piece, width, initial_indent=indent if lines else "", subsequent_indent=2 * indent,
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
+        elif lines and len(lines[-1]) + GAP + len(piece) <= width:
             lines[-1] += " " * GAP + piece
         else:
             lines.append(f"{indent if lines else ''}{piece}")

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.cli.board_lists import show_lists
-from runner.cli.output import note, print_json, say
+from runner.cli.output import note, print_json, say, wrapped
 from runner.exit_codes import ExitCode
 from runner.registry.board import RegistryBoard, registry_board
+from runner.registry.marks import legend
 from runner.text import counted
 from runner.transports.connect import connect
 
@@ -24,6 +25,7 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     if as_json:
         print_json(board.to_json())
         return ExitCode.DONE
+    told = legend(mark for row in board.rows for mark in row["marks"][:_FIRST])
     for row in board.rows:
         row["shown_as"] = row["release"].removeprefix("run/")
         row[TRAINED] = _effort(row["effort"])
@@ -36,6 +38,8 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
             "self-reported: a board replays no journal; that numbers follow from their records does not show that the "
             f"games were played. Of one run this shows more: nip-run verify {first} --from {board.where}"
         )
+        if told is not None:
+            note(wrapped(told))
     else:
         say(f"no benchmark is published in {board.where}")
     _tell(board)

@@ -152,7 +152,9 @@ def check_types(facts: Mapping[str, Any]) -> None:
         value = typed(facts, name, int, *([float] if name == "cost_usd" else []))
         if value is not None and not 0 <= value <= MAX_COUNT:
             raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
-    typed(facts, "pinned", bool), typed(facts, "point", dict)
+    typed(facts, "pinned", bool), typed(facts, "point", dict), typed(facts, "cleaned", list)
+    _check_source(facts, "replay_of", (str,), (int, type(None)))
+    _check_source(facts, "rejudge_of", (str,), (str,), (str,))
     models: Mapping[str, Any] = typed(facts, "models", dict) or {}
     for agent in models:
         typed(models, agent, str)
@@ -161,3 +163,14 @@ def check_types(facts: Mapping[str, Any]) -> None:
         value = typed(accuracy, name, int, float)
         if value is not None and not -1 <= value <= (MAX_COUNT if name in ("n", "clusters") else 2):
             raise WrongFact(f"accuracy.{name} cannot be {str(value)[:60]!r}")
+
+
+def _check_source(facts: Mapping[str, Any], name: str, *types: tuple[type, ...]) -> None:
+    """See that a fact is null, or a list of as many values of these types."""
+    said = typed(facts, name, list)
+    if said is not None and not (len(said) == len(types) and all(map(_is_one_of, said, types))):
+        raise WrongFact(f"{name} cannot be {str(said)[:60]!r}")
+
+
+def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
+    return type(value) in types

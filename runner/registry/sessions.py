@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
-from runner.registry.links import trained_facts
+from runner.registry.links import links_of_manifest, trained_facts
 from runner.registry.session_facts import Group, WrongFact, check_types, groups_of, typed
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
@@ -45,6 +45,8 @@ class Session:
     points: Points = field(default=lambda: None)
     holds: str | None = None
     """The hash of the weights whose files are in the release, by their own hashes."""
+    where: str | None = None
+    """The registry that its release is in."""
 
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
@@ -73,7 +75,7 @@ class Session:
         return any(group.made for group in self.groups)
 
 
-def session_of_release(entry: Entry, release: Release) -> Session:
+def session_of_release(entry: Entry, release: Release, where: str | None = None) -> Session:
     """A published run or model, by its manifest alone.
 
     Raises:
@@ -102,6 +104,7 @@ def session_of_release(entry: Entry, release: Release) -> Session:
         entry.yanked,
         lambda: known,
         _weights_in(release) if release.kind == Kind.MODEL else None,
+        where,
     )
 
 
@@ -128,6 +131,12 @@ def _as_walked(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
     return [(place < len(parts) - 1, part) for place, part in enumerate(parts)]
 
 
+_FACTS = (
+    "name", "kind", "benchmark", "seed", "status", "started_at", "finished_at", "parent_run_id", "iteration",
+    "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd", "replay_of", "rejudge_of",
+)  # fmt: skip
+
+
 def session_of_folder(folder: RunFolder) -> Session:
     """A run of a results folder.
 
@@ -137,8 +146,7 @@ def session_of_folder(folder: RunFolder) -> Session:
     manifest = folder.manifest()
     trained = trained_facts(folder)
     facts = {
-        **{name: getattr(manifest, name) for name in ("name", "benchmark", "started_at", "finished_at", "status")},
-        **{name: getattr(manifest, name) for name in ("parent_run_id", "iteration", "rollouts", "cost_usd")},
+        **{name: getattr(manifest, name) for name in _FACTS},
         "models": {row["agent"]: row["model"] for row in manifest.agents},
         "accuracy": _accuracy(folder) if manifest.status in PLAYED else None,
         "stopped": None,
@@ -155,6 +163,7 @@ def session_of_folder(folder: RunFolder) -> Session:
         None,
         facts,
         groups,
+        links_of_manifest(manifest),
         points=lambda: content_hashes(folder),
     )
 

@@ -38,6 +38,9 @@ def test_texts_fold_then_columns_go_then_rows_are_stacked_and_no_id_is_broken(
 def test_a_stacked_row_breaks_no_piece() -> None:
     pieces = ["run " + "x" * 40, "status done", "cost 0", "started now"]
     assert stacked(pieces, 30) == ["run " + "x" * 40, "  status done  cost 0", "  started now"]
+    assert stacked(["run x", "marks a text of many words is folded"], 30) == [
+        "run x", "  marks a text of many words", "    is folded",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
