@@ -18,7 +18,7 @@ from runner.registry.sessions import Session, session_of_folder, session_of_rele
 from runner.releases.reference import Kind
 from runner.results.results import Results
 from runner.storage.atomic import read_json
-from runner.text import comma_join
+from runner.text import comma_join, in_one_line
 from runner.transports.registry import Entry
 
 _COLUMNS = (
@@ -97,7 +97,7 @@ def _cells(row: Row) -> Mapping[str, Any]:
     accuracy: Mapping[str, Any] = session.facts.get("accuracy") or {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
     branch = ("└ " if can_print("└") else "- ") if row.depth else ""
-    return {
+    cells = {
         "run": "  " * max(row.depth - 1, 0) + branch + session.run_id,
         "kind": row.kind,
         "when": short_time(session.started_at or None),
@@ -107,9 +107,11 @@ def _cells(row: Row) -> Mapping[str, Any]:
         "own": effort_in_words(row.own.total, "rollouts", "cost_usd") if session.trains else "",
         "trained in all": _effort(row),
         "accuracy [95%]": with_interval(value, low, high) if session.kind == "benchmark" else "",
-        "published": ", ".join(dict.fromkeys(one.key.removeprefix("run/") for one in row.published)),
         "marks": "; ".join(_marks(row)),
     }
+    one_line = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
+    published = "\n".join(dict.fromkeys(one.key.removeprefix("run/") for one in row.published))
+    return {**one_line, "published": published}
 
 
 def _effort(row: Row) -> str:

@@ -37,8 +37,8 @@ def again_in_words(session: Session) -> Iterator[str]:
     """What it has of another run."""
     link, said, judged = reproduced_by(session), session.facts.get("replay_of"), session.facts.get("rejudge_of")
     named = None if link is None else link.release
-    if replayed_run(session) is not None:
-        yield f"a replay of {named or said[0]}, in which nobody was asked"
+    if (replayed := replayed_run(session)) is not None:
+        yield f"a replay of {named or replayed}, in which nobody was asked"
     elif link is not None:
         yield f"plays {named or 'a run'} again"
     elif said is not None:
