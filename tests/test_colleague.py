@@ -115,9 +115,12 @@ def test_what_one_published_another_gets_checks_changes_and_publishes_as_a_child
     board = json.dumps(bea.reads("leaderboard", "--from", registry["NIP_RUN_REGISTRY"]))
     found = json.dumps(bea.reads("search", "claims", **registry))
     assert all(one.removeprefix("run/") in said for one in both for said in (board, found))
-    history = json.dumps(bea.reads("history", "verifier", "--from", registry["NIP_RUN_REGISTRY"]))
-    assert run_id in history
-    assert played["run_id"] in history
+    history = bea.reads("history", "verifier", "--from", registry["NIP_RUN_REGISTRY"])["sessions"]
+    replay = f"{run_id}-reproduced"
+    told = {row["run_id"]: (row["published"], row["replayed_by"]) for row in history}
+    assert told == {run_id: ([reference], [replay]), played["run_id"]: ([child["reference"]], [])}
+    status = {row["run_id"]: row["notes"] for row in bea.reads("status")}
+    assert f"a replay of {run_id}" in status[replay]
 
 
 @pytest.mark.full

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.cli.output import can_print, note, print_json, print_table, short_time, with_interval
+from runner.cli.output import can_print, note, print_json, print_table, short_time, with_interval, wrapped
+from runner.documents.fetched import MARKER
 from runner.exit_codes import ExitCode
+from runner.registry.fetched import got_into, opened
 from runner.registry.history import Row, history_of
 from runner.registry.left_out import in_words
-from runner.registry.marks import effort_in_words, proof_in_words
+from runner.registry.marks import effort_in_words, legend, proof_in_words
 from runner.registry.sessions import Session, session_of_folder, session_of_release
 from runner.releases.reference import Kind
 from runner.results.results import Results
-from runner.text import comma_join
+from runner.storage.atomic import read_json
+from runner.text import comma_join, in_one_line
+from runner.transports.registry import Entry
 
+_COLUMNS = (
+    "run", "kind", "when", "from", "to", "datapoints", "own", "trained in all", "accuracy [95%]", "published", "marks"
+)  # fmt: skip
+_IF_ANY = ("to", "own", "trained in all", "published", "marks")
+"""Columns that are left out where no row has anything to say in them."""
 _DROPPED = ("datapoints", "own", "when")
 """What a narrow terminal does without, the first of it first."""
+_HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
 
 
 def execute(args: argparse.Namespace) -> int:
     left_out: list[str] = []
-    sessions = [*_local(Results(args.results), left_out), *_published(args.where, left_out)]
-    rows = history_of(args.agent, sessions)
+    results = Results(args.results)
+    published = list(_published(args.where, left_out))
+    known = {session.sha256 for session in published}
+    got = [session for session in _got(results, left_out) if session.sha256 not in known]
+    rows = history_of(args.agent, [*_local(results, left_out), *published, *got])
     if args.json:
         print_json({"of": args.agent, "sessions": [row.to_json() for row in rows], "left_out": left_out})
         return ExitCode.DONE
-    _show(rows)
+    _show(rows, quiet=args.quiet)
     for line in left_out:
         note(line)
     return ExitCode.DONE
@@ -42,6 +56,17 @@ def _local(results: Results, left_out: list[str]) -> Iterator[Session]:
     left_out.extend(results.damaged())
 
 
+def _got(results: Results, left_out: list[str]) -> Iterator[Session]:
+    """What `reproduce` has got into the results folder."""
+    for folder in got_into(results):
+        try:
+            got = opened(folder)
+            where = str(read_json(folder / MARKER).get("where"))
+            yield session_of_release(Entry(got.release.reference, got.sha256), got.release, where)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+            left_out.append(f"left out: {folder}: {in_words(error)}")
+
+
 def _published(where: str | None, left_out: list[str]) -> Iterator[Session]:
     if where is None:
         return
@@ -53,15 +78,18 @@ def _published(where: str | None, left_out: list[str]) -> Iterator[Session]:
                 continue
             try:
                 release, _ = registry.read(entry)
-                yield session_of_release(entry, release)
+                yield session_of_release(entry, release, registry.where)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
                 left_out.append(f"left out: {entry.reference}: {in_words(error)}")
 
 
-def _show(rows: Sequence[Row]) -> None:
-    columns = ("run", "kind", "when", "from", "to", "datapoints", "own", "trained in all", "accuracy [95%]", "marks")
+def _show(rows: Sequence[Row], *, quiet: bool) -> None:
     cells = [_cells(row) for row in rows]
+    columns = [name for name in _COLUMNS if name not in _IF_ANY or any(row[name] for row in cells)]
     print_table(columns, [[row[name] for name in columns] for row in cells], drop=_DROPPED)
+    told = legend(mark for row in rows for mark in _marks(row))
+    if told is not None and not quiet:
+        note(wrapped(told))
 
 
 def _cells(row: Row) -> Mapping[str, Any]:
@@ -69,17 +97,34 @@ def _cells(row: Row) -> Mapping[str, Any]:
     accuracy: Mapping[str, Any] = session.facts.get("accuracy") or {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
     branch = ("└ " if can_print("└") else "- ") if row.depth else ""
-    merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]
-    proofs = [proof_in_words(edge) for edge in row.edges]
-    return {
+    cells = {
         "run": "  " * max(row.depth - 1, 0) + branch + session.run_id,
-        "kind": session.kind,
+        "kind": row.kind,
         "when": short_time(session.started_at or None),
-        "from": comma_join(row.began_with),
-        "to": comma_join(row.came_to),
+        "from": comma_join(dict.fromkeys(row.began_with)),
+        "to": comma_join(dict.fromkeys(row.came_to)),
         "datapoints": row.datapoints,
         "own": effort_in_words(row.own.total, "rollouts", "cost_usd") if session.trains else "",
-        "trained in all": effort_in_words(row.ancestry.total, "rollouts", "cost_usd"),
+        "trained in all": _effort(row),
         "accuracy [95%]": with_interval(value, low, high) if session.kind == "benchmark" else "",
-        "marks": "; ".join(dict.fromkeys((*proofs, *merged, *row.marks))),
+        "marks": "; ".join(_marks(row)),
     }
+    one_line = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
+    published = "\n".join(dict.fromkeys(one.key.removeprefix("run/") for one in row.published))
+    return {**one_line, "published": published}
+
+
+def _effort(row: Row) -> str:
+    """All training behind a run; nothing where there is none."""
+    total = effort_in_words(row.ancestry.total, "rollouts", "cost_usd")
+    return "" if total == "none" else total
+
+
+def _marks(row: Row) -> list[str]:
+    """What is to be known of a session, each thing once and hashes cut: --json has all."""
+    proofs = [proof_in_words(edge) for edge in row.edges]
+    told = {edge.why for edge in row.edges}
+    merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]
+    replayed = [f"replayed as {', '.join(dict.fromkeys(one.key for one in row.replays))}"] if row.replays else []
+    marks = [mark for mark in row.marks if mark not in told]
+    return [_HASH.sub(r"\1", mark) for mark in dict.fromkeys((*proofs, *merged, *replayed, *marks))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -61,11 +62,22 @@ def _needed(columns: Collection[Column]) -> int:
 
 
 def stacked(pieces: Sequence[str], width: int, indent: str = "  ") -> list[str]:
-    """The pieces of a row in lines of at most `width`, none broken; all but the first line are indented."""
+    """The pieces of a row in lines of at most `width`; all but the first line are indented.
+
+    Only a text of several words that is longer than a line is broken, at blanks.
+    """
     lines: list[str] = []
+    is_whole = True
     for piece in pieces:
-        if lines and len(lines[-1]) + GAP + len(piece) <= width:
+        before, is_whole = is_whole, len(piece) <= width - len(indent) or piece.count(" ") < 2 or "\n" in piece
+        start = indent if lines else ""
+        if not is_whole:
+            lines += textwrap.wrap(
+                piece, width, initial_indent=start, subsequent_indent=2 * indent, break_long_words=False,
+                break_on_hyphens=False,
+            )  # fmt: skip
+        elif before and lines and "\n" not in f"{lines[-1]}{piece}" and len(lines[-1]) + GAP + len(piece) <= width:
             lines[-1] += " " * GAP + piece
         else:
-            lines.append(f"{indent if lines else ''}{piece}")
+            lines.append(start + piece.replace("\n", f"\n{2 * indent}"))
     return lines

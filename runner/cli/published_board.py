@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.cli.board_lists import show_lists
-from runner.cli.output import note, print_json, say
+from runner.cli.output import note, print_json, say, wrapped
 from runner.exit_codes import ExitCode
 from runner.registry.board import RegistryBoard, registry_board
-from runner.text import counted
+from runner.registry.marks import legend
+from runner.text import counted, in_one_line
 from runner.transports.connect import connect
 
 TIER, TRAINED, MARKS = "tier", "trained on", "marks"
@@ -24,6 +25,7 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     if as_json:
         print_json(board.to_json())
         return ExitCode.DONE
+    told = legend(mark for row in board.rows for mark in row["marks"][:_FIRST])
     for row in board.rows:
         row["shown_as"] = row["release"].removeprefix("run/")
         row[TRAINED] = _effort(row["effort"])
@@ -32,10 +34,13 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
         columns = [name for name in (TIER, TRAINED, MARKS) if any(row[name] for row in board.rows)]
         show_lists(board.rows, columns)
         first = board.rows[0]["release"]
-        note(
+        said = (
             "self-reported: a board replays no journal; that numbers follow from their records does not show that the "
             f"games were played. Of one run this shows more: nip-run verify {first} --from {board.where}"
         )
+        note(wrapped(said))
+        if told is not None:
+            note(wrapped(told))
     else:
         say(f"no benchmark is published in {board.where}")
     _tell(board)
@@ -52,7 +57,7 @@ def _effort(effort: Mapping[str, Any]) -> str:
 
 def _marks(marks: Sequence[str]) -> str:
     more = len(marks) - _FIRST
-    return "; ".join([*marks[:_FIRST], *([f"and {more} more"] if more > 0 else [])])
+    return in_one_line("; ".join([*marks[:_FIRST], *([f"and {more} more"] if more > 0 else [])]))
 
 
 def _tell(board: RegistryBoard) -> None:

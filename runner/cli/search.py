@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.cli.output import note, print_json, print_table, say
+from runner.cli.output import note, print_json, print_table, say, with_interval
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
+from runner.registry.kinship import kin_in_words
 from runner.registry.left_out import in_words
+from runner.registry.sessions import Session, session_of_release
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
-from runner.text import comma_join, did_you_mean
+from runner.text import comma_join, did_you_mean, in_one_line
 from runner.transports.connect import connect
 from runner.transports.registry import Entry, Registry
 
 _COLUMNS = ("release", "licence", "description")
-_DROPPED = ("licence",)
+_OF_RUNS = ("run", "benchmark", "models", "accuracy [95%]", "status", "licence", "about")
+_DROPPED = ("licence", "status")
+"""What a narrow terminal does without, the first of it first."""
 
 LONGEST = 200
 """So much of a description is shown in a table; --json has all of it."""
@@ -28,6 +33,8 @@ LONGEST = 200
 class _Found:
     entry: Entry
     release: Release
+    session: Session | None
+    """What it is as a run; None of a component."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -40,14 +47,40 @@ def execute(args: argparse.Namespace) -> int:
     for line in damaged:
         note(line)
     if args.json:
-        print_json({"where": where, "releases": [_json(one) for one in found], "damaged": damaged})
+        copies = {str(one.entry.reference): group for group in _by_run(found) for one in group}
+        releases = [_json(one, copies.get(str(one.entry.reference), [])) for one in found]
+        print_json({"where": where, "releases": releases, "damaged": damaged})
         return ExitCode.DONE
     if not found:
         more = "" if args.all else "; --all shows private and yanked ones and older versions, too"
         say(f"nothing of {len(entries)} in {where} is found{more}")
         return ExitCode.DONE
-    print_table(_COLUMNS, [_row(one) for one in found], drop=_DROPPED)
+    _show(found)
     return ExitCode.DONE
+
+
+def _show(found: Sequence[_Found]) -> None:
+    """Runs by what they came to, and components by what is said of them."""
+    runs = [_row_of_run(copies) for copies in _by_run(found)]
+    others = [_row(one) for one in found if one.session is None]
+    if runs:
+        columns = [name for at, name in enumerate(_OF_RUNS) if name != "about" or any(row[at] for row in runs)]
+        print_table(columns, [row[: len(columns)] for row in runs], drop=_DROPPED)
+    if runs and others:
+        say()
+    if others:
+        print_table(_COLUMNS, others, drop=_DROPPED)
+
+
+def _by_run(found: Sequence[_Found]) -> list[list[_Found]]:
+    """The releases of each run, as far as they say the same of it: what differs is told of each."""
+    runs: dict[str, list[_Found]] = {}
+    for one in found:
+        if one.session is not None:
+            release = one.release
+            said = [release.identity, release.facts, release.visibility, one.entry.yanked]
+            runs.setdefault(json.dumps([dict(said[0]), dict(said[1]), *said[2:]], sort_keys=True), []).append(one)
+    return list(runs.values())
 
 
 def _kind(said: str | None) -> Kind | None:
@@ -68,12 +101,13 @@ def _matching(
     for entry in entries:
         try:
             release, _ = registry.read(entry)
+            session = session_of_release(entry, release) if release.kind == Kind.RUN else None
             text = "\n".join(_texts(release)).casefold()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
             damaged.append(f"left out: {entry.reference}: {in_words(error)}")
             continue
         if (all_ or release.visibility == "public") and all(word in text for word in wanted):
-            yield _Found(entry, release)
+            yield _Found(entry, release, session)
 
 
 def _texts(release: Release) -> Iterator[str]:
@@ -85,17 +119,43 @@ def _texts(release: Release) -> Iterator[str]:
 
 
 def _row(found: _Found) -> tuple[object, ...]:
-    release, marks = found.release, []
-    if found.entry.yanked is not None:
-        marks.append(f"yanked: {found.entry.yanked}")
-    if release.visibility != "public":
-        marks.append(release.visibility)
+    return str(found.release.reference), found.release.licence, _about(found, ())
+
+
+def _row_of_run(copies: Sequence[_Found]) -> tuple[object, ...]:
+    first = copies[0]
+    session = first.session
+    assert session is not None
+    facts = session.facts
+    accuracy: Mapping[str, Any] = facts.get("accuracy") or {}
+    value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
+    is_whole_training = session.kind == "training" and session.parent_run_id is None
+    return (
+        "\n".join(_called(one) for one in copies),
+        in_one_line(facts.get("benchmark") or ""),
+        in_one_line(comma_join(dict.fromkeys((facts.get("models") or {}).values()))),
+        with_interval(value, low, high) if session.kind == "benchmark" else "",
+        in_one_line(facts.get("status") or ""),
+        first.release.licence,
+        _about(first, [*(["training"] if is_whole_training else []), *kin_in_words(session)]),
+    )
+
+
+def _called(found: _Found) -> str:
+    return str(found.release.reference).removeprefix("run/")
+
+
+def _about(found: _Found, marks: Sequence[str]) -> str:
+    """What is said of a release, what must be known of it first."""
+    release = found.release
     told = " ".join(release.description.split())
     told = told if len(told) <= LONGEST else f"{told[: LONGEST - 3]}..."
-    return str(release.reference), release.licence, f"[{'; '.join(marks)}] {told}" if marks else told
+    yanked = [] if found.entry.yanked is None else [f"yanked: {found.entry.yanked}"]
+    said = [*yanked, *([] if release.visibility == "public" else [release.visibility]), *marks]
+    return in_one_line(" ".join(filter(None, (f"[{'; '.join(said)}]" if said else "", told))))
 
 
-def _json(found: _Found) -> dict[str, Any]:
+def _json(found: _Found, copies: Sequence[_Found]) -> dict[str, Any]:
     release = found.release
     return {
         "release": str(release.reference),
@@ -108,6 +168,10 @@ def _json(found: _Found) -> dict[str, Any]:
         "signed": found.entry.signed,
         "identity": dict(release.identity),
         "facts": dict(release.facts),
+        "links": [vars(link) for link in release.links],
+        "sources": {part: vars(source) for part, source in release.sources.items()},
+        "same_run": [str(one.release.reference) for one in copies if one is not found],
+        "of_other_runs": [] if found.session is None else kin_in_words(found.session),
         "bytes": release.size,
         "files": len(release.files),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from runner.registry.names import Names
 from runner.registry.publish import Options, Ready, ready
 from runner.registry.publishable import hindrances, parts_of_spec
 from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest
 from runner.results.results import Results
 
 OF_A_PUBLISH = ("terms", "name")
@@ -47,7 +49,8 @@ def _list(results: Results, args: argparse.Namespace) -> int:
             continue  # published with the training run that it is a part of
         said = list(hindrances(folder, manifest))
         wrong = [line for line in said if not isinstance(line, Note)]
-        found.append((manifest, wrong, [line for line in said if isinstance(line, Note)]))
+        notes = [*_of_another(manifest), *(line for line in said if isinstance(line, Note))]
+        found.append((manifest, wrong, notes))
     found.sort(key=lambda row: (row[0].started_at, row[0].run_id), reverse=True)
     for damage in results.damaged():
         note(damage)
@@ -77,6 +80,14 @@ def _list(results: Results, args: argparse.Namespace) -> int:
     if not args.quiet:
         note("by the manifests alone; `nip-run status RUN` makes every check of one run")
     return ExitCode.DONE
+
+
+def _of_another(manifest: Manifest) -> Iterator[str]:
+    """Whose answers a run has that others would take for new ones."""
+    if manifest.is_whole_replay and manifest.replay_of is not None:
+        yield f"a replay of {manifest.replay_of.run_id}"
+    if manifest.rejudge_of is not None:
+        yield f"judges the debates of {manifest.rejudge_of.run_id}"
 
 
 def _run(folder: RunFolder, args: argparse.Namespace) -> int:

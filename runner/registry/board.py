@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.errors import NipRunError, UsageError
 from runner.registry.board_cache import NOT_RECOMPUTED, BoardCache, Kept
+from runner.registry.kinship import kin_in_words
 from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
@@ -180,13 +181,6 @@ def _check_benchmark(benchmark: str | None, rows: Sequence[Mapping[str, Any]], w
         raise UsageError(f"no benchmark {benchmark!r} is published in {where}{near}")
 
 
-def _kinship(session: Session) -> Iterator[str]:
-    """What a run is of another one: a play of it again, or a test of a training run."""
-    yield from (f"plays {link.release or 'a run'} again" for link in session.links if link.role == "reproduces")
-    if session.parent_run_id is not None:
-        yield f"test of iteration {session.facts.get('iteration')} of {session.parent_run_id}"
-
-
 def _with_lineage(
     row: dict[str, Any], entry: Entry, kept: Kept, lineage: Lineage, sessions: Mapping[str, Session]
 ) -> dict[str, Any]:
@@ -206,5 +200,5 @@ def _with_lineage(
         "lineage": [edge_json(edge) for edge in ancestry.edges],
         "tier": TIER,
         "numbers": AS_PUBLISHED if any(mark.startswith(NOT_RECOMPUTED) for mark in kept.marks) else RECOMPUTED,
-        "marks": [*kept.marks, *_kinship(session), *marks_of(session, ancestry, contact)],
+        "marks": [*kept.marks, *kin_in_words(session), *marks_of(session, ancestry, contact)],
     }

@@ -21,7 +21,8 @@ from runner.registry.fetched import PIN
 from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words
 from runner.registry.rollout_records import ROLLOUTS, Records, differing, merged, rows_of
-from runner.registry.sessions import MAX_COUNT, content_hashes
+from runner.registry.session_facts import MAX_COUNT
+from runner.registry.sessions import content_hashes
 from runner.releases.bundle import checked_copy
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import FileEntry, Release, digest

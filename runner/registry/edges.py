@@ -27,7 +27,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runner.registry.sessions import Group, Made, Session, Step
+from runner.registry.session_facts import Group, Made, Step
+from runner.registry.sessions import Session
 
 MINTED = "ft:"
 """What the names of fine-tuned models begin with that a provider gives to no two."""
@@ -234,8 +235,8 @@ def _parted(makers: Sequence[Maker], use: Use) -> tuple[list[Maker], list[Maker]
 
 
 def _others(makers: Sequence[Maker], counted: Sequence[Maker]) -> list[Maker]:
-    """Those that do not count, but for copies of runs that do and say the same."""
-    same = [(one.session.run, one.group) for one in counted]
+    """Those that do not count, but for copies of runs that do and say the same, of whichever group."""
+    same = [(one.session.run, group) for one in counted for group in one.session.groups]
     return [one for one in makers if one not in counted and (one.session.run, one.group) not in same]
 
 

@@ -19,6 +19,7 @@ from runner.releases.bundle import not_written
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.releases.reference import Digest, Kind, Reference
 from runner.results.folder import RunFolder
+from runner.results.results import Results
 from runner.spec.origin import DATA
 from runner.storage.atomic import fsync_dir
 from runner.storage.files import make_folders, open_to_read, remove_folder
@@ -33,6 +34,9 @@ LOCK = "environment.lock"
 PIN = f"{DATA}/inputs/dataset.pin.json"
 """Stands in the place of a dataset's rows, where their licence forbids to pass them on."""
 WITHOUT_ROWS = "it was published without the rows of its dataset, and show, compare and play need them"
+
+PUBLISHED = "published"
+"""Where a results folder keeps what `reproduce` gets: OWNER/NAME/VERSION below it."""
 
 MAX_SMALL = 2 << 20
 
@@ -170,6 +174,11 @@ def opened(folder: Path) -> Got:
 def is_got(folder: Path) -> bool:
     """Whether a release was got into a folder."""
     return (folder / MARKER).is_file() and (folder / MANIFEST).is_file()
+
+
+def got_into(results: Results) -> list[Path]:
+    """The folders of the releases that `reproduce` has got into a results folder."""
+    return sorted(folder for folder in (results.path / PUBLISHED).glob("*/*/*") if is_got(folder))
 
 
 def small(path: Path, most: int = MAX_SMALL) -> bytes:

@@ -1,7 +1,8 @@
 """The sessions of an agent, a model group, a model or a run, in order: what was trained from what, and what it came to.
 
 A session is one run, however often it is published. Games that a training run plays are in its own row; its tests are
-sessions, since they measure.
+sessions, since they measure. A replay is in the row of what it replays, since nobody was asked; a run played anew is a
+session.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 
 from runner.errors import UsageError
 from runner.registry.edges import Edge
+from runner.registry.kinship import Originals, again_in_words, as_one, replayed_run, reproduced_by
 from runner.registry.lineage import Ancestry, Contact, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
-from runner.registry.sessions import Group, Session
+from runner.registry.session_facts import Group
+from runner.registry.sessions import Session
 from runner.text import did_you_mean
 
 RunKey = tuple[str, str]
@@ -32,13 +35,23 @@ class Row:
     """Its own training alone."""
     ancestry: Ancestry
     contact: Contact | None
-    published: tuple[str, ...]
+    published: tuple[Session, ...]
+    """The releases of it, and of the models that it made."""
+    replays: tuple[Session, ...] = ()
+    """Runs that were played from its transcripts: no sessions of their own."""
     after: tuple[RunKey, ...] = ()
     datapoints: int | None = None
     """How many different ones it measured on, or trained on."""
     depth: int = 0
     """How deep it stands in the tree."""
     marks: tuple[str, ...] = field(default=())
+
+    @property
+    def kind(self) -> str:
+        """`training`, `benchmark` or `model`; `replay` of what is not here, `rejudged`."""
+        if replayed_run(self.session) is not None:
+            return "replay"
+        return self.session.kind if self.session.facts.get("rejudge_of") is None else "rejudged"
 
     @property
     def began_with(self) -> list[str]:
@@ -59,7 +72,15 @@ class Row:
             "finished_at": session.facts.get("finished_at"),
             "status": session.facts.get("status"),
             "benchmark": session.facts.get("benchmark"),
-            "published": list(self.published),
+            "published": list(dict.fromkeys(one.key for one in self.published)),
+            "published_in": [
+                {"release": one.key, "sha256": one.sha256, "where": one.where, "yanked": one.yanked}
+                for one in self.published
+            ],
+            "replayed_by": list(dict.fromkeys(one.key for one in self.replays)),
+            "replay_of": session.facts.get("replay_of"),
+            "rejudge_of": session.facts.get("rejudge_of"),
+            "reproduces": None if (link := reproduced_by(session)) is None else vars(link),
             "groups": [group.name for group in self.groups],
             "from": self.began_with,
             "to": self.came_to,
@@ -81,27 +102,37 @@ def history_of(named: str, sessions: Iterable[Session]) -> list[Row]:
     Raises:
         UsageError: none is; with the nearest name.
     """
-    sessions = list(sessions)
+    sessions = as_one(list(sessions))
     lineage = Lineage(sessions)
-    runs = _by_run(sessions)
-    meant = _meant(named, runs, lineage)
+    runs, replays = _by_run(sessions)
+    meant = _meant(named, runs, replays, lineage)
     if not meant:
         known = {name for session in sessions for name in _names(session)}
         raise UsageError(f"no agent, model group, model or run {named!r}{did_you_mean(named, known)}")
-    rows = {key: _row(runs[key], groups, lineage) for key, groups in meant.items()}
+    rows = {key: _row(runs[key], replays.get(key, ()), groups, lineage) for key, groups in meant.items()}
     for row in rows.values():
         found = dict.fromkeys(maker.session.run for edge in row.edges for maker in edge.makers)
         row.after = tuple(run for run in found if run in rows and run != row.session.run)
     return list(_in_tree(rows))
 
 
-def _by_run(sessions: Sequence[Session]) -> dict[RunKey, list[Session]]:
-    """The sessions of each run, those of this machine first; games that are trained on are in their parent's."""
+Runs = Mapping[RunKey, Sequence[Session]]
+
+
+def _by_run(sessions: Sequence[Session]) -> tuple[Runs, Runs]:
+    """The sessions of each run, those of this machine first, and the replays of each.
+
+    Games that are trained on are in their parent's, and a replay is in what it replays, where that is here.
+    """
     found: dict[RunKey, list[Session]] = {}
+    replays: dict[RunKey, list[Session]] = {}
+    originals = Originals(sessions)
     for session in sorted(sessions, key=lambda one: (one.kind == "model", one.owner is not None)):
-        if not session.private and not (session.kind == "training" and session.parent_run_id is not None):
-            found.setdefault(session.run, []).append(session)
-    return found
+        if session.private or (session.kind == "training" and session.parent_run_id is not None):
+            continue
+        original = originals.first_of(session)
+        (found if original is session else replays).setdefault(original.run, []).append(session)
+    return found, replays
 
 
 def _names(session: Session) -> Iterator[str]:
@@ -115,7 +146,7 @@ def _names(session: Session) -> Iterator[str]:
             yield group.model
 
 
-def _meant(named: str, runs: Mapping[RunKey, Sequence[Session]], lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
+def _meant(named: str, runs: Runs, replays: Runs, lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
     """The runs that are meant, with the groups that are."""
     by_agent = _having(runs, lambda group: group.name == named or named in group.agents)
     if by_agent:
@@ -124,7 +155,7 @@ def _meant(named: str, runs: Mapping[RunKey, Sequence[Session]], lineage: Lineag
     by_run = {
         key: group_of(copies[0])
         for key, copies in runs.items()
-        if any(named in (one.run_id, one.key, one.key.partition("/")[2]) for one in copies)
+        if any(named in (one.run_id, one.key, one.key.partition("/")[2]) for one in (*copies, *replays.get(key, ())))
     }
     return _family(by_model or by_run, runs, lineage)
 
@@ -134,16 +165,12 @@ def group_of(session: Session) -> tuple[Group, ...]:
     return tuple(group for group in session.groups if group.made or group.lineage) or session.groups
 
 
-def _having(
-    runs: Mapping[RunKey, Sequence[Session]], is_meant: Callable[[Group], bool]
-) -> dict[RunKey, tuple[Group, ...]]:
+def _having(runs: Runs, is_meant: Callable[[Group], bool]) -> dict[RunKey, tuple[Group, ...]]:
     found = {key: tuple(group for group in copies[0].groups if is_meant(group)) for key, copies in runs.items()}
     return {key: groups for key, groups in found.items() if groups}
 
 
-def _family(
-    meant: dict[RunKey, tuple[Group, ...]], runs: Mapping[RunKey, Sequence[Session]], lineage: Lineage
-) -> dict[RunKey, tuple[Group, ...]]:
+def _family(meant: dict[RunKey, tuple[Group, ...]], runs: Runs, lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
     """Runs with all that their models came from, and all that came from theirs."""
     came_from = {
         key: {maker.session.run for group in copies[0].groups for maker in _makers(copies[0], group, lineage)}
@@ -170,17 +197,17 @@ def _makers(session: Session, group: Group, lineage: Lineage) -> Iterator[Any]:
     yield from () if edge is None else edge.makers
 
 
-def _row(copies: Sequence[Session], groups: tuple[Group, ...], lineage: Lineage) -> Row:
+def _row(copies: Sequence[Session], replays: Sequence[Session], groups: tuple[Group, ...], lineage: Lineage) -> Row:
     session = copies[0]
     edges = tuple(edge for group in groups if (edge := lineage.edge_of(session, group)) is not None)
     ancestry = lineage.ancestry(session, groups)
     contact = lineage.contact(session, ancestry)
     own = ancestry.of_run(session.run) if session.trains else Ancestry()
-    marks = [mark for copy in copies for mark in marks_of(copy, ancestry, contact)]
-    published = tuple(copy.key for copy in copies if copy.owner is not None)
+    marks = [*again_in_words(session), *(mark for copy in copies for mark in marks_of(copy, ancestry, contact))]
+    published = tuple(copy for copy in copies if copy.owner is not None)
     played = lineage.trained_on(own)[0] if session.trains else session.datapoints
     return Row(
-        session, groups, edges, own, ancestry, contact, published,
+        session, groups, edges, own, ancestry, contact, published, tuple(replays),
         datapoints=len(played) if played else None, marks=tuple(dict.fromkeys(marks)),
     )  # fmt: skip
 

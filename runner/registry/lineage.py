@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from runner.registry.edges import MINTED, Edge, Edges, Maker, Proof, Use
-from runner.registry.sessions import Effort, Group, Session
+from runner.registry.session_facts import Effort, Group
+from runner.registry.sessions import Session
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
     return (
         *_family(folder, results, manifest, owner, version),
         *_models(folder, manifest.components or {}, groups, owner, version),
-        *_others(manifest),
+        *links_of_manifest(manifest),
         *_components(manifest.components or {}),
     )
 
@@ -111,10 +111,14 @@ def _models(
             )
 
 
-def _others(manifest: Manifest) -> Iterator[Link]:
-    for role, said in (("reproduces", manifest.reproduces), ("child_of", manifest.got_from)):
-        if said is not None:
-            yield Link(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
+def links_of_manifest(manifest: Manifest) -> tuple[Link, ...]:
+    """The releases that a run plays again, and that it was made from."""
+    others = {"reproduces": manifest.reproduces, "child_of": manifest.got_from}
+    return tuple(
+        Link(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
+        for role, said in others.items()
+        if said is not None
+    )
 
 
 _SLOTS = {"agents": "agent", "training.trainers": "trainer"}

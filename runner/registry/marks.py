@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -113,3 +113,19 @@ def proof_in_words(edge: Edge) -> str:
     if edge.proof in (Proof.MISSING, Proof.BROKEN):
         return f"{edge.proof}: {edge.why}"
     return f"{edge.proof}: {made_by(edge)}"
+
+
+_PROOFS = {
+    Proof.PROVED: "by the hash of its weights",
+    Proof.DECLARED: "by its name, and by the word of whoever used it",
+    Proof.CLAIMED: "by the word of others alone, which counts for nothing",
+    Proof.BROKEN: "not known, since that run made no such model",
+    Proof.MISSING: "not known, since that run is not here",
+}
+
+
+def legend(marks: Iterable[str]) -> str | None:
+    """What the words mean that marks begin with where they tell who made a model; None where none does."""
+    begun = {mark.split(" ", 1)[0].rstrip(":") for mark in marks}
+    told = [f"{proof}: {how}" for proof, how in _PROOFS.items() if proof in begun]
+    return f"how it is known which run made a model: {'; '.join(told)}" if told else None

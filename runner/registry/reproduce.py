@@ -14,7 +14,7 @@ from runner.documents.renames import SWEEP
 from runner.errors import ProviderRefusal, ReleaseError, UsageError
 from runner.models.keys import KeyUse
 from runner.registry.differences import by_earlier, different_metrics, recomputed_by
-from runner.registry.fetched import Got, get, is_got, opened
+from runner.registry.fetched import PUBLISHED, Got, get, is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.recompute import check_claims
 from runner.registry.rows import different_from_published
@@ -42,9 +42,6 @@ from runner.version import __version__
 
 MARGIN = 0.1
 """A difference of at most this share of a metric's scale counts as none, unless `--margin` says otherwise."""
-
-PUBLISHED = "published"
-"""Where a results folder keeps what `reproduce` gets: OWNER/NAME/VERSION below it."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Runs and models as lineage sees them, alike from a registry and from a results folder.
-
-What a release says of itself was written by strangers: it is taken only where it has the types that it should have.
-"""
+"""Runs and models as lineage sees them, alike from a registry and from a results folder."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ from typing import Any, Self
 
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
-from runner.registry.links import EFFORT, trained_facts
+from runner.registry.links import links_of_manifest, trained_facts
+from runner.registry.session_facts import Group, WrongFact, check_types, groups_of, typed
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
@@ -21,122 +19,6 @@ from runner.results.manifest import PLAYED
 from runner.results.tasks import played_datapoints
 from runner.storage.atomic import read_json
 from runner.transports.registry import Entry
-
-
-class _Wrong(Exception):
-    """A fact is of another type than it should be."""
-
-
-def _typed(said: Mapping[str, Any], name: str, *types: type) -> Any:
-    value = said.get(name)
-    if value is not None and type(value) not in types:
-        raise _Wrong(f"{name} cannot be {str(value)[:60]!r}")
-    return value
-
-
-def _rows(said: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    rows = _typed(said, name, list) or []
-    if any(not isinstance(row, dict) for row in rows):
-        raise _Wrong(f"{name} holds what is no object")
-    return list(rows)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One training in a model's past: which run made it in which iteration, from what, on what."""
-
-    model: str
-    from_model: str
-    run_id: str
-    iteration: int
-    dataset_sha256: str | None = None
-    weights_sha256: str | None = None
-    release: str | None = None
-    release_sha256: str | None = None
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Self:
-        texts = {name: _typed(said, name, str) for name in cls.__dataclass_fields__ if name != "iteration"}
-        iteration = _typed(said, "iteration", int)
-        if None in (texts["model"], texts["from_model"], texts["run_id"], iteration):
-            raise _Wrong("a step of a lineage says no model, run or iteration")
-        return cls(iteration=iteration, **texts)
-
-
-@dataclass(frozen=True)
-class Made:
-    """A model that a training run made: by its step, from which earlier one of its own, from which games."""
-
-    step: Step
-    from_iteration: int | None
-    """None: from the model that the run began with."""
-    trained_on: tuple[int, ...]
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Self:
-        step, before = Step.of(said), _typed(said, "from_iteration", int)
-        trained_on = _typed(said, "trained_on", list) or [step.iteration]
-        if any(type(one) is not int for one in trained_on) or (before is not None and before >= step.iteration):
-            raise _Wrong("a model cannot be made from a later one")
-        return cls(step, before, tuple(trained_on))
-
-
-@dataclass(frozen=True)
-class Effort:
-    """What training took in data; None where it is not known."""
-
-    datapoints: int | None = None
-    rollouts: int | None = None
-    completions: int | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cost_usd: float | None = None
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Self:
-        known = {name: _typed(said, name, int, *([float] if name == "cost_usd" else [])) for name in EFFORT}
-        if any(value is not None and not 0 <= value <= MAX_COUNT for value in known.values()):
-            raise _Wrong(f"what training took cannot be below 0, or above {MAX_COUNT:g}")
-        return cls(**known)
-
-
-@dataclass(frozen=True)
-class Group:
-    """A model group of a run: the model that it began with, by which trainings, and what the run made of it."""
-
-    name: str
-    provider: str
-    model: str | None
-    weights_sha256: str | None
-    lineage: tuple[Step, ...] = ()
-    made: tuple[Made, ...] = ()
-    games: Mapping[int, tuple[str, Effort]] = field(default_factory=dict)
-    """Of each iteration the run of its games, and what they took."""
-    agents: tuple[str, ...] = ()
-    base_model: str | None = None
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Self:
-        games = {}
-        for row in _rows(said, "games"):
-            iteration, run_id = _typed(row, "iteration", int), _typed(row, "run_id", str)
-            games[iteration] = (run_id or "", Effort.of(row))
-        made = tuple(sorted(map(Made.of, _rows(said, "made")), key=lambda one: one.step.iteration))
-        return cls(
-            _typed(said, "group", str) or "",
-            _typed(said, "provider", str) or "openai",
-            _typed(said, "model", str),
-            _typed(said, "weights_sha256", str),
-            tuple(map(Step.of, _rows(said, "lineage"))),
-            made,
-            games,
-            tuple(map(str, _typed(said, "agents", list) or [])),
-            _typed(said, "base_model", str),
-        )
-
-    def made_in(self, iteration: int) -> Made | None:
-        return next((one for one in self.made if one.step.iteration == iteration), None)
-
 
 Points = Callable[[], frozenset[str] | None]
 """The content hashes of the datapoints that a run played; None where they are not known."""
@@ -163,6 +45,8 @@ class Session:
     points: Points = field(default=lambda: None)
     holds: str | None = None
     """The hash of the weights whose files are in the release, by their own hashes."""
+    where: str | None = None
+    """The registry that its release is in."""
 
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
@@ -191,43 +75,7 @@ class Session:
         return any(group.made for group in self.groups)
 
 
-def _groups(said: Mapping[str, Any]) -> tuple[Group, ...]:
-    return tuple(map(Group.of, _rows(said, "trained")))
-
-
-_TEXTS = (
-    "name", "benchmark", "protocol", "task", "status", "started_at", "finished_at", "parent_run_id", "stopped",
-    "version", "python", "group", "provider", "model", "base_model", "address",
-)  # fmt: skip
-_COUNTS = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
-MAX_COUNT = 10**15
-"""More games, calls, tokens or dollars nobody has."""
-
-
-def _check_types(facts: Mapping[str, Any]) -> None:
-    """See that all facts that anything reads have the types that `facts_of` gives them: it is done here alone."""
-    for name in _TEXTS:
-        _typed(facts, name, str)
-    for name in ("seed", "iteration"):
-        _typed(facts, name, int)
-    if facts.get("kind") not in (None, "training", "benchmark"):
-        raise _Wrong(f"kind cannot be {str(facts['kind'])[:60]!r}")
-    for name in (*_COUNTS, "cost_usd"):
-        value = _typed(facts, name, int, *([float] if name == "cost_usd" else []))
-        if value is not None and not 0 <= value <= MAX_COUNT:
-            raise _Wrong(f"{name} cannot be {str(value)[:60]!r}")
-    _typed(facts, "pinned", bool), _typed(facts, "point", dict)
-    models: Mapping[str, Any] = _typed(facts, "models", dict) or {}
-    for agent in models:
-        _typed(models, agent, str)
-    accuracy: Mapping[str, Any] = _typed(facts, "accuracy", dict) or {}
-    for name in ("value", "stderr", "ci_low", "ci_high", "n", "clusters"):
-        value = _typed(accuracy, name, int, float)
-        if value is not None and not -1 <= value <= (MAX_COUNT if name in ("n", "clusters") else 2):
-            raise _Wrong(f"accuracy.{name} cannot be {str(value)[:60]!r}")
-
-
-def session_of_release(entry: Entry, release: Release) -> Session:
+def session_of_release(entry: Entry, release: Release, where: str | None = None) -> Session:
     """A published run or model, by its manifest alone.
 
     Raises:
@@ -235,11 +83,11 @@ def session_of_release(entry: Entry, release: Release) -> Session:
     """
     facts = release.facts
     try:
-        groups = _groups(facts)
-        run_id, kind = _typed(facts, "run_id", str), _typed(facts, "kind", str)
-        hashes = _typed(facts, "datapoints_sha256", list)
-        _check_types(facts)
-    except _Wrong as error:
+        groups = groups_of(facts)
+        run_id, kind = typed(facts, "run_id", str), typed(facts, "kind", str)
+        hashes = typed(facts, "datapoints_sha256", list)
+        check_types(facts)
+    except WrongFact as error:
         raise ReleaseError(f"{entry.reference}: its facts are not those of a {release.kind}: {error}") from error
     known = None if hashes is None else frozenset(map(str, hashes))
     return Session(
@@ -256,6 +104,7 @@ def session_of_release(entry: Entry, release: Release) -> Session:
         entry.yanked,
         lambda: known,
         _weights_in(release) if release.kind == Kind.MODEL else None,
+        where,
     )
 
 
@@ -282,6 +131,12 @@ def _as_walked(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
     return [(place < len(parts) - 1, part) for place, part in enumerate(parts)]
 
 
+_FACTS = (
+    "name", "kind", "benchmark", "seed", "status", "started_at", "finished_at", "parent_run_id", "iteration",
+    "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd", "replay_of", "rejudge_of",
+)  # fmt: skip
+
+
 def session_of_folder(folder: RunFolder) -> Session:
     """A run of a results folder.
 
@@ -291,15 +146,14 @@ def session_of_folder(folder: RunFolder) -> Session:
     manifest = folder.manifest()
     trained = trained_facts(folder)
     facts = {
-        **{name: getattr(manifest, name) for name in ("name", "benchmark", "started_at", "finished_at", "status")},
-        **{name: getattr(manifest, name) for name in ("parent_run_id", "iteration", "rollouts", "cost_usd")},
+        **{name: getattr(manifest, name) for name in _FACTS},
         "models": {row["agent"]: row["model"] for row in manifest.agents},
         "accuracy": _accuracy(folder) if manifest.status in PLAYED else None,
         "stopped": None,
     }
     try:
-        groups = _groups({"trained": trained})
-    except _Wrong as error:
+        groups = groups_of({"trained": trained})
+    except WrongFact as error:
         raise ReleaseError(f"{folder.path}: {error}") from error
     return Session(
         folder.run_id,
@@ -309,6 +163,7 @@ def session_of_folder(folder: RunFolder) -> Session:
         None,
         facts,
         groups,
+        links_of_manifest(manifest),
         points=lambda: content_hashes(folder),
     )
 

@@ -49,9 +49,11 @@ def test_the_sessions_of_an_agent_are_told_in_order_from_here_and_from_a_registr
         nip_run_here("history", "learn", "--results", results, "--from", where, "--json", cwd=tmp_path).stdout
     )
     assert [row["run_id"] for row in both["sessions"]] == ["learn", "learn-t1"]  # one run, wherever it is
-    text = nip_run_here(*words, cwd=tmp_path).stdout
-    assert "12 rollouts" in text
-    assert "declared: run/acme/learn@1 (iteration 0)" in text
+    assert [row["published_in"][0]["where"] for row in both["sessions"]] == [f"file:{where}"] * 2
+    text = nip_run_here(*words, cwd=tmp_path)
+    assert "12 rollouts" in text.stdout
+    assert "declared: run/acme/learn@1 (iteration 0)" in text.stdout
+    assert "which run made a model: declared: by its name" in text.stderr
 
 
 def test_an_unknown_name_gets_the_nearest_and_damage_is_named(results: Path, tmp_path: Path) -> None:

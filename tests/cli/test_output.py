@@ -38,6 +38,9 @@ def test_texts_fold_then_columns_go_then_rows_are_stacked_and_no_id_is_broken(
 def test_a_stacked_row_breaks_no_piece() -> None:
     pieces = ["run " + "x" * 40, "status done", "cost 0", "started now"]
     assert stacked(pieces, 30) == ["run " + "x" * 40, "  status done  cost 0", "  started now"]
+    folded = stacked(["run x", "marks a text of many words is folded", "n 1"], 30)
+    assert folded == ["run x", "  marks a text of many words", "    is folded", "  n 1"]
+    assert stacked(["run x\ny", "n 1"], 30) == ["run x\n    y", "  n 1"]
 
 
 @pytest.mark.parametrize(

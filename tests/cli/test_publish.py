@@ -114,6 +114,18 @@ def test_no_byte_of_the_registry_tells_of_the_machine_and_the_journal_replays(
     assert json.loads(metrics) == json.loads((player.run / "metrics.json").read_bytes())
 
 
+def test_the_run_here_and_its_release_are_one_session(player: Player, published: tuple[int, str, str]) -> None:
+    """Its identity is another where it is published, since its model's name was a path."""
+    assert published[0] == 0
+    said = nip_run_here(
+        "history", "verifier", "--from", player.where, "--json", cwd=player.folder, **player.variables
+    ).stdout
+    (row,) = json.loads(said)["sessions"]
+    assert (row["run_id"], row["published"]) == (player.run.name, [f"run/acme/{player.run.name}@1"])
+    release = json.loads((player.where / row["published"][0].replace("@", "/") / "release.json").read_bytes())
+    assert release["identity"]["run"] != json.loads((player.run / "manifest.json").read_bytes())["identity"]
+
+
 def test_the_same_again_is_nothing(player: Player, published: tuple[int, str, str]) -> None:
     assert published[0] == 0
     before = all_files(player.where)

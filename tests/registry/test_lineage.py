@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +351,12 @@ def test_only_what_an_iteration_learnt_from_is_behind_it() -> None:
 def test_facts_that_are_no_runs_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(ReleaseError, match="run/acme/odd@1: its facts are not those of a run"):
         session("odd", facts=wrong)
+
+
+def test_what_a_model_of_another_group_says_is_no_claim() -> None:
+    """A run of two groups, whose lineage names no owner, as that of a run played anew does."""
+    lines = step("duo", "m:v", BASE), step("duo", "m:p", BASE)
+    duo = session("duo", group(BASE, made=[lines[0]]), group(BASE, made=[lines[1]], group="p"))
+    models = [session("duo", one) for one in (group(BASE, made=[lines[0]]), group(BASE, made=[lines[1]], group="p"))]
+    end = replace(measured("end", "m:v", lines[0]), owner=None)
+    assert marks(end, duo, *models) == ["weights not known: nothing but a name says which m:v it is"]

@@ -1,0 +1,116 @@
+"""What a run is of others: a replay of one, a play of it again, a judge of its debates, a part of a training run.
+
+And which sessions are one run: a release may be cleaned of paths and addresses, and then has another identity than the
+run that it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from runner.registry.sessions import Session
+from runner.releases.manifest import Link
+
+_REPRODUCES = "reproduces"
+
+_LEFT_BY_CLEANING = (
+    "kind", "seed", "started_at", "finished_at", "status", "rollouts", "completions", "prompt_tokens",
+    "completion_tokens", "cost_usd", "parent_run_id", "iteration",
+)  # fmt: skip
+"""Facts that are the same before and after a run is cleaned: when to the second, and how much, and of what."""
+
+
+def reproduced_by(session: Session) -> Link | None:
+    """The release that a run plays again, from its transcripts or anew."""
+    return next((link for link in session.links if link.role == _REPRODUCES), None)
+
+
+def replayed_run(session: Session) -> str | None:
+    """The run whose answers are all of a run's: nobody was asked, and it is no session of its own; None of others."""
+    said = session.facts.get("replay_of")
+    is_whole = isinstance(said, (list, tuple)) and said[1] is None and not session.trains
+    return said[0] if is_whole and said is not None else None
+
+
+def again_in_words(session: Session) -> Iterator[str]:
+    """What it has of another run."""
+    link, said, judged = reproduced_by(session), session.facts.get("replay_of"), session.facts.get("rejudge_of")
+    named = None if link is None else link.release
+    if (replayed := replayed_run(session)) is not None:
+        yield f"a replay of {named or replayed}, in which nobody was asked"
+    elif link is not None:
+        yield f"plays {named or 'a run'} again"
+    elif said is not None:
+        yield f"has the answers of {said[0]} up to round {said[1]}"
+    if judged is not None:
+        yield f"judges the debates of {judged[0]}"
+
+
+def kin_in_words(session: Session) -> list[str]:
+    """What it has of another run, or which part of a training run it is."""
+    said = list(again_in_words(session))
+    if session.parent_run_id is not None:
+        what = "games" if session.kind == "training" else "test"
+        said.append(f"{what} of iteration {session.facts.get('iteration')} of {session.parent_run_id}")
+    return said
+
+
+class Originals:
+    """Which session a replay replays, among those of a results folder and a registry."""
+
+    def __init__(self, sessions: Iterable[Session]) -> None:
+        self._by_sha256: dict[str | None, Session] = {}
+        self._by_run: dict[str, Session] = {}
+        for session in sorted(sessions, key=lambda one: (one.kind == "model", one.owner is not None)):
+            if not session.private:
+                self._by_sha256.setdefault(session.sha256, session)
+                self._by_run.setdefault(session.run_id, session)
+
+    def first_of(self, session: Session) -> Session:
+        """What a replay came from in the end; itself where that is not here, and of what is no replay."""
+        seen = [session]
+        while (original := self._of(seen[-1])) is not None and original not in seen:
+            seen.append(original)
+        return seen[-1]
+
+    def _of(self, session: Session) -> Session | None:
+        """The session that is replayed, of this machine rather than of a registry."""
+        run_id, link = replayed_run(session), reproduced_by(session)
+        if run_id is None:
+            return None
+        found = self._by_run.get(run_id)
+        if link is None or link.sha256 is None or (found is not None and found.owner is None):
+            return found
+        return self._by_sha256.get(link.sha256)
+
+
+def as_one(sessions: Sequence[Session]) -> list[Session]:
+    """The sessions, with the releases of a run of this machine under the identity that the run has here.
+
+    A model whose name was a path has another one where it is published, and with it the run has another identity.
+    Nothing that leads back to the path is published, not even a hash of it, which could be guessed: the run is known
+    again by when it was played and what it came to.
+    """
+    here = {session.run_id: session for session in sessions if session.owner is None}
+    known = {
+        session.run: own.identity
+        for session in sessions
+        if session.owner is not None
+        and (own := here.get(session.run_id)) is not None
+        and own.identity != session.identity
+        and _is_cleaned_from(session, own)
+    }
+    return [
+        replace(session, identity=known[session.run]) if session.owner is not None and session.run in known else session
+        for session in sessions
+    ]
+
+
+def _is_cleaned_from(published: Session, own: Session) -> bool:
+    if not published.facts.get("cleaned") or published.facts.get("finished_at") is None:
+        return False
+    if any(published.facts.get(name) != own.facts.get(name) for name in _LEFT_BY_CLEANING):
+        return False
+    played, said = own.datapoints, published.datapoints
+    return played is None or said is None or played == said

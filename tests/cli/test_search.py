@@ -1,0 +1,52 @@
+"""`nip-run search`: of a run what one chooses it by, and each run once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from runner.releases.bundle import Bundle
+from runner.releases.manifest import Link, Release
+from runner.releases.reference import Kind
+from runner.transports.folder import FolderTransport
+from runner.transports.registry import Registry
+from tests.registry.planted import publish
+from tests.support.processes import nip_run_here
+
+FACTS = {
+    "run_id": "x-1", "kind": "benchmark", "benchmark": "tiny/v1", "status": "done", "models": {"a": "m", "b": "m"},
+    "accuracy": {"value": 0.75, "ci_low": 0.5, "ci_high": 0.875}, "replay_of": None,
+}  # fmt: skip
+
+
+def release(name: str, *links: Link, **changes: Any) -> Bundle:
+    said = Release(kind=Kind.RUN, owner="acme", name=name, version="1", facts={**FACTS, **changes}, links=links)
+    return Bundle.of(said, {})
+
+
+def test_a_run_is_one_row_with_what_one_chooses_it_by(tmp_path: Path) -> None:
+    where = str(tmp_path / "registry")
+    again = Link(role="reproduces", release="run/acme/x-1@1", sha256="1" * 64)
+    publish(
+        Registry(FolderTransport(where)),
+        release("x-1"),
+        release("named"),
+        release("x-2", again, run_id="x-2", models={"a": "m\nacme/fake@1"}),
+        release("x-3", again, run_id="x-3", replay_of=["x-1", None]),
+        release("odd", replay_of="x-1"),
+        release("odder", rejudge_of=["x-1", 1, "last"]),
+    )
+    done = nip_run_here("search", "--from", where, cwd=tmp_path)
+    first, *rows = [line.rstrip() for line in done.stdout.splitlines()]
+    assert first.split("  ")[0] == "run"
+    assert [row.split()[0] for row in rows] == ["acme/named@1", "acme/x-1@1", "acme/x-2@1", "acme/x-3@1"]
+    assert " ".join(rows[0].split()) == "acme/named@1 tiny/v1 m 0.750 [0.500, 0.875] done -"
+    assert rows[1].split() == ["acme/x-1@1"]  # the same run, by its other name
+    assert "[plays run/acme/x-1@1 again]" in rows[2]
+    assert "[a replay of run/acme/x-1@1, in which nobody was asked]" in rows[3]
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == ["run/acme/odd@1", "run/acme/odder@1"]
+    found = json.loads(nip_run_here("search", "--from", where, "--json", cwd=tmp_path).stdout)["releases"]
+    assert [one["same_run"] for one in found] == [["run/acme/x-1@1"], ["run/acme/named@1"], [], []]
+    assert found[2]["links"][0]["release"] == "run/acme/x-1@1"
+    assert found[3]["facts"] == {**FACTS, "run_id": "x-3", "replay_of": ["x-1", None]}

@@ -1,0 +1,43 @@
+"""One session is one run: however often it is published, under whatever identity, and whoever replays it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from runner.registry.history import history_of
+from runner.registry.sessions import Session
+from runner.releases.manifest import Link
+from tests.registry.planted import measured, training
+
+BASE, ONE = "base", "ft:one"
+
+
+def again(run: str, of: Session, *, replay: bool, owner: str = "acme") -> Session:
+    """A run that plays a published one again: from its transcripts, or anew."""
+    link = Link(role="reproduces", release=of.key, sha256=of.sha256)
+    return measured(run, BASE, owner=owner, links=(link,), facts={"replay_of": [of.run_id, None] if replay else None})
+
+
+def test_a_replay_is_in_the_row_of_what_it_replays_and_a_fresh_play_is_a_session() -> None:
+    first = measured("a", BASE)
+    replay, fresh = again("b", first, replay=True), again("c", first, replay=False)
+    rows = history_of("verifier", [again("d", replay, replay=True), replay, fresh, first])
+    told = [(row.session.run_id, row.kind, row.marks, [one.run_id for one in row.replays]) for row in rows]
+    plays = ("plays run/acme/a@1 again",)
+    assert told == [("a", "benchmark", (), ["d", "b"]), ("c", "benchmark", plays, [])]
+    (alone,) = history_of("b", [replay])
+    assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, in which nobody was asked",))
+    judged = measured("j", BASE, facts={"rejudge_of": ["a", "00", "last"]})
+    assert [(row.kind, *row.marks) for row in history_of("j", [judged])] == [("rejudged", "judges the debates of a")]
+
+
+def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_one_run() -> None:
+    """The model's name was a path, and is in no published byte: not even as a hash, which could be guessed."""
+    ended = {"finished_at": "2025", "completion_tokens": 70}
+    here = replace(training("a", ONE, BASE, identity={"run": "11" * 32}, facts=ended), owner=None, key="a")
+    sent = training("a", ONE, BASE, identity={"run": "22" * 32}, facts={**ended, "cleaned": [{"rule": "model path"}]})
+    model = replace(sent, kind="model", key="model/acme/a-v@1")
+    (row,) = history_of("verifier", [sent, model, here])
+    assert (row.own.total.effort.rollouts, len(row.published)) == (10, 2)
+    other = training("a", ONE, BASE, identity={"run": "22" * 32}, facts={**sent.facts, "completion_tokens": 71})
+    assert len(history_of("verifier", [other, here])) == 2  # one that only has the same id
