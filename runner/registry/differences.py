@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from runner.results.manifest import Manifest
 from runner.storage.formats import RUN_FOLDER
 from runner.text import shortened
 from runner.version import __version__
+
+MAX_TOLD = 20
+"""So many differences of one kind are told by name; of the others how many there are."""
 
 MOST_SHOWN = 60
 """Characters of a value that is no number."""
@@ -34,6 +37,18 @@ class Note(str):
     """What a check has to say that is no failure."""
 
     __slots__ = ()
+
+
+def some_of(lines: Iterable[str], what: str) -> Iterator[str]:
+    """Differences by name, and how many more there are."""
+    more = 0
+    for place, line in enumerate(lines):
+        if place < MAX_TOLD:
+            yield line
+        else:
+            more += 1
+    if more:
+        yield f"and {more:,} more {what}"
 
 
 @dataclass(frozen=True)

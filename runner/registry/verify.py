@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +13,7 @@ from runner.hashing import tagged_hash
 from runner.models.records import read_records
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.component_files import GOLDEN, changed_renderings
-from runner.registry.differences import Note, by_earlier, different_metrics, recomputed_by
+from runner.registry.differences import Note, by_earlier, different_metrics, recomputed_by, some_of
 from runner.registry.fetched import PARAMETERS, PIN, SPEC, Got, check_lock, get, opened
 from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words
@@ -48,9 +48,6 @@ DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
 
 EDITABLE = frozenset((PARAMETERS, SPEC))
 """The files of a got run that are there to be edited; all else of it stays as published."""
-
-MAX_TOLD = 20
-"""So many differences of one kind are told by name; of the others how many there are."""
 
 
 def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None = None) -> Iterator[str]:
@@ -271,24 +268,12 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         return
     with recomputed(folder) as again:
         found = different_metrics(read_json(folder.metrics), again.metrics, manifest)
-        yield from found.wrong
+        yield from some_of(found.wrong, "numbers")
         if found.otherwise:
-            yield from map(Note, (recomputed_by(manifest), *found.otherwise))
+            yield from map(Note, (recomputed_by(manifest), *some_of(found.otherwise, "numbers")))
         yield from (
             f"manifest.json says {name} {getattr(manifest, name)!r}; from the journal follows {again.counts[name]!r}"
             for name in (*COUNTS, "status")
             if getattr(manifest, name) is not None and getattr(manifest, name) != again.counts[name]
         )
-        yield from _told(different_rows(folder, again.folder))
-
-
-def _told(lines: Iterable[str]) -> Iterator[str]:
-    """Differences by name, and how many more there are."""
-    more = 0
-    for place, line in enumerate(lines):
-        if place < MAX_TOLD:
-            yield line
-        else:
-            more += 1
-    if more:
-        yield f"and {more:,} more rows"
+        yield from some_of(different_rows(folder, again.folder), "rows")
