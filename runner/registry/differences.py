@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from runner.results.manifest import Manifest
 from runner.storage.formats import RUN_FOLDER
@@ -39,6 +39,23 @@ class Note(str):
     __slots__ = ()
 
 
+class More(str):
+    """A line for differences that are not told by name, and how many they are."""
+
+    __slots__ = ("number",)
+    number: int
+
+    def __new__(cls, line: str, number: int) -> Self:
+        self = super().__new__(cls, line)
+        self.number = number
+        return self
+
+
+def how_many(lines: Iterable[str]) -> int:
+    """How many differences lines tell of."""
+    return sum(line.number if isinstance(line, More) else 1 for line in lines)
+
+
 def some_of(lines: Iterable[str], what: str) -> Iterator[str]:
     """Differences by name, and how many more there are."""
     more = 0
@@ -48,7 +65,7 @@ def some_of(lines: Iterable[str], what: str) -> Iterator[str]:
         else:
             more += 1
     if more:
-        yield f"and {more:,} more {what}"
+        yield More(f"and {more:,} more {what}", more)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,9 @@ def different_rows(recorded: RunFolder, again: RunFolder, *, but: frozenset[str]
 def different_from_published(recorded: RunFolder, again: RunFolder) -> Iterator[str]:
     """The published rollouts of a run held against those of a run of another name that replayed it."""
     path = recorded.path / ROLLOUTS_FILE
+    if not path.is_file():
+        yield f"{ROLLOUTS_FILE} is missing"
+        return
     yield from _differences(ROLLOUTS_FILE, "rollouts", lambda: published_rows(path), again, frozenset(("run_id",)))
 
 

@@ -19,7 +19,7 @@ from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words
 from runner.registry.missing_rows import lacks_rows
 from runner.registry.recompute import recomputed
-from runner.registry.rows import different_rows
+from runner.registry.rows import ROLLOUTS_FILE, different_rows
 from runner.registry.run_bundle import ROWS
 from runner.registry.signing import check_release
 from runner.releases.bundle import checked_copy
@@ -36,6 +36,7 @@ from runner.spec.from_run import Source
 from runner.spec.origin import DATA
 from runner.storage.atomic import read_json
 from runner.storage.files import open_to_read
+from runner.storage.log_lines import FROM_ELSEWHERE
 from runner.text import comma_join
 from runner.training.stage_log import read_stages
 from runner.transports.registry import Entry, Registry
@@ -73,7 +74,9 @@ def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None =
 def _whatever_goes_wrong(found: Iterator[str]) -> Iterator[str]:
     """What is found, and what the release sets off in the code that reads it, which is the release's own fault."""
     try:
-        yield from found
+        for line in found:  # without the advice to verify it
+            shown, advice, _ = line.partition(f"; {FROM_ELSEWHERE}")
+            yield shown if advice else line
     except Exception as error:  # noqa: BLE001
         yield in_words(error)
 
@@ -81,7 +84,7 @@ def _whatever_goes_wrong(found: Iterator[str]) -> Iterator[str]:
 def _without(place: str, line: str) -> str:
     """A message that names no folder which is gone when it is read."""
     shown = line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
-    return Note(shown) if isinstance(line, Note) else shown
+    return line if shown == line else Note(shown) if isinstance(line, Note) else shown
 
 
 def wrong_in_got(folder: Path) -> Iterator[str]:
@@ -165,6 +168,8 @@ def _wrong_records(got: Got) -> Iterator[str]:
             yield from () if manifest.is_training_run else _wrong_journal(run, manifest)
         else:
             yield from wrong_in_run(run)
+        if not got.is_training_run and got.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
+            yield f"{got.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
         yield from _wrong_facts(got, run)
     except NipRunError as error:
         yield str(error)
