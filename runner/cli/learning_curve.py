@@ -37,10 +37,10 @@ FOLDED = 6
 """Of more iterations, the first and the last ones are told."""
 
 
-def show_training(metrics: Mapping[str, Any], *, whole: bool = False) -> None:
+def show_training(metrics: Mapping[str, Any], command: str, *, whole: bool = False) -> None:
     """Print the tests and the iterations of a training run, and what comes next where it is not finished.
 
-    `whole`: every iteration, be there ever so many.
+    `whole`: every iteration, be there ever so many; `command` shows them.
     """
     run_id, iterations, todo = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:
@@ -53,7 +53,7 @@ def show_training(metrics: Mapping[str, Any], *, whole: bool = False) -> None:
         folded = [] if whole else iterations[FOLDED // 2 : -FOLDED // 2]
         _show_iterations(iterations[: FOLDED // 2] if folded else iterations)
         if folded:
-            say(f"... {len(folded)} iterations more: nip-run show {in_one_line(run_id)} --all")
+            say(f"... {len(folded)} iterations more: {command}")
             _show_iterations(iterations[-FOLDED // 2 :])
         say()
     games = metrics["games"]

@@ -16,8 +16,10 @@ from runner.exit_codes import ExitCode
 from runner.models.keys import ALL, all_allowed
 from runner.registry.chain import Chain, chain_of
 from runner.registry.fetched import Got, found_in, is_got, opened
+from runner.registry.fresh import Fresh, fresh_plan, played_anew
 from runner.registry.missing_rows import OPTION, put_rows
-from runner.registry.reproduce import Fresh, Replayed, facts_of, fresh_plan, got_for, played_anew, replayed
+from runner.registry.replayed import Replayed, facts_of, replayed
+from runner.registry.reproducible import got_for
 from runner.releases.reference import Kind, parse
 from runner.results.results import Results
 from runner.rollouts.plan import Plan

@@ -48,7 +48,7 @@ def show_result(
     where = "" if results.path.as_posix() == "results" else f" --results {shlex.quote(str(results.path))}"
     show = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_training_run:
-        show_training(result.metrics)
+        show_training(result.metrics, f"{show} --all{where}")
         say(f"folder: {result.folder.path}")
     elif verbose:
         _show_all(result)

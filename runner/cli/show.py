@@ -89,7 +89,7 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
     if first is None and filtered:
         say(f"run {folder.run_id} has {_none_such(folder, wanted)}")
     if first is not None and not args.quiet:
-        say(f"one in full: {shlex.join(['nip-run', 'show', folder.run_id, first.rollout_id, *_where(args)])}")
+        say(f"one in full: {_command(folder, args, first.rollout_id)}")
     return ExitCode.DONE
 
 
@@ -109,14 +109,22 @@ def _where(args: argparse.Namespace) -> list[str]:
     return [] if args.results.as_posix() == "results" else ["--results", str(args.results)]
 
 
+def _command(folder: RunFolder, args: argparse.Namespace, *words: str) -> str:
+    """The `show` of a run: by its id, or by its folder where that is not in the results that are meant."""
+    is_there = Results(args.results).run(folder.run_id).path.resolve() == folder.path.resolve()
+    named = folder.run_id if is_there else str(folder.path)
+    return shlex.join(["nip-run", "show", named, *words, *(_where(args) if is_there else ())])
+
+
 def _metrics(folder: RunFolder) -> dict[str, Any] | None:
     """What a run has come to; None where there is nothing to tell."""
     return read_json(folder.metrics) if folder.metrics.is_file() else None
 
 
 def _print_troubles(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
+    shown = {one.run_id: one for one in (folder, *parts)}
     for run_id, trouble in found_in(folder, parts):
-        say_trouble(trouble, shlex.join(["nip-run", "show", run_id, trouble.show, *_where(args)]))
+        say_trouble(trouble, _command(shown[run_id], args, trouble.show))
 
 
 def _next(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> str:
@@ -169,7 +177,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
             raise UsageError(f"{folder.run_id} {said}, and there are none yet")
         filters = [f"--{name}" for name in ("wrong", "undecided") if getattr(args, name)]
         filters += [] if args.repeat is None else ["--repeat", str(args.repeat)]
-        one = shlex.join(["nip-run", "show", parts[-1].run_id, *filters, *_where(args)])
+        one = _command(parts[-1], args, *filters)
         raise UsageError(f"{folder.run_id} {said}: {one}")
     if args.json:
         listed = [_part_json(part) for part in parts]
@@ -179,7 +187,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     if not is_bound_to_run(folder.stage_log):
         say(f"{'journal':<15} {NOT_BOUND}")
     say()
-    show_training(metrics, whole=args.all)
+    show_training(metrics, _command(folder, args, "--all"), whole=args.all)
     _print_troubles(folder, parts, args)
     _print_parts(folder, parts, args)
     return ExitCode.DONE
@@ -216,7 +224,7 @@ def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Names
             count = "1 run" if len(ids) == 1 else f"{len(ids)} runs"
             _say(f"{name}: {count}, {ids[0]}{through}")
     if parts:
-        shown = shlex.join(["nip-run", "show", parts[-1].run_id, *_where(args)])
+        shown = _command(parts[-1], args)
         say(f"all of them: add --all; one: {shown}")
 
 

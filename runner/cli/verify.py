@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.cli.output import note, print_json, say
 from runner.errors import ReleaseError, UsageError
 from runner.exit_codes import ExitCode
-from runner.registry.differences import Note
+from runner.registry.differences import Note, how_many
 from runner.registry.fetched import is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.verify import edited, wrong_in_got, wrong_in_release, wrong_in_run
@@ -35,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
     for line in wrong:
         say(line)
     if wrong:
-        note(f"{what}: {counted(len(wrong), 'thing')} wrong")
+        note(f"{what}: {counted(how_many(wrong), 'thing')} wrong")
         return ExitCode.FAILED
     if not args.quiet:
         for line in notes:

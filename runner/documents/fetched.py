@@ -17,7 +17,7 @@ from runner import builtin
 from runner.storage.fetched import MARKER, fetched_folder
 from runner.storage.files import open_to_read
 
-__all__ = ["MARKER", "fetched_folder", "got_from", "marker", "refused"]
+__all__ = ["MARKER", "fetched_folder", "got_from", "marker", "refused", "where_from"]
 
 MAX_MARKER = 64 << 10
 MAX_ENTRIES = 20_000
@@ -39,9 +39,19 @@ def got_from(folder: Path) -> Mapping[str, str] | None:
             said = json.loads(file.read(MAX_MARKER))
         found = {"release": said["release"], "sha256": said["sha256"]}
         is_one = _RELEASE.fullmatch(found["release"]) and _HEX.fullmatch(found["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if is_one else None
+
+
+def where_from(folder: Path) -> str | None:
+    """The registry that the marker of a folder names, to be shown and never asked: others may have written it."""
+    try:
+        with open_to_read(folder / MARKER) as file:
+            said = json.loads(file.read(MAX_MARKER))["where"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return said if isinstance(said, str) and said else None
 
 
 def refused(folder: Path, named: Path) -> str | None:

@@ -9,8 +9,8 @@ from typing import Any
 from runner.errors import NipRunError, ReleaseError
 from runner.registry.fetched import Got
 from runner.registry.left_out import in_words
-from runner.registry.reproduce import Replayed, got_for, replayed
-from runner.registry.verify import wrong_files
+from runner.registry.replayed import Replayed, replayed
+from runner.registry.reproducible import check_whole, got_for
 from runner.releases.reference import Kind, Reference, parse
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
@@ -46,8 +46,7 @@ def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
     """
     run = got.run
     assert run is not None
-    if wrong := list(wrong_files(got, data_only=True)):
-        raise ReleaseError("\n".join([*wrong, "get it again into another folder"]))
+    check_whole(got)
     stages = read_stages(run.path, run.manifest().identity)
     different: list[str] = []
     parts: dict[str, Replayed] = {}

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from runner.results.manifest import Manifest
 from runner.storage.formats import RUN_FOLDER
 from runner.text import shortened
 from runner.version import __version__
+
+MAX_TOLD = 20
+"""So many differences of one kind are told by name; of the others how many there are."""
 
 MOST_SHOWN = 60
 """Characters of a value that is no number."""
@@ -34,6 +37,35 @@ class Note(str):
     """What a check has to say that is no failure."""
 
     __slots__ = ()
+
+
+class More(str):
+    """A line for differences that are not told by name, and how many they are."""
+
+    __slots__ = ("number",)
+    number: int
+
+    def __new__(cls, line: str, number: int) -> Self:
+        self = super().__new__(cls, line)
+        self.number = number
+        return self
+
+
+def how_many(lines: Iterable[str]) -> int:
+    """How many differences lines tell of."""
+    return sum(line.number if isinstance(line, More) else 1 for line in lines)
+
+
+def some_of(lines: Iterable[str], what: str) -> Iterator[str]:
+    """Differences by name, and how many more there are."""
+    more = 0
+    for place, line in enumerate(lines):
+        if place < MAX_TOLD:
+            yield line
+        else:
+            more += 1
+    if more:
+        yield More(f"and {more:,} more {what}", more)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, option
             family = [_resolved(draft, registry) for draft in said]
             work = Path(places.enter_context(TemporaryDirectory(prefix=".nip-run-")))
             for number, (raw, draft) in enumerate(zip(family, clean(family, work), strict=True)):
-                marked = _marked(draft)
+                marked = _by_hash(_marked(draft), made)
                 laid_out = lay_out(marked.all_contents, work / f"laid_out_{number}")
                 subject = Subject(
                     raw, marked, laid_out, registry, together, options.names, options.force, beside=beside
@@ -114,6 +114,16 @@ def _marked(draft: Draft) -> Draft:
     """With whether it is pinned, which anybody sees."""
     release = draft.release
     return replace(draft, release=replace(release, facts={**release.facts, "pinned": not any(not_pinned(release))}))
+
+
+def _by_hash(draft: Draft, made: Sequence[Ready]) -> Draft:
+    """With the hashes of its parts, and of the models that it made, which are always published with it, before it."""
+    hashes = {str(one.bundle.release.reference): one.bundle.sha256 for one in made if one.bundle is not None}
+    links = tuple(
+        replace(link, sha256=hashes.get(link.release)) if link.release and link.role in ("part", "output") else link
+        for link in draft.release.links
+    )
+    return replace(draft, release=replace(draft.release, links=links))
 
 
 def _ready(subject: Subject) -> Ready:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,13 +13,13 @@ from runner.hashing import tagged_hash
 from runner.models.records import read_records
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.component_files import GOLDEN, changed_renderings
-from runner.registry.differences import Note, by_earlier, different_metrics, recomputed_by
+from runner.registry.differences import Note, by_earlier, different_metrics, recomputed_by, some_of
 from runner.registry.fetched import PARAMETERS, PIN, SPEC, Got, check_lock, get, opened
 from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words
 from runner.registry.missing_rows import lacks_rows
 from runner.registry.recompute import recomputed
-from runner.registry.rows import different_rows
+from runner.registry.rows import ROLLOUTS_FILE, different_rows
 from runner.registry.run_bundle import ROWS
 from runner.registry.signing import check_release
 from runner.releases.bundle import checked_copy
@@ -36,6 +36,7 @@ from runner.spec.from_run import Source
 from runner.spec.origin import DATA
 from runner.storage.atomic import read_json
 from runner.storage.files import open_to_read
+from runner.storage.log_lines import FROM_ELSEWHERE
 from runner.text import comma_join
 from runner.training.stage_log import read_stages
 from runner.transports.registry import Entry, Registry
@@ -48,9 +49,6 @@ DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
 
 EDITABLE = frozenset((PARAMETERS, SPEC))
 """The files of a got run that are there to be edited; all else of it stays as published."""
-
-MAX_TOLD = 20
-"""So many differences of one kind are told by name; of the others how many there are."""
 
 
 def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None = None) -> Iterator[str]:
@@ -76,7 +74,9 @@ def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None =
 def _whatever_goes_wrong(found: Iterator[str]) -> Iterator[str]:
     """What is found, and what the release sets off in the code that reads it, which is the release's own fault."""
     try:
-        yield from found
+        for line in found:  # without the advice to verify it
+            shown, advice, _ = line.partition(f"; {FROM_ELSEWHERE}")
+            yield shown if advice else line
     except Exception as error:  # noqa: BLE001
         yield in_words(error)
 
@@ -84,7 +84,7 @@ def _whatever_goes_wrong(found: Iterator[str]) -> Iterator[str]:
 def _without(place: str, line: str) -> str:
     """A message that names no folder which is gone when it is read."""
     shown = line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
-    return Note(shown) if isinstance(line, Note) else shown
+    return line if shown == line else Note(shown) if isinstance(line, Note) else shown
 
 
 def wrong_in_got(folder: Path) -> Iterator[str]:
@@ -168,6 +168,8 @@ def _wrong_records(got: Got) -> Iterator[str]:
             yield from () if manifest.is_training_run else _wrong_journal(run, manifest)
         else:
             yield from wrong_in_run(run)
+        if not got.is_training_run and got.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
+            yield f"{got.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
         yield from _wrong_facts(got, run)
     except NipRunError as error:
         yield str(error)
@@ -271,24 +273,12 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         return
     with recomputed(folder) as again:
         found = different_metrics(read_json(folder.metrics), again.metrics, manifest)
-        yield from found.wrong
+        yield from some_of(found.wrong, "numbers")
         if found.otherwise:
-            yield from map(Note, (recomputed_by(manifest), *found.otherwise))
+            yield from map(Note, (recomputed_by(manifest), *some_of(found.otherwise, "numbers")))
         yield from (
             f"manifest.json says {name} {getattr(manifest, name)!r}; from the journal follows {again.counts[name]!r}"
             for name in (*COUNTS, "status")
             if getattr(manifest, name) is not None and getattr(manifest, name) != again.counts[name]
         )
-        yield from _told(different_rows(folder, again.folder))
-
-
-def _told(lines: Iterable[str]) -> Iterator[str]:
-    """Differences by name, and how many more there are."""
-    more = 0
-    for place, line in enumerate(lines):
-        if place < MAX_TOLD:
-            yield line
-        else:
-            more += 1
-    if more:
-        yield f"and {more:,} more rows"
+        yield from some_of(different_rows(folder, again.folder), "rows")

@@ -15,6 +15,7 @@ record.
 
 from __future__ import annotations
 
+import shlex
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -226,8 +227,12 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[
         yield group[0][0], b"".join(line for _, line, _ in group), None
 
 
+FROM_ELSEWHERE = "it was got from elsewhere"
+
+
 def _advice(path: Path, bad: int) -> str:
     got = fetched_folder([path.parent])
     if got is not None:
-        return f"it was got from elsewhere (it is in {got}): `nip-run get` it again, into another folder"
-    return f"restore it from a backup, or cut it there (truncate -s {bad} {path}) and run the same command again"
+        return f"{FROM_ELSEWHERE}: nip-run verify {shlex.quote(str(got))} says whether it was changed since"
+    cut = f"truncate -s {bad} {shlex.quote(str(path))}"
+    return f"restore it from a backup, or cut it there ({cut}) and run the same command again"

@@ -301,7 +301,11 @@ def test_many_iterations_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
         (6, False, range(6), 0),
         (9, True, range(9), 0),
     ):
-        show_training({"run_id": "r", "iterations": rows[:count], "tests": [], "games": games}, whole=whole)
+        show_training(
+            {"run_id": "r", "iterations": rows[:count], "tests": [], "games": games},
+            "nip-run show r --all",
+            whole=whole,
+        )
         said = capsys.readouterr().out
         assert re.findall(r"^iteration (\d)", said, re.MULTILINE) == [str(index) for index in told]
         assert (f"... {folded} iterations more: nip-run show r --all\n" in said) == (folded > 0)

@@ -70,6 +70,7 @@ def test_a_got_run_is_named_by_its_folder_and_by_the_data_in_it(
         assert found.accuracy == open_run(published[2]).accuracy
         shown = nip_run_here("show", named, cwd=tmp_path)
         assert (shown.returncode, published[2].name in shown.stdout) == (0, True), shown.stderr
+        assert f"one in full: nip-run show {folder / 'data'} " in shown.stdout, "there is no such run in the results"
     (judged,) = rejudge(folder, {"votes": 3}, results=tmp_path / "results")
     assert judged.manifest.rejudge_of is not None
     assert judged.manifest.rejudge_of.run_id == published[2].name

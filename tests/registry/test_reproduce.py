@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from runner.errors import UsageError
+from runner.errors import ReleaseError, UsageError
 from runner.registry.chain import chain_of, different_models
 from runner.registry.fetched import Got, get, opened
-from runner.registry.reproduce import compared, fresh_plan, replayed
+from runner.registry.fresh import compared, fresh_plan
+from runner.registry.replayed import replayed
+from runner.registry.reproducible import got_for
 from runner.releases.manifest import Link
 from runner.releases.reference import parse
 from runner.results.folder import RunFolder
@@ -70,6 +74,24 @@ def test_by_its_reference_it_is_got_into_the_results_and_once(run: Path, tmp_pat
     assert (tmp_path / "results" / "published" / "acme" / run.name / "1" / "data" / "journal.jsonl").is_file()
 
 
+def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(run: Path, tmp_path: Path) -> None:
+    reference = publish(tmp_path / "registry", bundle_of(run))
+    results = Results(tmp_path / "my results")
+    folder = results.path / "published" / "acme" / run.name / "1"
+    with connect(str(tmp_path / "registry")) as registry:
+        entry = registry.find(parse(reference))
+        for name in ("data/metrics.json", "release.json", ".nip-run-fetched"):
+            got_for(registry, entry, results)
+            (folder / name).write_bytes(b"{}")
+            with pytest.raises(ReleaseError, match=re.escape(f"gets it again: rm -r {shlex.quote(str(folder))}")):
+                got_for(registry, entry, results)
+            shutil.rmtree(folder)
+        got = get(registry, parse(reference), tmp_path / "mine")
+    (got.folder / "data" / "metrics.json").write_bytes(b"{}")
+    with pytest.raises(ReleaseError, match=re.escape(f"nip-run get {reference} NEW --from file:{tmp_path}/registry")):
+        fresh_plan(got, [])
+
+
 def forged(copy: Path, name: str) -> str:
     """A record of a run that is changed; what must be said of it."""
     if name == "metrics":
@@ -92,19 +114,16 @@ def test_what_does_not_follow_is_named_with_both_values(name: str, copy: Path, t
     assert (done.returncode, "does not follow" in done.stdout, said in done.stdout) == (1, True, True), done.stdout
 
 
-def test_a_rollout_that_does_not_follow_is_named_by_its_id(run: Path, tmp_path: Path) -> None:
-    bundle = bundle_of(run)
-    lines = bytes(bundle.contents["data/rollouts.jsonl"]).splitlines()
-    row = json.loads(lines[2])
-    row["correct"] = not row["correct"]
-    lines[2] = json.dumps(row).encode()
+def test_a_missing_rollout_is_told_by_its_id_and_no_other(run: Path, tmp_path: Path) -> None:
+    lines = bytes(bundle_of(run).contents["data/rollouts.jsonl"]).splitlines()
+    gone = json.loads(lines.pop(1))["rollout_id"]
     changed = bundle_of(run, data__rollouts_DOT_jsonl=b"\n".join(lines) + b"\n")
     reference = publish(tmp_path / "registry", changed)
     done = nip_run_here("reproduce", reference, "--from", "registry", "--json", cwd=tmp_path)
-    (wrong,) = json.loads(done.stdout)["different"]
-    assert done.returncode == 1
-    assert row["rollout_id"] in wrong
-    assert "correct: recorded" in wrong
+    assert (done.returncode, json.loads(done.stdout)["different"]) == (
+        1,
+        [f"rollouts.jsonl: rollout {gone} is missing"],
+    )
 
 
 def test_a_run_of_another_version_is_recomputed_and_that_is_said(copy: Path, tmp_path: Path) -> None:

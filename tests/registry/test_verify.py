@@ -17,6 +17,7 @@ from runner.hashing import tagged_hash
 from runner.registry.fetched import get
 from runner.registry.verify import edited as edited_since
 from runner.registry.verify import wrong_in_got, wrong_in_release, wrong_in_run
+from runner.releases.bundle import Bundle
 from runner.releases.reference import Reference, parse
 from runner.results.folder import RunFolder
 from runner.transports.connect import connect
@@ -271,6 +272,20 @@ def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: 
     forged = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": accuracy}))
     wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", forged))
     assert [line for line in wrong if "its facts say accuracy.value 0.9999" in line], wrong
+
+
+def test_a_run_without_its_rollouts_and_with_a_torn_log_is_told_without_advice_on_folders_that_are_gone(
+    there: Path, tmp_path: Path
+) -> None:
+    bundle = bundle_of(run_in(there))
+    first, _, *rest = (run_in(there) / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    contents = {path: content for path, content in bundle.contents.items() if "rollouts.jsonl" not in path}
+    contents["data/journal.jsonl"] = b"".join([first, *rest])
+    reference = publish(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
+    damaged, missing = wrong_of(tmp_path / "registry", reference)
+    assert damaged.startswith(f"data/journal.jsonl is damaged at byte {len(first)}: ")
+    assert damaged.endswith("or was changed"), damaged
+    assert missing.endswith("data/rollouts.jsonl is missing")
 
 
 def test_facts_of_no_form_are_told_as_the_releases_fault(there: Path, tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""A got run replayed from its own journal, and whether what was published follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from runner.errors import RunError
+from runner.registry.differences import by_earlier, different_metrics, recomputed_by, some_of
+from runner.registry.fetched import Got
+from runner.registry.recompute import check_claims
+from runner.registry.reproducible import link_of, sound, suffixed
+from runner.registry.rows import different_from_published
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.runs.accounting import Watch
+from runner.runs.as_begun import as_begun
+from runner.runs.reconstruct import Reconstructor, played_plan
+from runner.runs.result import RunResult
+from runner.runs.run import RunOptions
+from runner.runs.which import ReplayOf, WhichRun
+from runner.spec.load import load_spec
+from runner.storage.atomic import read_json
+from runner.training.any_run import run_plan
+from runner.training.plan import plan_of
+from runner.version import __version__
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of a published run that was replayed from its journal."""
+
+    got: Got
+    run_id: str
+    """Of the run in the results folder that replays it."""
+    different: tuple[str, ...]
+    """What does not follow from the transcripts, each by name; none: all of it follows."""
+    otherwise: tuple[str, ...] = ()
+    """What an earlier version told otherwise, or did not compute."""
+    by_earlier: bool = False
+
+    @property
+    def recorded_version(self) -> str:
+        """Which nip-run played it."""
+        return str(self.got.release.facts.get("version"))
+
+    @property
+    def versions(self) -> str:
+        """With which it was recomputed, and which one recorded it."""
+        assert self.got.run is not None
+        return recomputed_by(self.got.run.manifest())
+
+    @property
+    def same_version(self) -> bool:
+        return self.recorded_version == __version__ and not self.by_earlier
+
+
+def replayed(got: Got, results: Results, watch: Watch | None = None) -> Replayed:
+    """Play a got run from its own journal as a run of its own, and compare all that was published with it.
+
+    Raises:
+        UsageError: it is a training run.
+        ReleaseError: a file of it is not as it was published.
+        RunError, SpecError: it plans more than it holds, or its files cannot be read.
+    """
+    run = sound(got)
+    plan = played_plan(run)
+    with closing(Reconstructor(run, plan)) as journal:
+        check_claims(run, plan, len(journal))
+    source = ReplayOf(run.path)
+    name = results.name_for(suffixed(run.run_id, "-reproduced"), again=True)
+    which = WhichRun(run_id=name, replay=source)
+    mine, _ = as_begun(plan_of(load_spec(run.spec)), results, which)
+    result = run_plan(mine, results, name, RunOptions(replay=source, watch=watch, reproduces=link_of(got)))
+    manifest = run.manifest()
+    metrics = different_metrics(read_json(run.metrics), result.metrics, manifest)
+    wrong = [
+        *some_of(metrics.wrong, "numbers"),
+        *some_of(_different_rows(run, result), "rows"),
+        *_different_counts(run, result),
+    ]
+    otherwise = tuple(some_of(metrics.otherwise, "numbers"))
+    return Replayed(got, result.run_id, tuple(wrong), otherwise, by_earlier(manifest))
+
+
+def _different_rows(run: RunFolder, result: RunResult) -> Iterator[str]:
+    try:
+        yield from different_from_published(run, result.folder)
+    except RunError as error:  # the published rows end here, or there are none
+        yield str(error)
+
+
+_COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
+
+
+def _different_counts(run: RunFolder, result: RunResult) -> Iterator[str]:
+    published = run.manifest()
+    for name in _COUNTED:
+        ours, theirs = getattr(published, name), getattr(result.manifest, name)
+        if ours is not None and ours != theirs:
+            yield f"{name}: published {ours!r}, recomputed {theirs!r}"
+
+
+def facts_of(found: Replayed) -> Mapping[str, Any]:
+    """What a machine is told of a replay."""
+    return {
+        "release": str(found.got.release.reference),
+        "run_id": found.run_id,
+        "follows": not found.different,
+        "different": list(found.different),
+        "otherwise": list(found.otherwise),
+        "version": found.recorded_version,
+        "nip_run": __version__,
+        "same_version": found.same_version,
+    }

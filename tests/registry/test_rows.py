@@ -1,0 +1,117 @@
+"""What is wrong with recorded rows is told once, by the rollout that it is of, and of many alike how many."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from runner.registry.differences import MAX_TOLD, some_of
+from runner.registry.rows import ROLLOUTS_FILE, different_from_published, different_rows
+from runner.results.folder import RunFolder
+from tests.support.got import bundle_of
+from tests.support.runs import played
+from tests.support.specs import spec_file
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("rows")
+    return RunFolder(played(spec_file(folder, size=6, fine_tune=None), folder / "results").path)
+
+
+def removed(rows: Rows) -> list[str]:
+    return [f"{ROLLOUTS_FILE}: rollout {rows.pop(1)['rollout_id']} is missing"]
+
+
+def cut(rows: Rows) -> list[str]:
+    gone = [rows.pop(4), rows.pop(4)]
+    return [f"{ROLLOUTS_FILE}: rollout {row['rollout_id']} is missing" for row in gone]
+
+
+def doubled(rows: Rows) -> list[str]:
+    rows.insert(3, dict(rows[1]))
+    return [f"{ROLLOUTS_FILE}, row 4, rollout {rows[1]['rollout_id']}: it stands there once too often"]
+
+
+def added(rows: Rows) -> list[str]:
+    rows.insert(2, {**rows[0], "rollout_id": "\x1b[31m"})
+    return [rf"{ROLLOUTS_FILE}, row 3, rollout \x1b[31m: it follows from no game of the journal"]
+
+
+def moved(rows: Rows) -> list[str]:
+    row = rows.pop(1)
+    rows.append(row)
+    said = "the rows are in another order, and this is the first that is not in its place"
+    return [f"{ROLLOUTS_FILE}, row 6, rollout {row['rollout_id']}: {said}"]
+
+
+def changed(rows: Rows) -> list[str]:
+    rows[2]["rounds"] = 77
+    return [f"{ROLLOUTS_FILE}, row 3, rollout {rows[2]['rollout_id']}: rounds: recorded 77, recomputed "]
+
+
+def changed_behind_a_gap(rows: Rows) -> list[str]:
+    return [*changed_row(rows, 3), *removed(rows)]
+
+
+def changed_row(rows: Rows, at: int) -> list[str]:
+    rows[at]["rounds"] = 77
+    return [f"{ROLLOUTS_FILE}, row {at}, rollout {rows[at]['rollout_id']}: rounds: recorded 77, recomputed "]
+
+
+def renamed(rows: Rows) -> list[str]:
+    was, rows[0]["rollout_id"] = rows[0]["rollout_id"], [1]
+    return [
+        f"{ROLLOUTS_FILE}, row 1, rollout [1]: it follows from no game of the journal",
+        f"{ROLLOUTS_FILE}: rollout {was} is missing",
+    ]
+
+
+def many_columns(rows: Rows) -> list[str]:
+    rows[0] |= {f"column {number}": 1 for number in range(10_000)}
+    return [f"{ROLLOUTS_FILE}, row 1, rollout {rows[0]['rollout_id']}: column 0: recorded 1, recomputed None; "]
+
+
+FORGED = (removed, cut, doubled, added, moved, changed, changed_behind_a_gap, renamed, many_columns)
+
+
+@pytest.mark.parametrize("forge", FORGED)
+def test_what_was_done_to_published_rows_is_told_once(
+    forge: Callable[[Rows], list[str]], run: RunFolder, tmp_path: Path
+) -> None:
+    lines = bytes(bundle_of(run.path).contents[f"data/{ROLLOUTS_FILE}"]).splitlines()
+    rows = [json.loads(line) for line in lines]
+    expected = forge(rows)
+    (tmp_path / ROLLOUTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = list(different_from_published(RunFolder(tmp_path), run))
+    assert len(told) == len(expected), told
+    for line in expected:
+        assert [one for one in told if one.startswith(line)], (line, told)
+    assert all(len(line) < 1000 for line in told)
+
+
+def test_messages_and_calls_that_are_missing_are_told_by_what_they_are_of(run: RunFolder, tmp_path: Path) -> None:
+    for name in ("rollouts", "messages", "completions"):
+        with duckdb.connect() as database:
+            rows = f"SELECT *, row_number() OVER () AS place FROM '{run.table(name)}'"
+            kept = f"SELECT * EXCLUDE place FROM ({rows}) WHERE place <> 3 ORDER BY place"
+            database.execute(f"COPY ({kept}) TO '{RunFolder(tmp_path).table(name)}' (FORMAT parquet)")
+    told = list(different_rows(RunFolder(tmp_path), run))
+    assert len(told) == 3, told
+    for line, what in zip(
+        told, ("", ", round .*, channel .*, agent .*", ", round .*, agent .*, attempt .*"), strict=True
+    ):
+        assert re.fullmatch(rf"\w+\.parquet: rollout \w+{what} is missing", line)
+
+
+def test_of_many_alike_it_is_told_how_many() -> None:
+    told = list(some_of((f"row {number}" for number in range(MAX_TOLD + 1234)), "rows"))
+    assert told[MAX_TOLD - 1 :] == [f"row {MAX_TOLD - 1}", "and 1,234 more rows"]
