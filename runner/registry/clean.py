@@ -20,7 +20,7 @@ from runner.errors import ReleaseError
 from runner.registry.clean_log import AskedAgain, clean_log
 from runner.registry.clean_yaml import clean_yaml, values_in
 from runner.registry.draft import Draft
-from runner.registry.laid_out import lay_out, run_folder
+from runner.registry.laid_out import LOGS, ROLLOUTS, lay_out, run_folder
 from runner.registry.rehashed import Rehashed, rehashed
 from runner.registry.rules import CACHE, Rules, renamed_models
 from runner.releases.bundle import Content, opened
@@ -29,12 +29,9 @@ from runner.releases.reference import Kind
 from runner.spec.origin import DATA
 from runner.spec.rejudged import DEBATES
 from runner.storage.files import create, make_folders
-from runner.storage.formats import STAGE_LOG
-from runner.storage.journal import JOURNAL
 from runner.storage.log_lines import read_journal
 
-SPEC, MANIFEST, ROLLOUTS = f"{DATA}/spec.yaml", f"{DATA}/manifest.json", f"{DATA}/rollouts.jsonl"
-LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
+SPEC, MANIFEST = f"{DATA}/spec.yaml", f"{DATA}/manifest.json"
 INPUTS = f"{DATA}/inputs/"
 WRITTEN = ("written/", f"{INPUTS}written/")
 ROWS = f"{INPUTS}dataset.jsonl"

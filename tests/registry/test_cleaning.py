@@ -13,7 +13,8 @@ import pytest
 
 from runner.registry.clean import clean
 from runner.registry.draft import Draft
-from runner.registry.laid_out import lay_out, run_folder
+from runner.registry.laid_out import as_got, lay_out, run_folder
+from runner.registry.reading import unreadable_spec
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import opened
 from tests.support.drafts import draft_by_hand
@@ -49,6 +50,18 @@ def all_bytes(draft: Draft) -> bytes:
 def cleaned(run: Path, work: Path) -> Draft:
     (draft,) = clean([draft_by_hand(run)], work)
     return draft
+
+
+def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
+    draft = cleaned(on_vllm[0], tmp_path)
+    assert list(unreadable_spec(as_got(draft.release, draft.contents, tmp_path / "honest"))) == []
+    rows = on_vllm[0] / "inputs" / "dataset.jsonl"
+    with opened(draft.contents["data/spec.yaml"]) as file:
+        spec = file.read().replace(b"inputs/dataset.jsonl", str(rows).encode())
+    contents = {**draft.contents, "data/spec.yaml": spec}
+    assert list(unreadable_spec(lay_out(contents, tmp_path / "as_ones_own"))) == []
+    (said,) = unreadable_spec(as_got(draft.release, contents, tmp_path / "as_got"))
+    assert "dataset.path: it leads out of" in said
 
 
 @pytest.mark.full
