@@ -14,7 +14,7 @@ from runner.cli.output import print_json, print_table, say, shown_point
 from runner.cli.schedule import schedule_as_json, show_schedule
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
 from runner.exit_codes import ExitCode
-from runner.models.keys import NO_KEY
+from runner.models.keys import NO_KEY, forms_of
 from runner.protocols.protocol import Protocol
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
@@ -22,7 +22,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.comparing import compared_with
 from runner.spec.checks.trees import tree_calls
 from runner.spec.warnings import warnings_of
-from runner.text import comma_join, counted
+from runner.text import comma_join, counted, in_one_line
 from runner.training.keys import key_uses_of, to_allow
 from runner.training.plan import AnyPlan, TrainingPlan
 from runner.training.trust import missing_addresses
@@ -82,10 +82,9 @@ def _keys(plan: AnyPlan) -> list[str]:
     lines += [f"{key} is to be given: an address is never published" for key in missing_addresses(plan)]
     needed = () if plan.spec.fetched is None else to_allow(plan)
     if needed:
-        options = " ".join(use.option for use in needed)
         lines += [f"sends {use}" for use in needed if use.variable == NO_KEY]
-        lines += [f"runs {use.command}" for use in uses if use.command is not None]
-        lines.append(f"It came from elsewhere, so a run of it needs: {options}")
+        lines += [f"runs {in_one_line(use.command)}" for use in uses if use.command is not None]
+        lines.append(f"It came from elsewhere, so a run of it needs each by its name: {' '.join(forms_of(needed))}")
     return lines
 
 

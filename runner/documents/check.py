@@ -218,6 +218,7 @@ def _message(error: ValidationError) -> str:
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
                 return f'{_shown(value)} has typographic quotes; use plain ones: "{_with_plain_quotes(value)}"'
-            return f"{_shown(value)} does not have the form {rule}"
+            said = cast("dict[str, Any]", error.schema).get("patternErrorMessage")
+            return f"{_shown(value)} does not have the form{f' {rule}' if said is None else f': {said}'}"
         case _:
             return error.message

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from runner.errors import UsageError
 from runner.models.settings import ModelSettings
+from runner.text import in_one_line
 
 OPTION = "--allow-key"
 COMMAND_OPTION = "--allow-command"
@@ -46,22 +47,14 @@ class KeyUse:
         return f"{self.variable or 'prompts, without a key,'} -> {self.host}"
 
     @property
-    def option(self) -> str:
-        if self.program is not None:
-            return f"{COMMAND_OPTION} {shlex.quote(self.program)}"
-        if self.variable == NO_KEY:
-            return f"{HOST_OPTION} {shlex.quote(self.host)}"
-        return f"{OPTION} {self.variable}={shlex.quote(self.host)}"
-
-    @property
     def program(self) -> str | None:
         """What is run, which gets the whole environment; None: it is a server."""
         return self.host.removeprefix(_COMMAND) if self.variable == ALL else None
 
     @property
     def told(self) -> str:
-        """What is sent where, with how a program is called."""
-        return str(self) if self.command is None else f"{self}   (it runs: {self.command})"
+        """What is sent where, with how a program is called: a stranger's words, in one line."""
+        return in_one_line(str(self) if self.command is None else f"{self}   (it runs: {self.command})")
 
 
 def host_of(base_url: str | None) -> str:
@@ -93,14 +86,19 @@ def host_uses(models: Iterable[ModelSettings]) -> tuple[KeyUse, ...]:
     return tuple(sorted({KeyUse(NO_KEY, host_of(settings.base_url)) for settings in asked}))
 
 
-def form_of(use: KeyUse) -> str:
-    """The option that allows a use, without a stranger's values in it: who allows it types what it is.
+def forms_of(uses: Iterable[KeyUse]) -> list[str]:
+    """The options that allow uses, without a stranger's values in them: who allows one types what it is.
 
     OpenAI's own key at OpenAI's is no stranger's.
     """
-    if use == KeyUse("OPENAI_API_KEY", OPENAI):
-        return use.option
-    return {ALL: f"{COMMAND_OPTION} PROGRAM", NO_KEY: f"{HOST_OPTION} HOST"}.get(use.variable, f"{OPTION} VAR=HOST")
+    forms = {ALL: f"{COMMAND_OPTION} PROGRAM", NO_KEY: f"{HOST_OPTION} HOST"}
+    own = KeyUse("OPENAI_API_KEY", OPENAI)
+    return list(
+        dict.fromkeys(
+            f"{OPTION} {own.variable}={own.host}" if use == own else forms.get(use.variable, f"{OPTION} VAR=HOST")
+            for use in uses
+        )
+    )
 
 
 def parse_allowed(words: Sequence[str]) -> frozenset[KeyUse]:
@@ -165,16 +163,13 @@ def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], fetched
     missing = [use for use in sorted(set(uses) - set(allowed)) if use.variable != NO_KEY or use.host not in hosts]
     if missing:
         pairs = "\n".join(f"  {use.told}" for use in missing)
-        options = " ".join(use.option for use in missing)
-        keys = [f"{use.variable}={use.host}" for use in missing if use.variable not in (ALL, NO_KEY)]
-        programs = [use.program for use in missing if use.program is not None]
-        asked = [use.host for use in missing if use.variable == NO_KEY]
-        in_python = [
-            *([f"allow_keys={keys}"] if keys else []),
-            *([f"allow_commands={programs}"] if programs else []),
-            *([f"allow_hosts={asked}"] if asked else []),
-        ]
+        options = forms_of(missing)
+        in_python = [f"{_IN_PYTHON[word]}=['{value}']" for word, value in (option.split(" ", 1) for option in options)]
         raise UsageError(
-            f"this spec came from elsewhere (it is in {fetched_to}) and would send:\n{pairs}\nNothing was sent. If "
-            f"you trust whoever gets that, allow it: {options} (in Python: {', '.join(in_python)})"
+            f"this spec came from elsewhere (it is in {fetched_to}) and would send, as it says:\n{pairs}\nNothing was "
+            f"sent. If you trust whoever gets that, allow each by its name: {' '.join(options)} (in Python: "
+            f"{', '.join(in_python)})"
         )
+
+
+_IN_PYTHON = {OPTION: "allow_keys", COMMAND_OPTION: "allow_commands", HOST_OPTION: "allow_hosts"}

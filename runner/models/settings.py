@@ -109,6 +109,8 @@ class ModelSettings:
         default=None,
         example="http://127.0.0.1:8000/v1",
         pattern=r"^(https?://[^@\s]+|\?\?\?)$",
+        patternErrorMessage="http:// or https:// with a host belongs here, without user or password, or ??? for an "
+        "address that is still to be given",
     )
     api_key_env: str | None = option(
         "The environment variable that holds the key. null: OPENAI_API_KEY for OpenAI itself, and no key for any "

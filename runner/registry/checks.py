@@ -229,7 +229,8 @@ def _readable(subject: Subject) -> Iterator[str]:
                 yield f"{problem}; a reader refuses it"
         elif path.endswith(".jinja"):
             yield from _template(subject.laid_out / path, path)
-    if subject.manifest is not None and subject.manifest.format > 0:
+    of_a_run = subject.manifest is not None and subject.manifest.format > 0
+    if of_a_run or (subject.release.kind == Kind.SPEC and not subject.release.links):  # no release to install first
         yield from unreadable_spec(subject.laid_out)
 
 

@@ -8,6 +8,7 @@ clean already stays as it is.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,21 +21,18 @@ from runner.errors import ReleaseError
 from runner.registry.clean_log import AskedAgain, clean_log
 from runner.registry.clean_yaml import clean_yaml, values_in
 from runner.registry.draft import Draft
-from runner.registry.laid_out import lay_out, run_folder
+from runner.registry.laid_out import LOGS, ROLLOUTS, lay_out, run_folder
 from runner.registry.rehashed import Rehashed, rehashed
-from runner.registry.rules import CACHE, Rules, renamed_models
+from runner.registry.rules import CACHE, MODEL_KEYS, Rules, renamed_models
 from runner.releases.bundle import Content, opened
 from runner.releases.manifest import Release, Source
 from runner.releases.reference import Kind
 from runner.spec.origin import DATA
 from runner.spec.rejudged import DEBATES
 from runner.storage.files import create, make_folders
-from runner.storage.formats import STAGE_LOG
-from runner.storage.journal import JOURNAL
 from runner.storage.log_lines import read_journal
 
-SPEC, MANIFEST, ROLLOUTS = f"{DATA}/spec.yaml", f"{DATA}/manifest.json", f"{DATA}/rollouts.jsonl"
-LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
+SPEC, MANIFEST = f"{DATA}/spec.yaml", f"{DATA}/manifest.json"
 INPUTS = f"{DATA}/inputs/"
 WRITTEN = ("written/", f"{INPUTS}written/")
 ROWS = f"{INPUTS}dataset.jsonl"
@@ -43,7 +41,6 @@ FREE = tuple(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.ya
 
 _CLEANED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)
 """Kinds that say where something is served or lies; the others are what somebody wrote, and no more."""
-_MODEL_KEYS = ("model", "base_model", "from_model")
 _GIVEN_URL = re.compile(r"base_url\s*[=:]\s*[\"']?(https?://[^\s\"',}\]]+)")
 _PUBLIC = ("api.openai.com",)
 
@@ -55,7 +52,7 @@ def clean(drafts: Sequence[Draft], work: Path) -> list[Draft]:
         ReleaseError: something cannot be taken out; nothing of it is to be published.
     """
     said = [value for draft in drafts for value in _said(draft)]
-    models = renamed_models(text for key, text in said if key in _MODEL_KEYS)
+    models = renamed_models(text for key, text in said if key in MODEL_KEYS)
     urls = {text for key, text in said if key == "base_url" and "://" in text and "${" not in text}
     urls = {url for url in urls if urlsplit(url).hostname not in _PUBLIC}
     return [
@@ -119,6 +116,7 @@ def _cleaned(draft: Draft, rules: Rules, work: Path) -> Draft:
     release = _without_logins(draft.release)
     release = replace(
         release,
+        description=rules.text(release.description),
         identity={name: rules.hashes.get(value, value) for name, value in release.identity.items()},
         links=tuple(
             replace(link, identity=None if link.identity is None else rules.value(link.identity))
@@ -135,9 +133,9 @@ def _content(path: str, content: Content, rules: Rules, again: Rehashed | None, 
     if path in LOGS:
         return _log(content, target, rules, _same if again is None else again.asked)
     if path == ROLLOUTS:
-        return _rollouts(content, target, rules, {} if again is None else again.rollout_ids())
+        return _rollouts(content, target, rules, str if again is None else again.rollout_ids())
     if path == f"{INPUTS}{DEBATES}":
-        return _first_line(content, rules)
+        return _first_line(content, target, rules)
     if path.startswith(FREE):
         return content
     how = _HOW.get(Path(path).suffix)
@@ -160,13 +158,13 @@ def _log(content: Content, target: Path, rules: Rules, asked: AskedAgain) -> Con
     return target if clean_log(content, target, rules, asked) else content
 
 
-def _rollouts(content: Content, target: Path, rules: Rules, ids: Mapping[str, str]) -> Content:
+def _rollouts(content: Content, target: Path, rules: Rules, renamed: Callable[[str], str]) -> Content:
     changed = False
     with opened(content) as file, create(target) as out:
         for line in file:
             row = orjson.loads(line)
             said = (row.get("rollout_id"), row.get("error"))
-            row["rollout_id"] = ids.get(said[0], said[0])
+            row["rollout_id"] = renamed(str(said[0]))
             if isinstance(said[1], str):
                 row["error"] = rules.error(said[1])
             if (row["rollout_id"], row.get("error")) == said:
@@ -177,12 +175,17 @@ def _rollouts(content: Content, target: Path, rules: Rules, ids: Mapping[str, st
     return target if changed else content
 
 
-def _first_line(content: Content, rules: Rules) -> Content:
+def _first_line(content: Content, target: Path, rules: Rules) -> Content:
     """Debates, whose head says by which models they were held."""
-    head, end, rest = _bytes(content).partition(b"\n")
-    said = orjson.loads(head)
-    cleaned = rules.value(said)
-    return content if cleaned == said else orjson.dumps(cleaned) + end + rest
+    with opened(content) as file, create(target) as out:
+        head = file.readline()
+        said = orjson.loads(head)
+        cleaned = rules.value(said)
+        if cleaned == said:
+            return content
+        out.write(orjson.dumps(cleaned) + b"\n" * head.endswith(b"\n"))
+        shutil.copyfileobj(file, out)
+    return target
 
 
 def _json(path: str, data: bytes, rules: Rules) -> bytes:

@@ -18,6 +18,7 @@ from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.registry.component_files import Made
 from runner.registry.draft import Naming
 from runner.registry.finding import finder_of
+from runner.registry.rules import MODEL_KEYS, renamed_models
 from runner.releases.bundle import Content
 from runner.releases.reference import Kind
 from runner.results.beginning import parts_of
@@ -28,7 +29,6 @@ from runner.spec.components import MODEL_GROUP, WEIGHTS
 from runner.spec.experiment import AgentSettings
 from runner.spec.load import Spec, load_specs
 from runner.text import comma_join, did_you_mean
-from runner.training.weights import is_path, without_path
 
 MODEL = "model.yaml"
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -157,12 +157,13 @@ def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tu
     if settings.base_url is not None:
         data["base_url"] = NOT_PUBLISHED
         notes.append(f"models.{group}.base_url was taken out: where a model is served is for whoever plays it to say")
-    named = [name for name in ("model", "base_model") if is_path(data.get(name) or "")]
-    for name in named:
-        data[name] = without_path(data[name])
-        notes.append(f"models.{group}.{name} was a path; its last part stands there, {data[name]}")
-    for step in data.get("lineage", ()):
-        step |= {name: without_path(step[name]) for name in ("model", "from_model")}
+    entries = (data, *data.get("lineage", ()))
+    called = renamed_models(entry[name] for entry in entries for name in MODEL_KEYS if entry.get(name))
+    for name in MODEL_KEYS:
+        for entry in (entry for entry in entries if entry.get(name) in called):
+            entry[name] = called[entry[name]]
+            if entry is data:
+                notes.append(f"models.{group}.{name} was a path; its last part stands there, {data[name]}")
     if settings.base_url is not None:  # by which it is known how the model is asked
         data["chat_format"] = settings.chat_format or default_chat_format(settings)
     return data, tuple(notes)

@@ -20,6 +20,7 @@ from runner.protocols.load import find_protocol
 from runner.registry.component_files import Made, protocol_file, template_files
 from runner.registry.draft import Naming
 from runner.registry.finding import finder_of
+from runner.registry.rules import renamed_models
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link
 from runner.releases.reference import Kind, is_reference
@@ -46,14 +47,16 @@ def spec(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 
     find = finder_of(path)
     specs = load_specs(path, (), find_component=find)
     layered = read_written(path, find)
-    files = _Files(layered, find)
+    asked = [group for one in specs for group in one.experiment.models.values()]
+    called = renamed_models(name for group in asked for name in (group.name, group.base_model) if name)
+    files = _Files(layered, find, called)
     data = files.rewritten(layered.data)
     _keep_chat_formats(data, specs[0], files)
     return Made(
         parts_of(specs[0]),
         {"spec.yaml": dump(data).encode(), **files.contents},
         _identity(specs),
-        _facts(specs),
+        _facts(specs, called),
         links=tuple(files.links()),
         notes=tuple(dict.fromkeys(files.notes)),
         description=specs[0].experiment.description or f"Spec {specs[0].experiment.name}",
@@ -73,7 +76,7 @@ def _identity(specs: list[Spec]) -> dict[str, str]:
     }
 
 
-def _facts(specs: list[Spec]) -> dict[str, Any]:
+def _facts(specs: list[Spec], called: Mapping[str, str]) -> dict[str, Any]:
     first = specs[0].experiment
     return {
         "name": first.name,
@@ -81,7 +84,7 @@ def _facts(specs: list[Spec]) -> dict[str, Any]:
         "benchmark": first.benchmark or first.name,
         "protocols": sorted({one.protocol.name for one in specs}),
         "models": {
-            agent: without_path(first.models[settings.model].name)
+            agent: called.get(first.models[settings.model].name, first.models[settings.model].name)
             for agent, settings in first.agents.items()
             if settings.model in first.models
         },
@@ -104,6 +107,8 @@ class _Files:
 
     layered: Layered
     find: FindComponent
+    called: Mapping[str, str]
+    """For each model name that is a path, what it is called."""
     contents: dict[str, Content] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unserved: list[str] = field(default_factory=list)
@@ -179,8 +184,9 @@ class _Files:
             self.notes.append(f"{key} was taken out: where a model is served is for whoever plays it to say")
             return NOT_PUBLISHED
         if last in ("model", "base_model") and section == "models" and is_path(value):
-            self.notes.append(f"{key} was a path; its last part stands there, {without_path(value)}")
-            return without_path(value)
+            name = self.called.get(value) or without_path(value)
+            self.notes.append(f"{key} was a path; its last part stands there, {name}")
+            return name
         return value
 
     def _named(self, value: str, key: str, at: KeyPath) -> str:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from runner.documents.fetched import MARKER, marker
 from runner.errors import ReleaseError
-from runner.releases.bundle import Content
+from runner.releases.bundle import Content, opened
+from runner.releases.manifest import Release
 from runner.results.folder import RunFolder
 from runner.spec.origin import DATA
 from runner.storage.files import create, link_to, make_folder, make_folders
+from runner.storage.formats import STAGE_LOG
+from runner.storage.journal import JOURNAL
+
+ROLLOUTS = f"{DATA}/rollouts.jsonl"
+LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
 
 
 def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
@@ -18,6 +26,20 @@ def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
     Raises:
         ReleaseError: it cannot be written.
     """
+    return _written(contents, target, lambda _: True)
+
+
+def as_got(release: Release, contents: Mapping[str, Content], target: Path) -> Path:
+    """The folder that `get` would leave, marker and all; only what no spec names, and may be large, is a link.
+
+    Raises:
+        ReleaseError: it cannot be written.
+    """
+    marked = {MARKER: marker(str(release.reference), "0" * 64, "nowhere yet"), **contents}
+    return _written(marked, target, lambda path: path == ROLLOUTS or path in LOGS)
+
+
+def _written(contents: Mapping[str, Content], target: Path, is_linked: Callable[[str], bool]) -> Path:
     try:
         make_folders(target)
         for path, content in contents.items():
@@ -25,11 +47,11 @@ def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
             for name in path.split("/")[:-1]:
                 folder /= name
                 make_folder(folder)
-            if isinstance(content, bytes):
-                with create(target / path) as file:
-                    file.write(content)
-            else:
+            if isinstance(content, Path) and is_linked(path):
                 link_to(target / path, content.absolute())
+                continue
+            with opened(content) as source, create(target / path) as file:
+                shutil.copyfileobj(source, file)
     except OSError as error:
         raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
     return target

@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.hashing import tagged_hash
 from runner.models.settings import FineTuneStep
+from runner.registry.rules import MODEL_KEYS, renamed_models
 from runner.releases.manifest import Link
 from runner.releases.reference import Kind, Reference
 from runner.results.folder import RunFolder
@@ -18,7 +19,7 @@ from runner.storage.files import open_to_read
 from runner.training.plan import part_id
 from runner.training.stage_log import read_stages
 from runner.training.stages import Became, Stages, Switched
-from runner.training.weights import is_path, without_path
+from runner.training.weights import is_path
 
 _STEP = tuple(FineTuneStep.__dataclass_fields__)
 EFFORT = ("datapoints", "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd")
@@ -135,12 +136,35 @@ def _components(components: Mapping[str, Any]) -> Iterator[Link]:
 
 
 def trained_facts(folder: RunFolder, source: Source | None = None) -> list[dict[str, Any]]:
+    """`trained_as_recorded`, in which no name is a path of this machine. Raises as that."""
+    recorded = trained_as_recorded(folder, source)
+    called = renamed_models(name for key, name in _names(recorded, "") if key in MODEL_KEYS)
+    shown: list[dict[str, Any]] = _renamed(recorded, "", called)
+    return shown
+
+
+def _names(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, (Mapping, list)):
+        for name, item in value.items() if isinstance(value, Mapping) else ((key, item) for item in value):
+            yield from _names(item, name)
+    elif isinstance(value, str):
+        yield key, value
+
+
+def _renamed(value: Any, key: str, called: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _renamed(item, name, called) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, key, called) for item in value]
+    return called.get(value, value) if key in MODEL_KEYS and isinstance(value, str) else value
+
+
+def trained_as_recorded(folder: RunFolder, source: Source | None = None) -> list[dict[str, Any]]:
     """A run's model groups: what each was when the run began, by which trainings, and what the run made of it.
 
     In `made` a training run has each model in the order of its iterations: `from_iteration` is the one that made what
     it was trained from, null: the model that the run began with; `trained_on` are the iterations whose games it learnt
-    from, and `games` says what those took. No name is a path of this machine. `source` is the saved spec, where it
-    was read before.
+    from, and `games` says what those took. `source` is the saved spec, where it was read before.
 
     Raises:
         RunError: a file of the run is gone or damaged.
@@ -168,14 +192,13 @@ def _group(
     provider, model = began.get("provider"), began.get("model")
     lineage = [shown_step(step) for step in began.get("lineage") or []]
     made = _made(source, stages, group)
-    shown = None if model is None else without_path(model)
     base = began.get("base_model")
     return {
         "group": group,
         "agents": agents,
         "provider": provider,
-        "model": shown,
-        "base_model": shown if base is None else without_path(base),
+        "model": model,
+        "base_model": model if base is None else base,
         "weights_sha256": lineage[-1]["weights_sha256"] if lineage else None,  # as recorded: no disk is asked
         "lineage": lineage,
         "made": made,
@@ -185,10 +208,7 @@ def _group(
 
 def shown_step(step: Mapping[str, Any]) -> dict[str, Any]:
     """One step of a lineage, with null for what was not recorded."""
-    shown = {name: step.get(name) for name in _STEP}
-    for name in ("model", "from_model"):
-        shown[name] = without_path(str(shown[name]))
-    return shown
+    return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP}
 
 
 def _made(source: Source, stages: Stages, group: str) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from runner.registry.links import (
     model_reference,
     run_reference,
     shown_step,
+    trained_as_recorded,
     trained_facts,
 )
 from runner.registry.run_facts import sources_of_manifest
@@ -51,9 +52,13 @@ def model_drafts(folder: RunFolder, results: Results, naming: Naming) -> list[Dr
     manifest = folder.manifest()
     if not manifest.is_training_run:
         return []
-    groups = [group for group in trained_facts(folder) if group["made"]]
+    groups = zip(trained_as_recorded(folder), _links(folder, manifest, naming), strict=True)
     switched = read_stages(folder.path, manifest.identity).all(Switched)
-    return [_draft(folder, manifest, naming, group, _last_state(switched, group["group"])) for group in groups]
+    return [
+        _draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
+        for group, links in groups
+        if group["made"]
+    ]
 
 
 def _last_state(switched: list[Switched], group: str) -> Mapping[str, Any]:
@@ -62,8 +67,15 @@ def _last_state(switched: list[Switched], group: str) -> Mapping[str, Any]:
 
 
 def _draft(
-    folder: RunFolder, manifest: Manifest, naming: Naming, group: Mapping[str, Any], state: Mapping[str, Any]
+    folder: RunFolder,
+    manifest: Manifest,
+    naming: Naming,
+    group: Mapping[str, Any],
+    state: Mapping[str, Any],
+    *,
+    links: tuple[Link, ...],
 ) -> Draft:
+    """Its models by the names that they have here: what is cleaned with its run calls them as that does."""
     name, last = group["group"], group["made"][-1]
     weights, notes = _weights(state["model"], last["weights_sha256"])
     files, left_out = _published(weights, state["model"], naming) if weights is not None else ({}, [])
@@ -90,7 +102,7 @@ def _draft(
         visibility=naming.visibility,
         identity=_identity(manifest, last, weights),
         sources=sources_of_manifest(manifest),
-        links=_links(manifest, group, naming),
+        links=links,
         facts={
             "run_id": manifest.run_id,
             "name": manifest.name,
@@ -120,8 +132,8 @@ def _settings(began: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, A
     served = {"base_url": "???"} if began.get("base_url") is not None else {}
     return {
         "provider": began.get("provider"),
-        "model": without_path(state["model"]),
-        "base_model": without_path(state["base_model"]),
+        "model": state["model"],
+        "base_model": state["base_model"],
         **served,
         **{name: began[name] for name in _ASKED if began.get(name) is not None},
         "lineage": [{name: value for name, value in step.items() if value is not None} for step in steps],
@@ -214,14 +226,24 @@ def _identity(manifest: Manifest, last: Mapping[str, Any], weights: Weights | No
     return {name: value for name, value in said.items() if value is not None and _HEX.fullmatch(value)}
 
 
-def _links(manifest: Manifest, group: Mapping[str, Any], naming: Naming) -> tuple[Link, ...]:
-    run = run_reference(manifest.run_id, naming.owner, naming.version)
-    links = [Link(role="parent", release=str(run), identity=manifest.identity)]
-    if group["lineage"]:
-        before = group["lineage"][-1]
+def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tuple[Link, ...]]:
+    """Of each model group."""
+    parent = Link(
+        role="parent",
+        release=str(run_reference(manifest.run_id, naming.owner, naming.version)),
+        identity=manifest.identity,
+    )
+    for group in trained_facts(folder):
+        before = group["lineage"][-1] if group["lineage"] else None
         identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
-        links.append(Link(role="input", release=before["release"], sha256=before["release_sha256"], identity=identity))
-    return tuple(links)
+        yield (
+            (parent,)
+            if before is None
+            else (
+                parent,
+                Link(role="input", release=before["release"], sha256=before["release_sha256"], identity=identity),
+            )
+        )
 
 
 def _readme(release: Release, said: Mapping[str, Any], took: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from runner.errors import NotPublished, ReleaseError, UsageError
-from runner.registry.checks import CHECKS, Outcome, Subject, checked, not_pinned
+from runner.registry.checks import Outcome, Subject, checked, not_pinned
 from runner.registry.clean import clean
 from runner.registry.draft import Draft
-from runner.registry.laid_out import lay_out
+from runner.registry.laid_out import as_got
 from runner.registry.names import Names
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Link
@@ -86,7 +86,7 @@ def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, option
             work = Path(places.enter_context(TemporaryDirectory(prefix=".nip-run-")))
             for number, (raw, draft) in enumerate(zip(family, clean(family, work), strict=True)):
                 marked = _by_hash(_marked(draft), made)
-                laid_out = lay_out(marked.all_contents, work / f"laid_out_{number}")
+                laid_out = as_got(marked.release, marked.all_contents, work / f"laid_out_{number}")
                 subject = Subject(
                     raw, marked, laid_out, registry, together, options.names, options.force, beside=beside
                 )
@@ -165,8 +165,3 @@ def send(made: Sequence[Ready], registry: Registry) -> tuple[list[Published], Ad
 def _message(bundles: Sequence[Bundle]) -> str:
     first = str(bundles[-1].release.reference)
     return f"Publish {first}" + (f" and {len(bundles) - 1} more" if len(bundles) > 1 else "")
-
-
-def check_names() -> Mapping[str, str]:
-    """Each check with what must hold, in words."""
-    return {name: (check.__doc__ or "").strip().rstrip(".") for name, check in CHECKS.items()}

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.documents.reader import MAX_BYTES
-from runner.errors import SpecError
+from runner.errors import NipRunError, SpecError
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.clean_yaml import values_in
-from runner.spec.load import load_spec
+from runner.spec.load import load_specs
 from runner.spec.origin import DATA
 from runner.storage.files import read_bounded
+from runner.training.plan import plan_of
 
 SPEC = "spec.yaml"
 _OF_THEIR_OWN = "http://127.0.0.1:1/v1"
@@ -19,15 +20,22 @@ _OF_THEIR_OWN = "http://127.0.0.1:1/v1"
 
 
 def unreadable_spec(folder: Path) -> Iterator[str]:
-    """Why a got run's spec cannot be loaded to be played; nothing of it is played."""
-    if not (folder / SPEC).is_file():
+    """Why the spec in a folder as `get` leaves it cannot be loaded to be played; nothing of it is played."""
+    files = [path for path in (folder / SPEC, folder / DATA / SPEC) if path.is_file()]
+    if folder / SPEC not in files:
         return
+    said = {
+        key: value
+        for path in files
+        for key, value in values_in(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
+    }
+    if any(key.endswith(".provider") and value == "replay" for key, value in said.items()):
+        return  # a replay plays only beside the run that it replays
+    gone = [key for key, value in said.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
+    own = [f"{key}={_OF_THEIR_OWN}" for key in gone if not key.startswith("sweep.")]
     try:
-        said = dict(values_in(read_bounded(folder / DATA / SPEC, MAX_BYTES).decode("utf-8", "replace")))
-        if any(key.endswith(".provider") and value == "replay" for key, value in said.items()):
-            return  # a replay plays only beside the run that it replays
-        gone = [key for key, value in said.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
-        load_spec(folder / SPEC, [f"{key}={_OF_THEIR_OWN}" for key in gone])
-    except SpecError as error:
-        for problem in error.problems:
+        for spec in load_specs(folder / SPEC, own):
+            plan_of(spec)
+    except NipRunError as error:
+        for problem in error.problems if isinstance(error, SpecError) else (error,):
             yield f"{problem}; a reader cannot load it".replace(f"{folder}/", "")

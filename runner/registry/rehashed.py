@@ -5,7 +5,7 @@ Where the settings come to the same hashes as before, nothing is made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -51,11 +51,25 @@ class Rehashed:
             )
         return known["after"][: len(recorded)]
 
-    def rollout_ids(self) -> Mapping[str, str]:
-        """Each rollout's id with the one that it has by the new names; none where they are the same."""
+    def rollout_ids(self) -> Callable[[str], str]:
+        """A rollout's id into the one that it has by the new names; to be asked for in the order of the plan.
+
+        Of a run of any size only ids of games that have no record are held.
+        """
         if self.before.game_hash == self.after.game_hash:
-            return {}
-        return dict(zip(_ids(self.before), _ids(self.after), strict=True))
+            return _same
+        pairs, passed = zip(_ids(self.before), _ids(self.after), strict=True), dict[str, str]()
+
+        def renamed(name: str) -> str:
+            while name not in passed and (pair := next(pairs, None)) is not None:
+                passed[pair[0]] = pair[1]
+            return passed.pop(name, name)
+
+        return renamed
+
+
+def _same(name: str) -> str:
+    return name
 
 
 def _ids(plan: Plan) -> Iterator[str]:

@@ -30,6 +30,8 @@ _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
 _OF_PATHS = frozenset(
     ("path", "model", "base_model", "from_model", "use", "prompts", "run", "cache", "extends", "file")
 )
+MODEL_KEYS = ("model", "base_model", "from_model")
+"""Keys of specs, manifests and stages under which a model's name stands."""
 _FREE = frozenset(("extra_body", "headers", "options", "environment", "env"))
 """Keys of mappings whose own keys are anybody's."""
 _OF_HOSTS = re.compile(

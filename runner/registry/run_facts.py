@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.errors import RunError
 from runner.hashing import tagged_hash
-from runner.registry.links import trained_facts
+from runner.registry.links import trained_as_recorded
 from runner.registry.run_data import accuracy_of
 from runner.releases.manifest import Source
 from runner.results.board_rows import saved_value
@@ -60,7 +60,7 @@ def facts_of(
         "stopped": manifest.why_stopped,
         "pinned": is_pinned(manifest),
         "cleaned": [],
-        "trained": trained_facts(folder),
+        "trained": trained_as_recorded(folder),
         "datapoints_sha256": hashes if len(hashes) <= MOST_DATAPOINTS else None,
     }
 

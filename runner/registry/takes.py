@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.errors import NipRunError
-from runner.models.keys import NO_KEY, KeyUse, form_of
+from runner.models.keys import NO_KEY, KeyUse, forms_of
 from runner.models.settings import NOT_PUBLISHED
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
@@ -41,8 +41,7 @@ class Takes:
     def fresh(self, command: str) -> str:
         """A `reproduce` of it with what has to be given to play it anew."""
         given = (f"--set {key}=http://HOST:PORT/v1" for key in self.addresses)
-        there = (replace(use, host="HOST:PORT") if use.host == NOT_PUBLISHED else use for use in self.keys)
-        return " ".join([command, "--fresh", *given, *(use.option for use in there)])
+        return " ".join([command, "--fresh", *given, *forms_of(self.keys)])
 
     def to_json(self) -> dict[str, Any]:
         keys = [{"variable": use.variable, "host": use.host, "command": use.command} for use in self.keys]
@@ -61,7 +60,7 @@ def what_it_takes(folder: Path) -> Takes:
         return Takes(command, problem=str(error))
     options = [
         *(f"{key}=http://HOST:PORT/v1" for key in addresses),
-        *dict.fromkeys(form_of(use) for use in keys),
+        *forms_of(keys),
     ]
     low, high = (sum(one.calls[end] for one in asked) for end in (0, 1))
     known = [one.cost_usd for one in asked if one.cost_usd is not None]

@@ -86,8 +86,8 @@ def test_a_spec_from_elsewhere_sends_nothing_that_is_not_allowed(tmp_path: Path)
     with serving(record=1) as server:
         host = f"127.0.0.1:{server.port}"
         path = spec_with_key(tmp_path / "fetched", server.base_url, fetched=True)
-        needed = f"--allow-key ROW_VARIABLE={host}"
-        assert needed in nip_run_here("check", path, cwd=tmp_path).stdout
+        checked = nip_run_here("check", path, cwd=tmp_path).stdout
+        assert (host in checked, "--allow-key VAR=HOST" in checked, f"={host}" in checked) == (True, True, False)
         others: tuple[list[str], ...] = (
             [],
             ["--allow-key", f"OTHER={host}"],
@@ -97,10 +97,11 @@ def test_a_spec_from_elsewhere_sends_nothing_that_is_not_allowed(tmp_path: Path)
             refused = nip_run_here(path, *allowed, cwd=tmp_path, ROW_VARIABLE=KEY)
             assert refused.returncode == 2
             assert f"ROW_VARIABLE -> {host}" in refused.stderr
-            assert needed in refused.stderr
+            assert "--allow-key VAR=HOST (in Python: allow_keys=['VAR=HOST'])" in refused.stderr
+            assert f"={host}" not in refused.stderr, "to allow it is to type what a stranger asks for"
         assert server.requests == 0
         assert not (tmp_path / "results").exists()
-        done = nip_run_here(path, *needed.split(), cwd=tmp_path, ROW_VARIABLE=KEY)
+        done = nip_run_here(path, "--allow-key", f"ROW_VARIABLE={host}", cwd=tmp_path, ROW_VARIABLE=KEY)
         assert done.returncode == 0, done.stderr
         assert server.recorded()[0]["headers"]["authorization"] == f"Bearer {KEY}"
 
@@ -126,7 +127,7 @@ def test_a_spec_from_elsewhere_asks_no_server_that_is_not_allowed_even_without_a
         rows: tuple[dict[str, Any], ...] = ({}, {"allow_hosts": "127.0.0.1:1"}, {"allow_keys": "A_KEY=127.0.0.1:1"})
         for allowed in rows:
             with pytest.raises(
-                UsageError, match=f"(?s)without a key, -> {host}.*--allow-host {host}.*allow_hosts="
+                UsageError, match=rf"(?s)without a key, -> {host}.*--allow-host HOST.*allow_hosts=\['HOST'\]"
             ) as caught:
                 run(spec, tmp_path / "results", **allowed)
             assert "allow_keys" not in str(caught.value)
@@ -136,7 +137,8 @@ def test_a_spec_from_elsewhere_asks_no_server_that_is_not_allowed_even_without_a
         with pytest.raises(UsageError, match="--allow-host"):
             run(swept[0], tmp_path / "results")
         assert server.requests == 0
-        assert f"--allow-host {host}" in nip_run_here("check", path, cwd=tmp_path).stdout
+        checked = nip_run_here("check", path, cwd=tmp_path).stdout
+        assert (f"-> {host}" in checked, "--allow-host HOST" in checked) == (True, True)
         assert run(spec, tmp_path / "results", allow_hosts=host).manifest.status == "done"
         given = load_spec(path, {"models.m.base_url": server.base_url})
         assert run(given, tmp_path / "given").manifest.status == "done", "who gives an address allows it"

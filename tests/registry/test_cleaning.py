@@ -13,9 +13,13 @@ import pytest
 
 from runner.registry.clean import clean
 from runner.registry.draft import Draft
-from runner.registry.laid_out import lay_out, run_folder
+from runner.registry.laid_out import as_got, lay_out, run_folder
+from runner.registry.reading import unreadable_spec
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import opened
+from runner.releases.manifest import Release
+from runner.releases.reference import Kind
+from runner.spec.rejudged import DEBATES
 from tests.support.drafts import draft_by_hand
 from tests.support.runs import journal_records, played
 from tests.support.servers.chat_client import serving
@@ -49,6 +53,28 @@ def all_bytes(draft: Draft) -> bytes:
 def cleaned(run: Path, work: Path) -> Draft:
     (draft,) = clean([draft_by_hand(run)], work)
     return draft
+
+
+def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
+    draft = cleaned(on_vllm[0], tmp_path)
+    assert list(unreadable_spec(as_got(draft.release, draft.contents, tmp_path / "honest"))) == []
+    rows = on_vllm[0] / "inputs" / "dataset.jsonl"
+    with opened(draft.contents["data/spec.yaml"]) as file:
+        spec = file.read().replace(b"inputs/dataset.jsonl", str(rows).encode())
+    contents = {**draft.contents, "data/spec.yaml": spec}
+    assert list(unreadable_spec(lay_out(contents, tmp_path / "as_ones_own"))) == []
+    (said,) = unreadable_spec(as_got(draft.release, contents, tmp_path / "as_got"))
+    assert "dataset.path: it leads out of" in said
+
+
+def test_the_head_of_debates_is_cleaned_without_holding_what_follows(tmp_path: Path) -> None:
+    said, path = tmp_path / "debates.jsonl", "data/inputs/" + DEBATES
+    said.write_bytes(orjson.dumps({"models": [{"model": MODEL}]}) + b"\n" + b'{"message": "/x/y"}\n' * 9)
+    draft = Draft(Release(kind=Kind.RUN, owner="acme", name="x", version="1", facts={"model": MODEL}), {path: said})
+    (out,) = clean([draft], tmp_path / "work")
+    file = out.contents[path]
+    assert isinstance(file, Path), "in a file, and not in memory"
+    assert file.read_bytes() == b'{"models":[{"model":"tiny-8b"}]}\n' + b'{"message": "/x/y"}\n' * 9
 
 
 @pytest.mark.full

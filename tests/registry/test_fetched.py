@@ -238,8 +238,7 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         assert takes.addresses == ("models.m.base_url",)
         assert [use.variable for use in takes.keys] == ["ROW_VARIABLE"]
         assert takes.fresh("nip-run reproduce got") == (
-            "nip-run reproduce got --fresh"
-            " --set models.m.base_url=http://HOST:PORT/v1 --allow-key ROW_VARIABLE=HOST:PORT"
+            "nip-run reproduce got --fresh --set models.m.base_url=http://HOST:PORT/v1 --allow-key VAR=HOST"
         )
         asked = server.requests
         refused = nip_run_here(tmp_path / "got", cwd=tmp_path, ROW_VARIABLE="sk-0123456789")

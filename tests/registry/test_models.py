@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 import yaml
 
 from runner.api import run
+from runner.models.settings import ModelSettings
+from runner.registry.clean import clean
+from runner.registry.component_parts import model_entry
 from runner.registry.draft import Draft, Naming
 from runner.registry.links import links_of, release_name, trained_facts
 from runner.registry.model_release import MAX_WEIGHTS, model_drafts
 from runner.registry.run_facts import sources_of_manifest
 from runner.releases.manifest import Release
-from runner.releases.reference import wrong_word
+from runner.releases.reference import Kind, wrong_word
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.spec.load import load_spec
@@ -23,6 +27,7 @@ from runner.training.weights import weights_at, without_path
 from tests.support.training import training_spec
 
 LEARN = "learn"
+HOMES = "/home" + "/"
 TRAINER = """
 import pathlib, sys
 out = pathlib.Path(sys.argv[1])
@@ -49,8 +54,29 @@ def by_command(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def draft(results: Results, licence: str | None = "MIT") -> Draft:
-    (made,) = model_drafts(results.run(LEARN), results, Naming("acme", licence=licence))
+    (made,) = clean(
+        model_drafts(results.run(LEARN), results, Naming("acme", licence=licence)), Path(tempfile.mkdtemp())
+    )
     return made
+
+
+def test_two_models_whose_paths_end_alike_are_two_wherever_they_stand(tmp_path: Path) -> None:
+    one, other = HOMES + "somebody/0/output", HOMES + "somebody/1/output"
+    facts = {"models": {"a": one}, "trained": [{"model": one, "made": [{"model": other, "from_model": one}]}]}
+    said = Draft(
+        Release(kind=Kind.MODEL, owner="acme", name="m", version="1", description=f"from {one}", facts=facts),
+        {"model.yaml": json.dumps({"model": other, "base_model": one}).encode(), "README.md": f"# {other}".encode()},
+    )
+    (made,) = clean([said], tmp_path)
+    assert b"somebody" not in made.bundle().manifest
+    told = model_yaml(made)
+    group = made.release.facts["trained"][0]
+    assert group["made"][0] == {"model": told["model"], "from_model": told["base_model"]}
+    assert (group["model"], f"from {group['model']}") == (told["base_model"], made.release.description)
+    assert made.contents["README.md"] == f"# {told['model']}".encode()
+    assert told["model"] != told["base_model"]
+    entry, _ = model_entry(ModelSettings(model=one, base_model=other), "m")
+    assert {entry["model"], entry["base_model"]} == {told["base_model"], told["model"]}
 
 
 def model_yaml(made: Draft) -> dict[str, object]:

@@ -231,9 +231,10 @@ def test_its_env_files_are_never_read(fetched: Path) -> None:
 
 
 def test_a_program_is_allowed_by_its_name_and_the_whole_call_is_shown(fetched: Path) -> None:
+    command = ["touch", str(fetched / "here"), "{dataset}", "{output}", "x\n  OK"]
     training = {
         "iterations": 1, "method": "expert_iteration", "test": {"scheme": "none"}, "min_examples": 1,
-        "trainers": {"m": {"backend": "command", "command": ["touch", str(fetched / "here"), "{dataset}", "{output}"]}},
+        "trainers": {"m": {"backend": "command", "command": command}},
     }  # fmt: skip
     agents = {"verifier": {"model": "v", "freeze": True}}
     models = {"v": {"provider": "dummy"}}
@@ -241,9 +242,10 @@ def test_a_program_is_allowed_by_its_name_and_the_whole_call_is_shown(fetched: P
     refused = nip_run_here(path, "--allow-command", "other", cwd=fetched.parent)
     assert refused.returncode == 2
     assert f"touch {fetched / 'here'}" in refused.stderr
-    assert "--allow-command touch" in refused.stderr
+    assert "--allow-command PROGRAM" in refused.stderr
+    assert "\n  OK" not in refused.stderr, "a stranger's words make no line"
     assert not (fetched.parent / "results").exists()
-    with pytest.raises(UsageError, match=r"allow_commands=\['touch'\]"):
+    with pytest.raises(UsageError, match=r"allow_commands=\['PROGRAM'\]"):
         run(load_spec(path), fetched.parent / "results")
     nip_run_here(path, "--allow-command", "touch", cwd=fetched.parent)
     assert (fetched / "here").exists(), "once it is allowed, it runs"

@@ -235,7 +235,8 @@ def test_keys_and_programs_of_a_release_need_approval(project: Project) -> None:
     training = {"method": "expert_iteration", "test": {"scheme": "none"}, "trainers": {"m": {"use": "acme/tr@1"}}}
     done = project.here(written(project, kind="training", training=training))
     assert done.returncode == 2
-    assert "--allow-command evil" in done.stderr
+    assert "* -> command:evil" in done.stderr
+    assert "--allow-command PROGRAM" in done.stderr
 
 
 def test_an_address_that_was_taken_out_is_asked_for(project: Project) -> None:
