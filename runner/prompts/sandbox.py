@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, meta, nodes
@@ -145,6 +146,7 @@ class Scan:
 _SYNTAX = "write {{ name }} for a variable, and end each {% if %} and {% for %}"
 
 
+@lru_cache(maxsize=64)  # a run's templates are looked through when they are loaded, and for its task
 def scan(source: str) -> Scan:
     """Look through a template before it is rendered."""
     try:
