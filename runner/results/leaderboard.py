@@ -174,7 +174,8 @@ class Leaderboard:
             if folder.run_id in held:
                 with suppress(OSError, RunError):  # else its row stays as it is, without a task
                     add_facts(connection, folder)
-        rank_rows(connection)
+        if held:
+            rank_rows(connection)
         connection.execute("DELETE FROM format")
         connection.execute("INSERT INTO format VALUES (?)", [LEADERBOARD])
 

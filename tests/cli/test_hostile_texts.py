@@ -72,14 +72,14 @@ def a_run(folder: Path) -> str:
 
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("spec.yaml",),
     ("check", "spec.yaml"),
+    ("show", "RUN"),
+    ("leaderboard", BAD),
+    ("spec.yaml",),
     ("render", "spec.yaml", "verifier"),
     ("runs",),
-    ("show", "RUN"),
     ("show", "RUN", f"{BAD}0"),
     ("leaderboard",),
-    ("leaderboard", BAD),
     ("leaderboard", "--rebuild"),
     ("sql", "SELECT benchmark, spec, model, base_model FROM runs JOIN agents USING (run_id) LIMIT 1"),
     ("sql", "SELECT content, raw_message FROM messages JOIN completions USING (rollout_id) LIMIT 1"),
@@ -101,7 +101,7 @@ def test_no_command_lets_a_hostile_text_through(folder: Path, words: tuple[str, 
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("words", [("spec.yaml", "--again"), ("show", "RUN", f"{BAD}0"), ("runs",), ("leaderboard",)])
+@pytest.mark.parametrize("words", [("show", "RUN", f"{BAD}0"), ("spec.yaml", "--again"), ("runs",), ("leaderboard",)])
 def test_on_a_terminal_there_is_nothing_but_colours_of_ours(folder: Path, words: tuple[str, ...]) -> None:
     code, seen = in_terminal(*(a_run(folder) if word == "RUN" else word for word in words), cwd=folder)
     assert code in (0, 1)
@@ -136,6 +136,7 @@ WRONG: tuple[tuple[str, ...], ...] = (
 )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("words", WRONG)
 def test_no_message_of_a_mistake_lets_a_hostile_word_through(folder: Path, words: tuple[str, ...]) -> None:
     named = [a_run(folder) if word == "RUN" else word for word in words]
@@ -179,6 +180,7 @@ def forged(folder: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "words", [("runs",), ("show", "RUN"), ("leaderboard", "--rebuild"), ("leaderboard",), ("show", "RUN", "x")]
 )

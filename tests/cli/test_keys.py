@@ -59,6 +59,7 @@ def test_keys_go_where_the_settings_say_and_openai_gets_its_own_alone() -> None:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("word", ["", "A", "A=", "=b", "A B=c", "A=b c", "1A=b", "A-B=c"])
 def test_a_pair_that_is_none_is_a_usage_error(word: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="VAR=HOST"):

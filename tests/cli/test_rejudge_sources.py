@@ -43,6 +43,7 @@ def judged_by_dummy(*words: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("edited", ["dataset", "prompts"])
 def test_edited_inputs_of_the_source_are_refused(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, edited: str

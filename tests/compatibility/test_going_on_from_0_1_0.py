@@ -65,7 +65,7 @@ def test_a_finished_run_is_shown_by_its_folder(folder: Path) -> None:
     assert contents(folder) == before
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["finished", "served", "trees", "replayed"])
 def test_a_finished_run_is_derived_again_from_its_journal(folder: Path, name: str) -> None:
     """Another concurrency makes no other run, but has every file made again: nobody is asked, and nothing differs."""

@@ -117,6 +117,7 @@ def matrix(*sample: tuple[str, str]) -> list[Any]:
     return [pytest.param(*pair, marks=() if pair in sample else pytest.mark.full) for pair in pairs]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("protocol", "chat_format"), matrix(("nip", "openai"), ("debate", "alternating")))
 def test_every_turn_is_learnt_after_the_chat_that_was_sent(tmp_path: Path, protocol: str, chat_format: str) -> None:
     own = merged(changes(protocol, chat_format), {"fine_tune": {"formats": FORMATS}})

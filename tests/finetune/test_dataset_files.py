@@ -143,6 +143,7 @@ def test_failed_games_have_no_rows_for_rl(tmp_path: Path) -> None:
 # Traces
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_every_line_of_a_file_is_traced_to_its_rollout(tmp_path: Path, share: float) -> None:
     settings = {"formats": ["openai", "trl", "verl"], "validation_share": share}

@@ -151,6 +151,7 @@ def test_only_right_verdicts_where_the_spec_says_so(tmp_path: Path) -> None:
     assert len({line["rollout_id"] for line in trace}) == right
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -212,6 +213,7 @@ def test_no_fine_tune_section_means_no_files(tmp_path: Path) -> None:
     assert not (result.folder.path / "fine_tune").exists()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("format_", ["openai", "trl"])
 def test_an_export_equals_the_files_of_the_run_and_asks_nothing(tmp_path: Path, format_: str) -> None:
     with serving(faults={"bad_decision": 0.2, "null_content": 0.05}) as server:

@@ -63,6 +63,7 @@ def test_a_run_by_batch_leaves_the_records_of_one_by_single_calls(
     assert stats["lines_twice"] == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("concurrency", [4, 64])
 def test_the_calls_of_one_step_of_all_games_go_in_one_batch(tmp_path: Path, live: Path, concurrency: int) -> None:
     with providing() as provider:
@@ -72,6 +73,7 @@ def test_the_calls_of_one_step_of_all_games_go_in_one_batch(tmp_path: Path, live
     assert sizes == [steps[step] for step in sorted(steps)]
 
 
+@pytest.mark.full
 def test_lines_that_failed_are_asked_again_in_another_batch(tmp_path: Path, live: Path) -> None:
     with providing(failing_lines=0.3, shuffle=True) as provider:
         result = played(batch_spec(tmp_path, provider), tmp_path / "results")
@@ -131,6 +133,7 @@ def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
     assert done.returncode == 4, done.stderr
 
 
+@pytest.mark.full
 def test_the_same_command_sends_refused_lines_again_and_no_others(tmp_path: Path) -> None:
     with providing(failing_lines=0.3, failing_status=401) as provider:
         path = batch_spec(

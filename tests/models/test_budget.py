@@ -139,6 +139,7 @@ def test_what_the_server_did_not_count_stays_at_its_worst_case(tmp_path: Path) -
         assert server.requests == 5
 
 
+@pytest.mark.full
 def test_a_budget_that_suffices_changes_nothing(tmp_path: Path) -> None:
     with providing() as provider:
         free = played(spec_file(tmp_path, provider.base_url, models=PRICED), tmp_path / "free")
@@ -242,6 +243,7 @@ def test_a_budget_of_calls_needs_neither_price_nor_limit(tmp_path: Path) -> None
     assert spec.experiment.budget.completions == 5
 
 
+@pytest.mark.full
 def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
     with providing() as provider:
         first = played(spec_file(tmp_path, provider.base_url), tmp_path / "results")

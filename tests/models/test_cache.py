@@ -83,6 +83,7 @@ def test_repeats_never_share_an_answer(tmp_path: Path, server: Loopback) -> None
     assert server.requests == asked
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "change",
     ["models.m.model=other", "+models.m.extra_body.min_p=0.1", "models.m.chat_format=alternating",

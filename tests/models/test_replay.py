@@ -56,6 +56,7 @@ def test_a_replay_gives_the_same_bytes_with_no_request(tmp_path: Path, server: L
     same_bytes(first.folder.path, again.folder.path)
 
 
+@pytest.mark.full
 def test_a_replay_of_a_run_with_failed_attempts_gives_the_same_bytes(tmp_path: Path) -> None:
     """The rows of failed calls are in the tables too, and come from the replayed journal."""
     with serving(faults={"server_error": 0.1, "drop": 0.05, "bad_decision": 0.1}) as server:
@@ -68,7 +69,7 @@ def test_a_replay_of_a_run_with_failed_attempts_gives_the_same_bytes(tmp_path: P
     same_bytes(first.folder.path, again.folder.path)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "kind", ["context_length_exceeded", "content_policy", "server_error", "refusal", "content_filter"]
 )
@@ -98,6 +99,7 @@ def test_a_replay_from_the_command_line_is_a_run_that_costs_nothing(tmp_path: Pa
     assert server.requests == asked
 
 
+@pytest.mark.full
 def test_a_replay_needs_no_key_and_no_server(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url)
     first = played(path, tmp_path / "results")
@@ -106,6 +108,7 @@ def test_a_replay_needs_no_key_and_no_server(tmp_path: Path, server: Loopback) -
     same_bytes(first.folder.path, again.folder.path)
 
 
+@pytest.mark.full
 def test_a_replay_by_batch_settings_sends_no_batch(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url)
     first = played(path, tmp_path / "results")
@@ -167,6 +170,7 @@ def test_until_a_round_before_the_first_is_refused(tmp_path: Path) -> None:
         ReplayOf(tmp_path, -1)
 
 
+@pytest.mark.full
 def test_until_round_beyond_the_end_asks_nothing(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url)
     first = played(path, tmp_path / "results")
@@ -292,6 +296,7 @@ def test_a_replay_of_a_run_that_was_moved_is_the_same_run(tmp_path: Path, server
     assert one.identity == other.identity
 
 
+@pytest.mark.full
 def test_a_replay_is_shown_as_it_was_played_after_its_source_has_grown(tmp_path: Path, server: Loopback) -> None:
     source, _ = two_sources(tmp_path, server)
     path = spec_file(tmp_path, size=4, models={"m": {"provider": "replay", "run": str(source)}})

@@ -103,7 +103,8 @@ def test_a_server_that_refuses_n_is_asked_one_by_one(tmp_path: Path) -> None:
     assert set(samples(result.folder.path).values()) == {1}
 
 
-@pytest.mark.parametrize(("share", "ns"), [(None, {3}), (True, {3}), (False, {1})])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("share", "ns"), [(None, {3}), (False, {1}), (True, {3})])
 def test_answers_to_one_step_of_a_tree_are_one_call_unless_switched_off(
     tmp_path: Path, share: bool | None, ns: set[int]
 ) -> None:
@@ -115,6 +116,7 @@ def test_answers_to_one_step_of_a_tree_are_one_call_unless_switched_off(
         assert set(provider.stats()["ns"]) == ns
 
 
+@pytest.mark.full
 def test_calls_that_were_refused_for_n_count_in_the_budget(tmp_path: Path) -> None:
     with providing(refuses_n=True) as provider:
         path = shared(tmp_path, provider)
@@ -123,6 +125,7 @@ def test_calls_that_were_refused_for_n_count_in_the_budget(tmp_path: Path) -> No
         assert provider.stats()["chat"] <= 10
 
 
+@pytest.mark.full
 def test_where_the_budget_does_not_hold_all_answers_one_is_asked_for(tmp_path: Path) -> None:
     priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}
     with providing() as provider:
@@ -162,6 +165,7 @@ def test_a_sample_that_was_refused_is_not_asked_for_again_by_its_siblings(tmp_pa
     assert kept == [("ended", 0), ("call", 1), ("call", 2)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_server_that_gives_too_few_answers_is_asked_for_the_rest(tmp_path: Path, most: int) -> None:
     """No sample is asked for twice, none is doubled in the journal."""
@@ -224,6 +228,7 @@ def test_a_budget_holds_with_shared_prompts(tmp_path: Path) -> None:
         assert 0.3 < provider.billed_usd(100, 400) <= 1.5
 
 
+@pytest.mark.full
 def test_a_budget_of_calls_counts_a_shared_call_once_also_after_a_resume(tmp_path: Path) -> None:
     with providing() as provider:
         shared(tmp_path, provider)
@@ -233,6 +238,7 @@ def test_a_budget_of_calls_counts_a_shared_call_once_also_after_a_resume(tmp_pat
         assert provider.stats()["chat"] == 30
 
 
+@pytest.mark.full
 def test_one_repeat_has_nothing_to_share(tmp_path: Path) -> None:
     with providing() as provider:
         played(shared(tmp_path, provider, rollouts={"per_datapoint": 1}), tmp_path / "results")

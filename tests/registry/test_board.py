@@ -184,7 +184,7 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
     return release_of(edited(results, "before", place, "metrics.json", change), here, what)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("what", "why"),
     [

@@ -254,7 +254,7 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         assert (done.returncode, server.requests > asked) == (0, True), done.stderr
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("wait", [0.0, 0.3, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])
 def test_a_killed_get_leaves_nothing_or_all_of_it(
     wait: float, published: tuple[Path, str, Path], tmp_path: Path

@@ -50,14 +50,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return played(spec_file(folder, size=4), folder / "results").path
 
 
+@pytest.fixture(scope="module")
+def unedited(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Got:
+    """The run, published and got, for tests that write nothing there."""
+    return got_of(run, tmp_path_factory.mktemp("unedited"))
+
+
 @pytest.fixture
 def copy(run: Path, tmp_path: Path) -> Path:
     return shutil.copytree(run, tmp_path / "mine" / run.name)
 
 
-def test_what_was_published_follows_from_its_transcripts(run: Path, tmp_path: Path) -> None:
-    got_of(run, tmp_path)
-    done = nip_run_here("reproduce", "got", cwd=tmp_path)
+def test_what_was_published_follows_from_its_transcripts(run: Path, unedited: Got, tmp_path: Path) -> None:
+    done = nip_run_here("reproduce", unedited.folder, cwd=tmp_path)
     assert (done.returncode, "follows from the transcripts" in done.stdout) == (0, True), done.stdout + done.stderr
     found = Results(tmp_path / "results").find(f"{run.name}-reproduced").manifest()
     assert found.reproduces is not None
@@ -106,6 +111,7 @@ def forged(copy: Path, name: str) -> str:
     return f"prompt_tokens: published {said['prompt_tokens']}"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["metrics", "manifest"])
 def test_what_does_not_follow_is_named_with_both_values(name: str, copy: Path, tmp_path: Path) -> None:
     said = forged(copy, name)
@@ -183,7 +189,7 @@ def test_failed_calls_and_lost_games_follow_too(tmp_path: Path) -> None:
 
 def training_release(folder: Path, **changes: Any) -> tuple[Path, str]:
     """A training run with its parts in a registry; `changes` are of the parent's files."""
-    result = trained(training_spec(folder), folder / "results")
+    result = trained(training_spec(folder, training={"iterations": 1}), folder / "results")
     parts = Results(folder / "results").parts_of(result.run_id)
     bundles = [bundle_of(part.path) for part in parts]
     links = tuple(Link(role="part", release=str(one.release.reference), sha256=one.sha256) for one in bundles)
@@ -298,10 +304,9 @@ def test_a_got_run_played_unedited_has_the_identity_of_the_published_one_and_edi
     assert as_published(plan_of(load_spec(folder / "spec.yaml"))).identity != manifest.identity
 
 
-def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(run: Path, tmp_path: Path) -> None:
+def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(unedited: Got, tmp_path: Path) -> None:
     """Four datapoints, and the very same answers again."""
-    got_of(run, tmp_path)
-    done = nip_run_here("reproduce", "got", "--fresh", cwd=tmp_path)
+    done = nip_run_here("reproduce", unedited.folder, "--fresh", cwd=tmp_path)
     assert (done.returncode, "cannot be told" in done.stdout, "reproduced" in done.stdout) == (5, True, False), done
 
 
@@ -335,15 +340,14 @@ def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, f
     ["seed=8", "models.m.model=other", "votes=3", "protocol.max_message_rounds=3", "prompts=mine", "sweep={seed: [1]}",
      "models={m: {provider: dummy}}", "agents.verifier.max_response_words=3", "dataset.path=mine.jsonl"],
 )  # fmt: skip
-def test_what_would_play_another_game_cannot_be_set(word: str, run: Path, tmp_path: Path) -> None:
-    found = got_of(run, tmp_path)
+def test_what_would_play_another_game_cannot_be_set(word: str, unedited: Got) -> None:
     with pytest.raises(UsageError, match=rf"--set {word.partition('=')[0]}: this would play another game"):
-        fresh_plan(found, [word])
+        fresh_plan(unedited, [word])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("word", ["models.m.base_url=http://127.0.0.1:1/v1", "budget.usd=1", "rollouts.concurrency=2"])
-def test_what_changes_no_game_can_be_set(word: str, run: Path, tmp_path: Path) -> None:
-    found = got_of(run, tmp_path)
-    assert fresh_plan(found, [word]).games.game_hash == fresh_plan(found, []).games.game_hash
-    done = nip_run_here("reproduce", "got", "--set", word, cwd=tmp_path)
+def test_what_changes_no_game_can_be_set(word: str, unedited: Got, tmp_path: Path) -> None:
+    assert fresh_plan(unedited, [word]).games.game_hash == fresh_plan(unedited, []).games.game_hash
+    done = nip_run_here("reproduce", unedited.folder, "--set", word, cwd=tmp_path)
     assert (done.returncode, "--set is for --fresh" in done.stderr) == (2, True)

@@ -151,6 +151,7 @@ def test_rollouts_are_lines_with_the_columns_of_the_table_in_its_order(run: Path
             assert row[name] == (json.loads(value) if nested else value)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("changes", [{}, {"votes": 3, "stances": "both", "seats": None}])
 def test_the_tables_made_again_from_a_release_are_those_of_the_run(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = played(spec_file(tmp_path, size=4, fine_tune=None, **changes), tmp_path / "results").folder.path
@@ -182,7 +183,7 @@ SPECS = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_the_parameters_of_every_shipped_spec_are_those_of_its_resolved_spec(path: Path, tmp_path: Path) -> None:
     point = load_specs(path)[0]
@@ -215,7 +216,7 @@ EDITS: list[tuple[tuple[str, ...], Any]] = [
 ]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("at", "value"), EDITS, ids=[".".join(at) for at, _ in EDITS])
 def test_what_is_edited_in_the_parameters_wins(run: Path, tmp_path: Path, at: tuple[str, ...], value: Any) -> None:
     folder = got(draft(run), tmp_path / "got")
@@ -360,7 +361,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(FIXTURES / "results", tmp_path_factory.mktemp("old") / "results"))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", sorted(path.name for path in (FIXTURES / "results" / "runs").iterdir()))
 def test_a_run_of_0_1_0_makes_a_release_that_says_what_it_lacks(old: Path, name: str) -> None:
     made = draft(old / "runs" / name)

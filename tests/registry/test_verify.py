@@ -92,6 +92,7 @@ FILES = (
 )  # fmt: skip
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", FILES)
 def test_a_byte_flipped_in_any_file_of_a_release_is_found_and_named(name: str, copy: Path) -> None:
     """Of each file the first byte, one in the middle, and the last."""
@@ -151,6 +152,7 @@ def test_files_that_were_changed_or_added_in_a_got_folder_are_named(copy: Path) 
     assert (done.returncode, "parameters.yaml was edited since" in done.stderr) == (0, True), done.stderr
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "line",
     [
@@ -246,7 +248,8 @@ def _table(run: Path) -> str:
     return "rollouts.parquet, row"
 
 
-@pytest.mark.parametrize("forge", [_dataset, _prompt, _protocol, _seed, _journal, _metric, _count, _table])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("forge", [_metric, _seed, _dataset, _prompt, _protocol, _journal, _count, _table])
 def test_what_was_changed_in_a_run_is_named(forge: Callable[[Path], str], copy: Path) -> None:
     run = run_in(copy)
     said = forge(run)

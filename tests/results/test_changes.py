@@ -54,6 +54,7 @@ def test_a_finished_training_run_that_knew_fewer_defaults_is_too(tmp_path: Path)
     assert contents(folder) == before
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("override", ["rollouts.per_datapoint=2", "fine_tune.min_examples=3"])
 def test_a_changed_key_is_seen_whatever_the_defaults(tmp_path: Path, override: str) -> None:
     path = spec_file(tmp_path, size=2)
@@ -101,6 +102,7 @@ def test_where_a_replayed_run_stands_is_no_change(tmp_path: Path) -> None:
     assert same.was_finished
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "saved", ["dataset: {path: x}\nkind: benchmark\n", "dataset: {}\nmodels: {m: 1}\n", "models: {}\n"]
 )

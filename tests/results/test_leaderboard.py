@@ -175,6 +175,7 @@ def test_an_append_that_fails_leaves_the_old_board(results: Path) -> None:
     assert not list(results.glob("*.new*"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("damage", [b"", b"x" * 8192, b"DUCK" * 5000])
 def test_a_damaged_board_says_that_it_can_be_made_again(results: Path, damage: bytes) -> None:
     Results(results).board.append(folders(results)[0])
@@ -246,7 +247,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("sql", HOSTILE)
 def test_a_question_can_neither_read_nor_write_a_file(results: Path, tmp_path: Path, sql: str) -> None:
     Results(results).board.rebuild()
@@ -259,7 +260,7 @@ def test_a_question_can_neither_read_nor_write_a_file(results: Path, tmp_path: P
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "sql", ["DELETE FROM runs", "DROP TABLE rollouts", "UPDATE runs SET name = 'x'", "CREATE TABLE x AS SELECT 1"]
 )

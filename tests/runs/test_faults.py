@@ -79,6 +79,7 @@ def test_no_sample_is_in_the_journal_twice(stormy: Any) -> None:
         assert set(samples.values()) == {1}
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "concurrency"),

@@ -61,6 +61,7 @@ def test_what_is_in_force_is_not_advised(chat_format: ChatFormat, system_role: A
     assert advice in note
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("chat_format", ["openai", "alternating"])
 def test_what_the_note_says_helps(tmp_path: Path, chat_format: str) -> None:
     models = {"m": {"chat_format": chat_format, "system_role": "user"}}

@@ -52,7 +52,7 @@ def test_its_folder_shows_it_and_makes_it_longer(run: Path, served: Loopback) ->
     assert (by_its_spec.folder, by_its_spec.was_finished) == (longer.folder, True)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [("--again",), ("models.m.temperature=0.5",), ("--results", "other"), ("COPY",)])
 def test_it_is_played_anew_where_that_is_asked_for(run: Path, served: Loopback, words: tuple[str, ...]) -> None:
     home, asked = run.parents[2], served.requests

@@ -109,6 +109,7 @@ def test_a_link_that_was_planted_is_not_written_through(tmp_path: Path, name: st
     see_that_none_leads_out(tmp_path, "games", [name, "nothing.txt"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["journal.jsonl", "run.log", ".lock", "manifest.json.new"])
 def test_a_link_to_nothing_makes_no_file(tmp_path: Path, name: str) -> None:
     run, outside = tmp_path / "results" / "runs" / "planted", tmp_path / "outside"

@@ -208,6 +208,7 @@ def test_records_do_not_depend_on_concurrency_nor_on_the_hash_seed(tmp_path: Pat
     assert len(found[0]) >= 8
 
 
+@pytest.mark.full
 def test_a_replay_gives_the_same_records_with_no_call(tmp_path: Path) -> None:
     with serving(faults={"bad_decision": 0.2}) as server:
         first = played(spec_file(tmp_path, server.base_url), tmp_path / "results")

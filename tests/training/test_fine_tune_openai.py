@@ -234,6 +234,7 @@ def _others(server: FineTuner, folder: Path) -> None:
         begun(server, job_in(folder / "others", key=f"other/{index}/m"))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("left", [0, 1, 2])
 @pytest.mark.parametrize("echoes", [True, False])
 def test_after_any_of_its_notes_a_job_is_taken_up(server: FineTuner, tmp_path: Path, left: int, echoes: bool) -> None:

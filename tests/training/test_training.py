@@ -285,6 +285,7 @@ def test_all_previous_rollouts_or_the_last_alone(tmp_path: Path) -> None:
     assert seen == {False: {"i1"}, True: {"i0", "i1"}}
 
 
+@pytest.mark.full
 def test_from_scratch_each_job_starts_from_the_base_model(tmp_path: Path) -> None:
     folder = trained(training_spec(tmp_path, training={"from_scratch": True}), tmp_path / "results").folder
     state = json.loads((folder.path / "state.json").read_text("utf-8"))

@@ -204,6 +204,7 @@ with connect("hf:" + sys.argv[1]) as registry:
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("at", [pytest.param("hang", id="before-the-commit"), pytest.param("slow", id="after-it")])
 def test_a_publish_that_is_killed_leaves_all_or_nothing_and_the_same_call_finishes(hub: Loopback, at: str) -> None:
     place = "acme/open" if at == "hang" else "acme/killed-late"
@@ -290,6 +291,7 @@ def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: Loopba
             one._transport.open("run/acme/first/1/none")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
