@@ -78,8 +78,8 @@ def _by_run(found: Sequence[_Found]) -> list[list[_Found]]:
     for one in found:
         if one.session is not None:
             release = one.release
-            said = [release.identity, release.facts, release.visibility, one.entry.yanked]
-            runs.setdefault(json.dumps([dict(said[0]), dict(said[1]), *said[2:]], sort_keys=True), []).append(one)
+            said = [dict(release.identity), dict(release.facts), release.visibility, one.entry.yanked]
+            runs.setdefault(json.dumps(said, sort_keys=True), []).append(one)
     return list(runs.values())
 
 

@@ -207,9 +207,14 @@ def _row(copies: Sequence[Session], replays: Sequence[Session], groups: tuple[Gr
     published = tuple(copy for copy in copies if copy.owner is not None)
     played = lineage.trained_on(own)[0] if session.trains else session.datapoints
     return Row(
-        session, groups, edges, own, ancestry, contact, published, tuple(replays),
+        session, groups, edges, own, ancestry, contact, published, _once(replays),
         datapoints=len(played) if played else None, marks=tuple(dict.fromkeys(marks)),
     )  # fmt: skip
+
+
+def _once(replays: Sequence[Session]) -> tuple[Session, ...]:
+    """Each replay once: that of this machine rather than its release."""
+    return tuple({one.run: one for one in reversed(replays)}.values())[::-1]
 
 
 def _in_tree(rows: Mapping[RunKey, Row]) -> Iterator[Row]:

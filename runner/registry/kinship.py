@@ -68,21 +68,20 @@ class Originals:
                 self._by_run.setdefault(session.run_id, session)
 
     def first_of(self, session: Session) -> Session:
-        """What a replay came from in the end; itself where that is not here, and of what is no replay."""
+        """What a replay came from in the end; itself where that is not here, and of what is no replay, or of itself."""
         seen = [session]
-        while (original := self._of(seen[-1])) is not None and original not in seen:
+        while (original := self._of(seen[-1])) is not None:
+            if original in seen:
+                return session
             seen.append(original)
         return seen[-1]
 
     def _of(self, session: Session) -> Session | None:
-        """The session that is replayed, of this machine rather than of a registry."""
+        """The session that is replayed: by its release, since other runs may have the same id; else by that."""
         run_id, link = replayed_run(session), reproduced_by(session)
         if run_id is None:
             return None
-        found = self._by_run.get(run_id)
-        if link is None or link.sha256 is None or (found is not None and found.owner is None):
-            return found
-        return self._by_sha256.get(link.sha256)
+        return self._by_run.get(run_id) if link is None or link.sha256 is None else self._by_sha256.get(link.sha256)
 
 
 def as_one(sessions: Sequence[Session]) -> list[Session]:

@@ -42,6 +42,9 @@ def made_by(edge: Edge) -> str:
 
 
 def _named(makers: Sequence[Maker]) -> str:
+    """Makers by release and iteration; of a run that is here not its releases, too."""
+    here = {one.session.run for one in makers if one.session.owner is None}
+    makers = [one for one in makers if one.session.owner is None or one.session.run not in here]
     return " and ".join(dict.fromkeys(f"{one.session.key} (iteration {one.made.step.iteration})" for one in makers))
 
 

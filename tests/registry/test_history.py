@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.registry.history import history_of
+from runner.registry.marks import proof_in_words
 from runner.registry.sessions import Session
 from runner.releases.manifest import Link
-from tests.registry.planted import measured, training
+from tests.registry.planted import measured, step, training
 
 BASE, ONE = "base", "ft:one"
 
@@ -21,12 +22,17 @@ def again(run: str, of: Session, *, replay: bool, owner: str = "acme") -> Sessio
 def test_a_replay_is_in_the_row_of_what_it_replays_and_a_fresh_play_is_a_session() -> None:
     first = measured("a", BASE)
     replay, fresh = again("b", first, replay=True), again("c", first, replay=False)
-    rows = history_of("verifier", [again("d", replay, replay=True), replay, fresh, first])
+    here = replace(replay, owner=None, key="b", sha256=None)
+    rows = history_of("verifier", [again("d", replay, replay=True), replay, here, fresh, first])
     told = [(row.session.run_id, row.kind, row.marks, [one.run_id for one in row.replays]) for row in rows]
     plays = ("plays run/acme/a@1 again",)
-    assert told == [("a", "benchmark", (), ["d", "b"]), ("c", "benchmark", plays, [])]
+    assert told == [("a", "benchmark", (), ["b", "d"]), ("c", "benchmark", plays, [])]
     (alone,) = history_of("b", [replay])
     assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, in which nobody was asked",))
+    other = replace(measured("a", "m"), owner=None, identity="1", sha256=None)  # of one's own, and called the same
+    assert [len(row.replays) for row in history_of("a", [other, replay, first])] == [1, 0]
+    round_about = [measured(one, BASE, facts={"replay_of": [of, None]}) for one, of in ("xy", "yx")]
+    assert [row.kind for row in history_of("verifier", round_about)] == ["replay", "replay"]
     judged = measured("j", BASE, facts={"rejudge_of": ["a", "00", "last"]})
     assert [(row.kind, *row.marks) for row in history_of("j", [judged])] == [("rejudged", "judges the debates of a")]
 
@@ -37,7 +43,9 @@ def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_
     here = replace(training("a", ONE, BASE, identity={"run": "11" * 32}, facts=ended), owner=None, key="a")
     sent = training("a", ONE, BASE, identity={"run": "22" * 32}, facts={**ended, "cleaned": [{"rule": "model path"}]})
     model = replace(sent, kind="model", key="model/acme/a-v@1")
-    (row,) = history_of("verifier", [sent, model, here])
+    tested = measured("t", ONE, step("a", ONE, BASE))
+    row, test = history_of("verifier", [sent, model, here, replace(tested, owner=None)])
+    assert [proof_in_words(edge) for edge in test.edges] == ["declared: a (iteration 0)"]
     assert (row.own.total.effort.rollouts, len(row.published)) == (10, 2)
     other = training("a", ONE, BASE, identity={"run": "22" * 32}, facts={**sent.facts, "completion_tokens": 71})
     assert len(history_of("verifier", [other, here])) == 2  # one that only has the same id
