@@ -69,9 +69,10 @@ def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
         host = split.hostname
         if host is None:
             continue
-        found.add(split.netloc.rpartition("@")[2])
+        at = split.netloc.rpartition("@")[2]
+        found |= {at} if ":" in at else set()
         if host not in _LOOPBACK and re.search(r"[.:\d-]", host):
-            found |= {host, split.netloc.rpartition("@")[2].partition(":")[0]} - {""}
+            found |= {host, at, at.partition(":")[0]} - {""}
     return tuple(sorted((text for text in found if len(text) > 2), key=lambda text: (-len(text), text)))
 
 

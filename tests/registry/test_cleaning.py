@@ -187,7 +187,7 @@ def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path
     ],
 )
 def test_the_words_of_an_error_stay_without_what_tells_of_a_machine(said: str, left: str) -> None:
-    rules = Rules({}, ("http://gpu-box:8000/v1", "http://queen/v1"))
+    rules = Rules({}, ("http://gpu-box:8000/v1", "http://queen:8000/v1"))
     assert rules.error(said) == left
     assert rules.error(left) == left
 
@@ -195,6 +195,9 @@ def test_the_words_of_an_error_stay_without_what_tells_of_a_machine(said: str, l
 def test_an_address_under_its_key_goes_whatever_it_is() -> None:
     rules = Rules({}, ())
     assert rules.value({"m": {"base_url": "https://models.example.com/v1"}}) == {"m": {"base_url": "???"}}
+    assert Rules({}, ("http://localhost/v1", "http://queen/v1")).addresses == [
+        "http://localhost/v1", "http://queen/v1"
+    ]  # fmt: skip
     assert rules.value({"see": "https://models.example.com/v1"}) == {"see": "https://models.example.com/v1"}
 
 
