@@ -23,6 +23,7 @@ from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
 from runner.registry.names import Names, path_pattern
 from runner.registry.reading import unreadable_spec
+from runner.registry.rules import Rules
 from runner.registry.run_facts import why_not_pinned
 from runner.registry.searching import Finder, search
 from runner.registry.secret_keys import secret_values
@@ -196,7 +197,9 @@ def _versions(subject: Subject) -> Iterator[str]:
 def _private(subject: Subject) -> Iterator[str]:
     """No secret, and no name of this machine or its user, stands in any byte."""
     spared = {subject.release.owner, *_published_words(subject.release)}
-    own: list[Finder] = [known_forms, HeldSecrets(), subject.names.but(spared), _Addresses(subject.raw)]
+    rules = rules_of(subject.raw)
+    names = subject.names.also(rules.host_words, "the host of a server that the spec names").but(spared)
+    own: list[Finder] = [known_forms, HeldSecrets(), names, _Addresses(rules)]
     contents: Mapping[str, Content] = {**subject.draft.contents, MANIFEST: subject.release.to_bytes()}
     for found in search(contents, own):
         yield f"{found}; take it out, and publish again"
@@ -212,8 +215,8 @@ def _published_words(release: Release) -> set[str]:
 class _Addresses:
     """Finds the addresses of a spec's servers."""
 
-    def __init__(self, raw: Draft) -> None:
-        self._patterns = [path_pattern(text) for text in rules_of(raw).addresses]
+    def __init__(self, rules: Rules) -> None:
+        self._patterns = [path_pattern(text) for text in rules.addresses]
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, str]]:
         for pattern in self._patterns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,17 +53,19 @@ def clean(drafts: Sequence[Draft], work: Path) -> list[Draft]:
     """
     said = [value for draft in drafts for value in _said(draft)]
     models = renamed_models(text for key, text in said if key in MODEL_KEYS)
-    urls = {text for key, text in said if key == "base_url" and "://" in text and "${" not in text}
-    urls = {url for url in urls if urlsplit(url).hostname not in _PUBLIC}
-    return [
-        _cleaned(draft, Rules(models, tuple(sorted(urls))), work / f"{number}") for number, draft in enumerate(drafts)
-    ]
+    urls = _urls(said)
+    return [_cleaned(draft, Rules(models, urls), work / f"{number}") for number, draft in enumerate(drafts)]
 
 
 def rules_of(draft: Draft) -> Rules:
     """The rules of one draft that is as its run has it: for its addresses, which must stand nowhere."""
-    said = list(_said(draft))
-    return Rules({}, tuple(sorted(text for key, text in said if key == "base_url" and "://" in text)))
+    return Rules({}, _urls(_said(draft)))
+
+
+def _urls(said: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The addresses of servers among what is said, without those that everybody knows."""
+    urls = {text for key, text in said if key == "base_url" and "://" in text and "${" not in text}
+    return tuple(sorted(url for url in urls if urlsplit(url).hostname not in _PUBLIC))
 
 
 def _said(draft: Draft) -> Iterator[tuple[str, str]]:

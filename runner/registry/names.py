@@ -23,12 +23,17 @@ GENERIC = frozenset(
         "root", "user", "users", "admin", "administrator", "ubuntu", "debian", "runner", "test", "guest", "nobody",
         "daemon", "build", "builder", "docker", "vagrant", "jovyan", "developer", "agent", "model", "data", "home",
         "work", "worker", "student", "localhost", "localdomain", "ip6-localhost", "ip6-loopback", "host", "container",
-        "server", "machine", "computer", "laptop", "main", "node", "prover", "verifier", "none",
+        "server", "machine", "computer", "laptop", "main", "node", "prover", "verifier", "none", "vllm", "ollama",
+        "sglang", "litellm", "llama", "llm", "gpu", "api", "proxy", "gateway", "inference", "cluster", "qwen",
+        "mistral", "deepseek", "gemma", "models", "chat", "openai", "broadcasthost",
     )
 )  # fmt: skip
 """Names that say nothing of anybody, and that honest texts are full of."""
 
 _HOSTS = Path("/etc/hosts")
+_NOBODY = re.compile(r"127\.|0\.0\.0\.0|255\.|::1?$|f[ef][0-9a-f]{2}:", re.IGNORECASE)
+"""Addresses of this machine itself, and of none or many."""
+MOST_NEIGHBOURS = 500
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Names:
 
     paths: Mapping[str, str]
     words: Mapping[str, str]
+    spared: frozenset[str] = frozenset()
+    """Words in lower case that may stand there."""
 
     @classmethod
     def here(cls, lies_in: Path | None = None) -> Names:
@@ -48,13 +55,16 @@ class Names:
                     paths.setdefault(spelled, what)
         users = dict.fromkeys(_users(), "your user name")
         hosts = dict.fromkeys(_hosts(), "the name of this machine")
-        known = {**hosts, **users}
-        return cls(paths, {w: what for w, what in known.items() if len(w) >= SHORTEST and w.lower() not in GENERIC})
+        near = dict.fromkeys(_neighbours(), "the name of a machine in the file of hosts")
+        return cls(paths, _telling({**near, **hosts, **users}))
 
     def but(self, allowed: Collection[str]) -> Names:
         """Without words that may stand there: a user name that is the release's owner, say."""
-        spared = {word.lower() for word in allowed}
-        return Names(self.paths, {word: what for word, what in self.words.items() if word.lower() not in spared})
+        return Names(self.paths, self.words, self.spared | {word.lower() for word in allowed})
+
+    def also(self, words: Collection[str], what: str) -> Names:
+        """With further words, such as hosts, where these say something and are not spared."""
+        return Names(self.paths, {**_telling(dict.fromkeys(words, what)), **self.words}, self.spared)
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, str]]:
         """Where they stand in bytes, and what each is."""
@@ -65,7 +75,12 @@ class Names:
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[bytes], str]]:
         paths = [(path_pattern(path), what) for path, what in self.paths.items()]
-        return [*paths, *((word_pattern(word), what) for word, what in self.words.items())]
+        words = ((word, what) for word, what in self.words.items() if word.lower() not in self.spared)
+        return [*paths, *((word_pattern(word), what) for word, what in words)]
+
+
+def _telling(words: Mapping[str, str]) -> dict[str, str]:
+    return {word: what for word, what in words.items() if len(word) >= SHORTEST and word.lower() not in GENERIC}
 
 
 def path_pattern(path: str) -> re.Pattern[bytes]:
@@ -98,14 +113,26 @@ def _users() -> Iterator[str]:
         yield home.name
 
 
+def _listed() -> Iterator[list[str]]:
+    """The lines of the file of hosts: an address and its names."""
+    with suppress(OSError):
+        for line in read_bounded(_HOSTS, 1 << 20).decode("utf-8", "replace").splitlines():
+            yield line.partition("#")[0].split()
+
+
+def _neighbours() -> Iterator[str]:
+    """Names without a dot that the file of hosts has for other machines; with one, they may be anybody's."""
+    others = [words for words in _listed() if words and not _NOBODY.match(words[0])]
+    names = dict.fromkeys(name for _, *names in others for name in names if "." not in name)
+    yield from list(names)[:MOST_NEIGHBOURS]
+
+
 def _hosts() -> Iterator[str]:
     """The host by all names that it has by itself, without asking a server for them."""
     own = {socket.gethostname(), os.environ.get("HOSTNAME", "")} - {""}
-    with suppress(OSError):
-        for line in read_bounded(_HOSTS, 1 << 20).decode("utf-8", "replace").splitlines():
-            names = line.partition("#")[0].split()[1:]
-            if own & set(names):
-                own |= set(names)
+    for _, *names in filter(None, _listed()):
+        if own & set(names):
+            own |= set(names)
     for name in sorted(own):
         yield name
         if "." in name and not name.replace(".", "").isdigit():

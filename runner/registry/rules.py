@@ -69,9 +69,10 @@ def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
         host = split.hostname
         if host is None:
             continue
-        found.add(split.netloc.rpartition("@")[2])
+        at = split.netloc.rpartition("@")[2]
+        found |= {at} if ":" in at else set()
         if host not in _LOOPBACK and re.search(r"[.:\d-]", host):
-            found |= {host, split.netloc.rpartition("@")[2].partition(":")[0]} - {""}
+            found |= {host, at, at.partition(":")[0]} - {""}
     return tuple(sorted((text for text in found if len(text) > 2), key=lambda text: (-len(text), text)))
 
 
@@ -89,7 +90,8 @@ class Rules:
     def __post_init__(self) -> None:
         self._addresses = [(text, self._pattern(text)) for text in addresses_of(self.base_urls)]
         hosts = {urlsplit(url).hostname or "" for url in self.base_urls} - {"", *_LOOPBACK}
-        self._hosts = [self._pattern(host) for host in sorted(hosts, key=lambda host: (-len(host), host))]
+        self._words = sorted(hosts, key=lambda host: (-len(host), host))
+        self._hosts = [self._pattern(host) for host in self._words]
         self._models = [(re.compile(re.escape(path) + r"(?![\w-])"), name) for path, name in _longest(self.models)]
 
     @staticmethod
@@ -100,6 +102,11 @@ class Rules:
     def addresses(self) -> list[str]:
         """What must stand nowhere, not even in what somebody wrote."""
         return [text for text, _ in self._addresses]
+
+    @property
+    def host_words(self) -> list[str]:
+        """Hosts that are a word: in what somebody wrote they may mean something else."""
+        return [host for host in self._words if host not in self.addresses]
 
     def value(self, value: Any, key: str = "", *, free: bool = False) -> Any:
         """Data whose texts are names, numbers, places: what a manifest has, and a spec."""

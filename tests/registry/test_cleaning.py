@@ -15,6 +15,7 @@ from runner.registry.clean import clean
 from runner.registry.draft import Draft
 from runner.registry.laid_out import as_got, lay_out, run_folder
 from runner.registry.reading import unreadable_spec
+from runner.registry.rules import Rules
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import opened
 from runner.releases.manifest import Release
@@ -176,6 +177,7 @@ def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path
         ),
         (f"cannot read {HOMES}me/x/y.json: denied", "cannot read y.json: denied"),
         ("sent by me@gpu-box.lan", "sent by ???"),
+        ("queen has no answer", "??? has no answer"),
         ("http://[::1]:8000/v1 answered 500", "??? answered 500"),
         ("see https://platform.openai.com/docs/errors", "see https://platform.openai.com/docs/errors"),
         (
@@ -185,11 +187,18 @@ def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path
     ],
 )
 def test_the_words_of_an_error_stay_without_what_tells_of_a_machine(said: str, left: str) -> None:
-    from runner.registry.rules import Rules
-
-    rules = Rules({}, ("http://gpu-box:8000/v1",))
+    rules = Rules({}, ("http://gpu-box:8000/v1", "http://queen:8000/v1"))
     assert rules.error(said) == left
     assert rules.error(left) == left
+
+
+def test_an_address_under_its_key_goes_whatever_it_is() -> None:
+    rules = Rules({}, ())
+    assert rules.value({"m": {"base_url": "https://models.example.com/v1"}}) == {"m": {"base_url": "???"}}
+    assert Rules({}, ("http://localhost/v1", "http://queen/v1")).addresses == [
+        "http://localhost/v1", "http://queen/v1"
+    ]  # fmt: skip
+    assert rules.value({"see": "https://models.example.com/v1"}) == {"see": "https://models.example.com/v1"}
 
 
 def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:

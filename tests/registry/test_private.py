@@ -119,6 +119,9 @@ def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
     names = NAMES.but({"Carol"})
     assert found(names, {"x": b"carol"}) == []
     assert found(names, {"x": f"{CAROL}/y".encode()})
+    hosts = names.also(["queen", "vllm", "carol"], "a host")
+    assert [len(found(hosts, {"x": text})) for text in (b"on queen", b"by vllm 0.6", b"carol")] == [1, 0, 0]
+    assert found(hosts.but({"queen"}), {"x": b"on queen"}) == []
 
 
 def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -299,4 +299,4 @@ def test_what_is_saved_of_it_is_no_more_trusted_than_it_is(fetched: Path) -> Non
 def test_a_marker_that_names_no_release_still_marks(said: bytes, fetched: Path) -> None:
     (fetched / MARKER).write_bytes(said)
     spec = load_spec(spec_file(fetched, size=2))
-    assert (spec.fetched, spec.got_from) == (fetched, None)
+    assert (spec.fetched, spec.got_from, got_from(fetched)) == (fetched, None, None)
