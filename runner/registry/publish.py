@@ -78,7 +78,7 @@ def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, option
         ReleaseError: something cannot be taken out of one; nothing of it is to be published.
     """
     with ExitStack() as places:
-        made = []
+        made: list[Ready] = []
         beside = [draft.release for family in families for draft in family]
         together = frozenset(str(release.reference) for release in beside)
         for said in families:
