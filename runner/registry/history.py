@@ -214,7 +214,10 @@ def _row(copies: Sequence[Session], replays: Sequence[Session], groups: tuple[Gr
 
 def _once(replays: Sequence[Session]) -> tuple[Session, ...]:
     """Each replay once: that of this machine rather than its release."""
-    return tuple({one.run: one for one in reversed(replays)}.values())[::-1]
+    found: dict[RunKey, Session] = {}
+    for one in replays:
+        found.setdefault(one.run, one)
+    return tuple(found.values())
 
 
 def _in_tree(rows: Mapping[RunKey, Row]) -> Iterator[Row]:

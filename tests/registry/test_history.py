@@ -24,9 +24,9 @@ def test_a_replay_is_in_the_row_of_what_it_replays_and_a_fresh_play_is_a_session
     replay, fresh = again("b", first, replay=True), again("c", first, replay=False)
     here = replace(replay, owner=None, key="b", sha256=None)
     rows = history_of("verifier", [again("d", replay, replay=True), replay, here, fresh, first])
-    told = [(row.session.run_id, row.kind, row.marks, [one.run_id for one in row.replays]) for row in rows]
+    told = [(row.session.run_id, row.kind, row.marks, [one.key for one in row.replays]) for row in rows]
     plays = ("plays run/acme/a@1 again",)
-    assert told == [("a", "benchmark", (), ["b", "d"]), ("c", "benchmark", plays, [])]
+    assert told == [("a", "benchmark", (), ["b", "run/acme/d@1"]), ("c", "benchmark", plays, [])]
     (alone,) = history_of("b", [replay])
     assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, in which nobody was asked",))
     other = replace(measured("a", "m"), owner=None, identity="1", sha256=None)  # of one's own, and called the same
