@@ -78,7 +78,7 @@ def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, option
         ReleaseError: something cannot be taken out of one; nothing of it is to be published.
     """
     with ExitStack() as places:
-        made = []
+        made: list[Ready] = []
         together = frozenset(str(draft.release.reference) for family in families for draft in family)
         for said in families:
             family = [_resolved(draft, registry) for draft in said]
