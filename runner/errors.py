@@ -212,6 +212,9 @@ class NotPublished(ReleaseError):
 class TakenError(ReleaseError):
     """A name and version that another release has, for ever."""
 
+    added: tuple[str, ...] = ()
+    """What was added before that was found, by the folders of a registry."""
+
 
 class Waiting(RunError):
     """A training run goes on when somebody has trained models by hand: those of `groups`."""

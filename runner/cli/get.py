@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from runner.cli.output import heading, print_json, say, warn, with_interval
+from runner.documents.fetched import where_from
 from runner.exit_codes import ExitCode
 from runner.registry.fetched import LOCK, PARAMETERS, Got, get
 from runner.registry.missing_rows import lacks_rows, what_is_needed
-from runner.registry.takes import Takes, as_named, what_it_takes
+from runner.registry.takes import Takes, as_named, to_reproduce, what_it_takes
 from runner.releases.reference import Kind, parse
 from runner.text import comma_join, in_one_line
 from runner.transports.connect import connect
@@ -51,13 +52,9 @@ def _as_json(got: Got, takes: Takes | None) -> dict[str, Any]:
         "notes": list(got.notes),
         "environment": _environment(got) if takes else None,
         "play": None if takes is None else takes.to_json(),
-        "reproduce": None if takes is None else _command("reproduce", got),
+        "reproduce": None if takes is None else to_reproduce(got),
         "named": None if takes else as_named(release),
     }
-
-
-def _command(command: str, got: Got) -> str:
-    return f"nip-run {command} {shlex.quote(str(got.folder))}"
 
 
 def _environment(got: Got) -> str:
@@ -72,7 +69,7 @@ def _of_run(got: Got, takes: Takes, *, quiet: bool) -> list[tuple[str, str]]:
     facts = got.release.facts
     rows = [
         ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
-        ("result", f"{_result(facts.get('accuracy'))}; self-reported: {_command('reproduce', got)}"),
+        ("result", f"{_result(facts.get('accuracy'))}; self-reported: {to_reproduce(got)}"),
         ("models", _models(facts.get("models"))),
         ("licence", got.release.licence or "none given: all rights are with its publisher"),
         ("where", str(got.folder)),
@@ -84,13 +81,19 @@ def _of_run(got: Got, takes: Takes, *, quiet: bool) -> list[tuple[str, str]]:
     return [
         *rows,
         ("environment", _environment(got)),
-        ("play it", takes.command if takes.problem is None else f"cannot be played as it is: {takes.problem}"),
+        ("play it", _play(got, takes)),
         ("contacts", _contacts(takes)),
         ("costs", _costs(takes)),
         ("change it", f"{got.folder / PARAMETERS}: what is edited there wins"),
-        ("play again", takes.fresh(_command("reproduce", got))),
-        ("check it", _command("verify", got)),
+        *(() if got.is_training_run else (("play again", takes.fresh(to_reproduce(got))),)),
+        ("check it", f"nip-run verify {shlex.quote(str(got.folder))}"),
     ]
+
+
+def _play(got: Got, takes: Takes) -> str:
+    if lacks_rows(got):
+        return f"once its rows were given to reproduce: {takes.command}"
+    return takes.command if takes.problem is None else f"cannot be played as it is: {takes.problem}"
 
 
 def _result(accuracy: Any) -> str:
@@ -127,10 +130,10 @@ def _costs(takes: Takes) -> str:
 
 def _of_component(got: Got) -> list[tuple[str, str]]:
     release = got.release
-    where = shlex.quote(str(release.reference))
+    install = shlex.join(["nip-run", "install", str(release.reference), "--from", where_from(got.folder) or "WHERE"])
     return [
         ("what", f"{release.kind}, {len(release.files)} files"),
         ("licence", release.licence or "none given: all rights are with its publisher"),
         ("where", str(got.folder)),
-        ("in a spec", f"{as_named(release)}   (after: nip-run install {where})"),
+        ("in a spec", f"{as_named(release)}   (after: {install})"),
     ]

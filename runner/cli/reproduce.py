@@ -11,6 +11,7 @@ from pathlib import Path
 from runner.cli.frugal import one_blas_thread
 from runner.cli.output import heading, note, print_json, say, warn
 from runner.cli.progress import Watched, watching
+from runner.documents.fetched import where_from
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.models.keys import ALL, all_allowed
@@ -27,6 +28,7 @@ from runner.statistics.intervals import load_intervals
 from runner.text import comma_join
 from runner.training.trust import check_trust, keys_sent
 from runner.transports.connect import connect
+from runner.transports.registry import Registry
 
 FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
 
@@ -84,7 +86,7 @@ def _show(found: Replayed) -> None:
 
 def _chain(args: argparse.Namespace, got: Got, results: Results) -> int:
     """A training run: its parts each, and the chain of its models."""
-    with connect(args.where) as registry:
+    with _registry_of_parts(args, got) as registry:
         found: Chain = chain_of(got, registry, results)
     if args.json:
         print_json(
@@ -103,6 +105,24 @@ def _chain(args: argparse.Namespace, got: Got, results: Results) -> int:
         for line in found.different:
             say(line)
     return ExitCode.FAILED if found.wrong else ExitCode.DONE
+
+
+def _registry_of_parts(args: argparse.Namespace, got: Got) -> Registry:
+    """Where the parts of a training run are. What its marker says is shown and not asked: others may have written it.
+
+    Raises:
+        UsageError: nobody said where; with the command that does.
+    """
+    try:
+        return connect(args.where)
+    except UsageError as error:
+        where = where_from(got.folder)
+        if args.where is not None or where is None:
+            raise
+        command = shlex.join(["nip-run", "reproduce", args.reference, "--from", where])
+        raise UsageError(
+            f"its parts are releases of their own, in the registry that it was got from: {command}"
+        ) from error
 
 
 def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from runner.cli.output import note, print_json, say
 from runner.errors import ReleaseError, UsageError
 from runner.exit_codes import ExitCode
 from runner.registry.differences import Note, how_many
-from runner.registry.fetched import is_got, opened
+from runner.registry.fetched import PIN, is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.verify import edited, wrong_in_got, wrong_in_release, wrong_in_run
+from runner.releases.manifest import Release
 from runner.releases.reference import Kind, is_reference, parse
 from runner.results.results import Results
+from runner.spec.origin import DATA
 from runner.text import counted
 from runner.transports.connect import connect
 
 
 def execute(args: argparse.Namespace) -> int:
-    what, found = _checked(args)
+    what, also, found = _checked(args)
     wrong = [line for line in found if not isinstance(line, Note)]
     notes = [line for line in found if isinstance(line, Note)]
     changed, unchecked = _since_got(args)
@@ -41,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
         for line in notes:
             note(line)
         least = "every other hash is right" if changed else "every hash is right"
-        rest = ", and all that was recorded follows from the journal" if unchecked is None else ""
+        rest = f", and {also}" if also and unchecked is None else ""
         say(f"{what}: {least}{rest}")
     return ExitCode.DONE
 
@@ -58,20 +60,39 @@ def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
         return [], None
 
 
-def _checked(args: argparse.Namespace) -> tuple[str, Sequence[str]]:
-    """What was checked, and all that is wrong with it."""
+FOLLOWS = "all that was recorded follows from the journal"
+
+
+def _also(release: Release, *, in_registry: bool = False) -> str:
+    """What is checked of a release beside its hashes, or is not; in a registry no rows were put beside it."""
+    if in_registry and release.file(PIN) is not None:
+        return "its numbers were not checked: the rows of its dataset, which they need, are not in it"
+    if release.file(f"{DATA}/journal.jsonl") is not None:
+        return FOLLOWS
+    parts = any(link.role == "part" for link in release.links)
+    return "its games are in releases of their own, which nip-run reproduce looks at" if parts else ""
+
+
+def _any(lines: Iterable[str]) -> bool:
+    return not all(isinstance(line, Note) for line in lines)
+
+
+def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
+    """What was checked, what of it beside its hashes, and all that is wrong with it."""
     folder = Path(args.what)
     if is_got(folder):
         _check_no_signer_key(args)
-        return str(folder), list(wrong_in_got(folder))
+        wrong = list(wrong_in_got(folder))
+        return str(folder), "" if _any(wrong) else _also(opened(folder).release), wrong
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
         named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
         with connect(args.where) as registry:
             entry = registry.find(named)
-            return str(entry.reference), list(wrong_in_release(registry, entry, args.signer_key))
+            wrong = list(wrong_in_release(registry, entry, args.signer_key))
+            return str(entry.reference), "" if _any(wrong) else _also(registry.read(entry)[0], in_registry=True), wrong
     _check_no_signer_key(args)
     run = Results(args.results).find(args.what)
-    return run.run_id, list(wrong_in_run(run))
+    return run.run_id, FOLLOWS, list(wrong_in_run(run))
 
 
 def _check_no_signer_key(args: argparse.Namespace) -> None:

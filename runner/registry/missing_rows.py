@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,10 @@ def what_is_needed(got: Got) -> str:
     from_ = from_ or ([str(pin["file"])] if pin.get("file") else [])
     told = in_one_line(shortened(", ".join(from_), 300)) if from_ else "a file that was not recorded"
     digest = shortened(str(pin.get("source_sha256")), 64)
+    command = f"nip-run reproduce {shlex.quote(str(got.folder))} --set {OPTION}=FILE"
     return (
         f"it needs the dataset, whose rows are not in the release: {told} (sha256 of the file: {digest}). "
-        f"Give it once: nip-run reproduce DIR --set {OPTION}=FILE; its rows are checked by hash"
+        f"Give it once: {command}; its rows are checked by hash"
     )
 
 

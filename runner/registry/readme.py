@@ -30,8 +30,8 @@ def readme(
         _what(manifest),
         *_models(manifest, spec),
         _result(manifest, metrics),
-        _commands(release, manifest, spec),
-        *([] if has_rows else [_without_rows(release)]),
+        _commands(release, manifest, spec, has_rows=has_rows),
+        *([] if has_rows else [_without_rows()]),
         _files(release),
     ]
     return ("\n\n".join(parts) + "\n").encode()
@@ -84,15 +84,16 @@ def _result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
     )
 
 
-def _commands(release: Release, manifest: Manifest, spec: Mapping[str, Any]) -> str:
+def _commands(release: Release, manifest: Manifest, spec: Mapping[str, Any], *, has_rows: bool) -> str:
     name = release.name
     keys = sorted(set(_keys(manifest, spec)))
     allowed = "".join(f" --allow-key {key}" for key in keys)
     given = sorted(set(_addresses(manifest, spec)))
     at = "".join(f" {key}=URL" for key in given)
+    given_too = f"{' --from WHERE' if manifest.is_training_run else ''}{'' if has_rows else ' --set dataset.path=FILE'}"
     lines = [
-        f"nip-run get {release.reference} {name}    # checks every hash; asks for --from where the registry is",
-        f"nip-run reproduce {name}    # recomputes every number from the transcripts; calls nobody",
+        f"nip-run get {release.reference} {name} --from WHERE    # WHERE is the registry; checks every hash",
+        f"nip-run reproduce {name}{given_too}    # recomputes every number from the transcripts; calls nobody",
     ]
     if not manifest.is_training_run:
         lines.append(f"nip-run show {name}/{DATA}")
@@ -136,12 +137,11 @@ def _addresses(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _without_rows(release: Release) -> str:
+def _without_rows() -> str:
     return (
-        f"**The rows of the dataset are not in this release**, since its licence forbids it. "
+        "**The rows of the dataset are not in this release**, since its licence forbids it. "
         f"`{DATA}/inputs/dataset.pin.json` says which file it is, by hash and source, and has the hash of every row. "
-        f"Put the rows that were played into `{release.name}/{DATA}/inputs/dataset.jsonl` to show, recompute or play "
-        "it; `nip-run verify` says whether they are those."
+        "To show, recompute or play it give that file once, by the second command above; its rows are checked by hash."
     )
 
 

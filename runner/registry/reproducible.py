@@ -81,7 +81,10 @@ def sound(got: Got) -> RunFolder:
     manifest = run.manifest()
     if manifest.is_training_run:
         parts = comma_join(str(link.release) for link in got.release.links if link.role == "part")
-        raise UsageError(f"{run.run_id} is a training run, whose games are releases of their own: {parts or 'none'}")
+        raise UsageError(
+            f"{run.run_id} is a training run, whose games are releases of their own, each reproduced by its name: "
+            f"{parts or 'none'}; the training itself is played anew by: nip-run {shlex.quote(str(got.folder))}"
+        )
     if manifest.status not in PLAYED:
         raise UsageError(f"{run.run_id} is {manifest.status}, and has no numbers to reproduce")
     if lacks_rows(got):

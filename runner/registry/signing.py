@@ -21,6 +21,7 @@ from typing import Any
 from runner.errors import ReleaseError, TakenError, UsageError
 from runner.releases.manifest import MANIFEST, digest
 from runner.storage.files import create, read_bounded
+from runner.transports.listing import SIGNATURE
 from runner.transports.registry import Entry, Registry
 
 SIGNATURE_FILE = "release.json.sig"
@@ -64,7 +65,7 @@ def check_release(registry: Registry, entry: Entry, signer_key: Path | None) -> 
     try:
         check(manifest, registry.signature(entry), signer_key)
     except ReleaseError as error:
-        raise type(error)(f"{entry.reference} in {registry.where}: {error}") from error
+        raise type(error)(f"{entry.reference} in {registry.where}: {SIGNATURE}/{SIGNATURE_FILE}: {error}") from error
     return f"{entry.reference} is signed with the key of {signer_key}"
 
 

@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.documents.fetched import where_from
 from runner.errors import NipRunError
 from runner.models.keys import NO_KEY, KeyUse, forms_of
 from runner.models.settings import NOT_PUBLISHED
+from runner.registry.fetched import Got
+from runner.registry.missing_rows import OPTION, lacks_rows
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from runner.spec.load import load_specs
@@ -46,6 +49,15 @@ class Takes:
     def to_json(self) -> dict[str, Any]:
         keys = [{"variable": use.variable, "host": use.host, "command": use.command} for use in self.keys]
         return {**asdict(self), "keys": keys}
+
+
+def to_reproduce(got: Got) -> str:
+    """The command that reproduces a got run, with what has to be given: its registry for the parts, or its rows."""
+    words = ["nip-run", "reproduce", str(got.folder)]
+    where = where_from(got.folder) if got.is_training_run else None
+    words += ["--from", where] if where else []
+    words += ["--set", f"{OPTION}=FILE"] if lacks_rows(got) else []
+    return shlex.join(words)
 
 
 def what_it_takes(folder: Path) -> Takes:

@@ -55,7 +55,8 @@ def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None =
     """What is wrong with a release in a registry: its bytes, its signature, and of a run its records."""
     wrong = list(registry.wrong(entry))
     try:
-        check_release(registry, entry, signer_key)
+        signed = check_release(registry, entry, signer_key)
+        yield from () if signed is None else (Note(signed),)
     except ReleaseError as error:
         wrong.append(str(error))
     yield from dict.fromkeys(wrong)

@@ -66,13 +66,20 @@ class FolderTransport:
             raise ReleaseError(f"cannot read {place}: {error.strerror}") from error
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
+        added: list[str] = []
         for folder, files in folders.items():
-            self._add(folder, files)
+            try:
+                self._add(folder, files)
+            except TakenError as error:
+                error.added = tuple(added)
+                raise
+            added.append(folder)
         return Added()
 
     def _add(self, folder: str, files: Sequence[tuple[str, Content]]) -> None:
         target = self._root / folder
         entries = pinned(files)
+        is_there = False
         try:
             make_folders(self._root)
             mode = stat.S_IMODE(self._root.stat().st_mode)
@@ -90,12 +97,13 @@ class FolderTransport:
                 if os.path.lexists(target):
                     raise TakenError(f"{self.where} has {folder} already")
                 incoming.rename(target)  # which fails where a folder with files is
+                is_there = True
                 fsync_dir(parent)
             finally:
                 with suppress(OSError):
                     remove_folder(incoming)
         except OSError as error:
-            if os.path.lexists(target):
+            if not is_there and os.path.lexists(target):
                 raise TakenError(f"{self.where} has {folder} already") from error
             raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
 

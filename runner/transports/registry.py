@@ -34,7 +34,10 @@ class Published:
     reference: Reference
     sha256: str
     was_there: bool
-    """Whether the registry had the very same release already."""
+    """Whether the registry had the very same release when this publish came to add it: from an earlier one, which may
+    have been one's own that broke off, or from somebody who was quicker.
+
+    Two who make the very same commit of a git repository, within one second, have both added it."""
 
 
 class Registry:
@@ -206,6 +209,7 @@ class Registry:
         """
         if len({bundle.release.reference for bundle in bundles}) < len({bundle.sha256 for bundle in bundles}):
             raise TakenError("two releases that are to be published have one name and version; nothing was added")
+        ours: set[str] = set()
         while True:
             self._listing.forget()
             there = {
@@ -221,6 +225,7 @@ class Registry:
                     added = self._transport.add(files, message)
             except TakenError as error:
                 # Somebody else was quicker: with the same release, or with another, which the next turn finds.
+                ours.update(error.added)
                 self._listing.forget()
                 if not any(one.reference in missing for ref in missing for one in self._listing.of_name(ref)):
                     raise TakenError(
@@ -229,8 +234,9 @@ class Registry:
                     ) from error
                 continue
             self._listing.forget()
+            ours.update(files)
             return [
-                Published(bundle.release.reference, bundle.sha256, bundle.release.reference not in missing)
+                Published(bundle.release.reference, bundle.sha256, bundle.release.reference.folder not in ours)
                 for bundle in bundles
             ], added
 

@@ -161,9 +161,15 @@ def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_has
     named = f"acme/{result.path.name.lower()}"
     brought = nip_run_here("get", named, "got", "--from", where, cwd=tmp_path)
     assert (brought.returncode, "it needs the dataset" in brought.stderr) == (0, True), brought.stderr
+    asked_for = f"nip-run reproduce {tmp_path / 'got'} --set dataset.path=FILE"
+    assert (asked_for in brought.stderr, f"{asked_for} --fresh" in brought.stdout) == (True, True), brought
+    assert (
+        f"nip-run reproduce {named.partition('/')[2]} --set dataset.path=FILE "
+        in (tmp_path / "got" / "README.md").read_text()
+    )
     for what in (("got",), (named, "--from", where)):
         checked = nip_run_here("verify", *what, cwd=tmp_path)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert (checked.returncode, "follows from the journal" in checked.stdout) == (0, False), checked
     asked = nip_run_here("reproduce", "got", cwd=tmp_path)
     assert (asked.returncode, "--set dataset.path=FILE" in asked.stderr) == (2, True), asked.stderr
     (tmp_path / "wrong.jsonl").write_text('{"id": "a", "label": 1, "problem": "p", "solution": "s"}\n')

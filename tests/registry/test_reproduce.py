@@ -208,8 +208,15 @@ def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
     done = nip_run_here("reproduce", reference, "--from", registry, cwd=tmp_path)
     assert (done.returncode, "the chain of its models follow" in done.stdout) == (0, True), done.stdout + done.stderr
     assert done.stdout.count("follows from the transcripts") == len(list((registry / "run" / "acme").iterdir())) - 1
-    fresh = nip_run_here("reproduce", reference, "--from", registry, "--fresh", cwd=tmp_path)
-    assert (fresh.returncode, "run/acme/" in fresh.stderr) == (2, True), fresh.stderr
+    brought = nip_run_here("get", reference, "my copy", "--from", registry, cwd=tmp_path)
+    assert f"nip-run reproduce '{tmp_path / 'my copy'}' --from file:{registry}" in brought.stdout, brought
+    assert "--fresh" not in brought.stdout, "it would be refused"
+    got = opened(tmp_path / "my copy")
+    with pytest.raises(UsageError, match=r"run/acme/.* played anew by: nip-run '"):
+        fresh_plan(got, [])
+    asked = nip_run_here("reproduce", "my copy", cwd=tmp_path)
+    said = f"nip-run reproduce 'my copy' --from file:{registry}"
+    assert (asked.returncode, said in asked.stderr) == (2, True), asked.stderr
 
 
 @pytest.mark.slow

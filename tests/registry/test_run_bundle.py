@@ -291,7 +291,7 @@ def test_the_readme_tells_the_result_and_the_commands(run: Path) -> None:
     accuracy = made.release.facts["accuracy"]
     assert f"**{accuracy['value']:.3f}** [{accuracy['ci_low']:.3f}, {accuracy['ci_high']:.3f}]" in text
     for command in (
-        f"get run/acme/{name}@1 {name}",
+        f"get run/acme/{name}@1 {name} --from WHERE",
         f"reproduce {name}",
         f"show {name}/data",
         f"compare {name}/data last",

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ReleaseError, TakenError, UsageError
+from runner.registry.differences import Note
 from runner.registry.signing import SIGNATURE_FILE, check, check_release, sign, sign_release
+from runner.registry.verify import wrong_in_release
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
@@ -151,6 +153,27 @@ def test_a_release_is_signed_once_and_by_one_key(library: None, registry: Regist
         check_release(registry, only(registry), other_public)
 
 
+def wrong(registry: Registry, public: Path) -> list[str]:
+    return [line for line in wrong_in_release(registry, only(registry), public) if not isinstance(line, Note)]
+
+
+@pytest.mark.full
+def test_every_64th_byte_flipped_in_a_signature_is_found_and_named(
+    library: None, registry: Registry, tmp_path: Path
+) -> None:
+    private, public = key_pair(tmp_path)
+    sign_release(registry, only(registry), private)
+    (path,) = (tmp_path / "registry").rglob(SIGNATURE_FILE)
+    good = path.read_bytes()
+    for at in sorted({*range(0, len(good), 64), len(good) - 1}):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        told = wrong(registry, public)
+        assert len(told) == 1, at
+        assert f"signature/{SIGNATURE_FILE}: its signature is not one of this manifest" in told[0], (at, told)
+    path.write_bytes(good)
+    assert check_release(registry, only(registry), public) is not None
+
+
 def test_where_no_key_is_given_a_signature_is_told_and_where_one_is_given_there_must_be_one(registry: Registry) -> None:
     assert check_release(registry, only(registry), None) is None
     with pytest.raises(ReleaseError, match=r"is not signed, and --signer-key asks for a signature; ask its publisher"):
@@ -158,6 +181,7 @@ def test_where_no_key_is_given_a_signature_is_told_and_where_one_is_given_there_
     registry.add_signature(only(registry), [(SIGNATURE_FILE, b"{}")])
     note = check_release(registry, only(registry), None)
     assert note == "run/acme/signed@1 is signed, and that was not checked; give --signer-key"
+    assert note in [line for line in wrong_in_release(registry, only(registry)) if isinstance(line, Note)]
 
 
 def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, tmp_path: Path) -> None:

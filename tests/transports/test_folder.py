@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from runner.errors import NotPublished, ReleaseError, TakenError, UsageError
 from runner.releases.bundle import Bundle, Content
 from runner.releases.manifest import Release
 from runner.releases.reference import Digest, Kind, Reference
+from runner.transports.base import Added
 from runner.transports.connect import connect
 from runner.transports.folder import FolderTransport
 from runner.transports.registry import Registry
@@ -55,6 +56,26 @@ def test_the_same_release_again_is_nothing_new_and_another_is_refused(tmp_path: 
     with pytest.raises(TakenError, match="have one name and version; nothing was added"):
         publish(tmp_path, bundle(version="2"), bundle(b"y\n", version="2"))
     assert snapshot(tmp_path) == before
+
+
+class Overtaken(FolderTransport):
+    """Between what was listed and what is added somebody publishes one of the releases."""
+
+    def __init__(self, folder: Path, quicker: Bundle) -> None:
+        super().__init__(str(folder))
+        self._folder, self._quicker = folder, quicker
+
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+        publish(self._folder, self._quicker)
+        return super().add(folders, message)
+
+
+@pytest.mark.parametrize("quicker", ["a", "b", "c"])
+def test_of_several_releases_each_is_said_to_be_added_by_whom_it_was(tmp_path: Path, quicker: str) -> None:
+    made = [bundle(name=name) for name in "abc"]
+    there = Overtaken(tmp_path, bundle(name=quicker))
+    published, _ = Registry(there).publish(made, "Publish")
+    assert {one.reference.name: one.was_there for one in published} == {name: name == quicker for name in "abc"}
 
 
 def test_a_release_that_nobody_could_get_is_not_made() -> None:
