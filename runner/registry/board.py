@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import NipRunError, UsageError
-from runner.registry.board_cache import NOT_RECOMPUTED, BoardCache, Kept
+from runner.registry.board_cache import BoardCache, Kept
+from runner.registry.board_numbers import NOT_RECOMPUTED
 from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,7 +15,11 @@ import pytest
 from runner.errors import ReleaseError, UsageError
 from runner.registry.board import RegistryBoard, registry_board
 from runner.registry.board_cache import BoardCache
+from runner.registry.draft import Naming
+from runner.registry.fetched import PIN
 from runner.registry.left_out import in_words
+from runner.registry.run_bundle import draft_of
+from runner.registry.withheld import MARK
 from runner.releases.bundle import Bundle
 from runner.results.folder import RunFolder
 from runner.results.results import Results
@@ -216,6 +221,50 @@ def test_what_does_not_follow_from_its_records_is_refused_by_name_and_the_others
     assert [name for name, _ in board.left_out] == [f"run/{what}/before@1"]
     assert why in board.left_out[0][1]
     assert registry_board(registry, cache=cache).left_out == board.left_out
+
+
+def without_rows(results: Path, change: Any = lambda rows: rows) -> Bundle:
+    """The run `before` as its owner publishes it without the rows of its dataset, with another pin."""
+    naming = Naming("shy", licence="MIT", dataset_licence="none")
+    made = draft_of(RunFolder(results / "runs" / "before"), Results(results), naming)
+    pin = json.loads(bytes(made.contents[PIN]))  # type: ignore[arg-type]  # which is no path
+    changed = json.dumps({**pin, "rows": change(pin["rows"])}).encode()
+    return replace(made, contents={**made.contents, PIN: changed}).bundle()
+
+
+def test_a_run_without_the_rows_of_its_dataset_ranks_among_the_others_and_is_told_apart(
+    registry: Registry, cache: Path, trained_results: Path
+) -> None:
+    publish(registry, without_rows(trained_results))
+    board = registry_board(registry, cache=cache)
+    assert board.left_out == []
+    ours, theirs = (by_release(board)[f"run/{owner}/before@1"] for owner in ("acme", "shy"))
+    same = ("task", "list", "rank", "accuracy", "ci_low", "ci_high", "n", "clusters")
+    assert [theirs[name] for name in same] == [ours[name] for name in same]
+    assert (theirs["marks"][0], theirs["numbers"]) == (MARK, "recomputed from its records")
+    assert MARK not in ours["marks"]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda rows: rows[:-1], "the datapoints differ"),
+        (lambda rows: [{**rows[0], "sha256": "ab" * 32}, *rows[1:]], "the datapoints differ"),
+        (lambda rows: [{**rows[0], "played_sha256": "ab" * 32}, *rows[1:]], "is not that of its content"),
+        (lambda rows: [{**rows[0], "id": "unplayed"}, *rows[1:]], "of 1 of them no rollout has the label"),
+        (lambda rows: [{**rows[0], "content_sha256": "x"}, *rows[1:]], "does not say which datapoints"),
+        (lambda rows: 7, "does not say which datapoints"),
+    ],
+    ids=["fewer", "other hash", "other task", "without label", "no hash", "no rows"],
+)
+def test_withheld_datapoints_that_are_not_those_of_its_games_are_refused_by_name(
+    registry: Registry, cache: Path, trained_results: Path, change: Any, why: str
+) -> None:
+    publish(registry, without_rows(trained_results, change))
+    (left,) = registry_board(registry, cache=cache).left_out
+    assert left[0] == "run/shy/before@1"
+    assert why in left[1]
 
 
 def test_any_error_is_told_in_one_line_with_the_paths_of_the_release_but_for_want_of_memory(tmp_path: Path) -> None:
