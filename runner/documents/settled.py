@@ -6,6 +6,7 @@ A resolved spec, as every run saves it, is such a document. Where there is any d
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -13,7 +14,7 @@ import yaml
 _TAG = "tag:yaml.org,2002:"
 _NUMBER_BEGINS = "+-.0123456789"
 """What OmegaConf reads as a number and YAML as text, such as 1e5, begins so."""
-_WORDS = {
+_WORDS: Mapping[str, Mapping[str, bool | None]] = {
     "bool": {"true": True, "false": False},
     "null": {"null": None, "~": None, "": None},
 }
@@ -38,6 +39,7 @@ def _constructed(node: yaml.Node) -> Any:
         return {key.value: _constructed(value) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
         return [_constructed(value) for value in node.value]
+    assert isinstance(node, yaml.ScalarNode)
     kind, text = node.tag.removeprefix(_TAG), node.value
     if kind == "str" and "${" not in text and (node.style or not text.startswith(tuple(_NUMBER_BEGINS))):
         return text
@@ -45,8 +47,8 @@ def _constructed(node: yaml.Node) -> Any:
         return int(text)
     if kind == "float" and _FLOAT.fullmatch(text):
         return float(text)
-    if text in _WORDS.get(kind, ()):
-        return _WORDS[kind][text]
+    if text in (words := _WORDS.get(kind, {})):
+        return words[text]
     raise _Doubtful
 
 

@@ -138,8 +138,13 @@ def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cach
 
 def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Path, trained_results: Path) -> None:
     publish(registry, release(trained_results, "before", owner="other"))
+    rollouts = bytes(release(trained_results, "before").contents["data/rollouts.jsonl"])  # type: ignore[arg-type]
+    anew = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{ "', 1)}
+    publish(registry, release(trained_results, "before", owner="third", contents=anew))
     rows = by_release(registry_board(registry, cache=cache))
     ours, theirs = rows["run/acme/before@1"], rows["run/other/before@1"]
+    assert rows["run/third/before@1"]["marks"][0] == "another play of run/acme/before@1"
+    assert ours["marks"][1] == "another play of run/third/before@1"
     assert ours["run_id"] == theirs["run_id"] == "before"
     assert ours["accuracy"] == theirs["accuracy"]
     assert ours["rank"] == theirs["rank"]
@@ -386,15 +391,9 @@ def board_at(place: str, root: Path, looked_at: Path, results: Path) -> None:
     }
 
 
-def test_the_board_of_a_git_repository_is_that_of_a_folder(
-    tmp_path: Path, looked_at: Path, trained_results: Path
-) -> None:
-    board_at("git", tmp_path, looked_at, trained_results)
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("place", ALIKE)
-def test_the_board_of_a_server_is_that_of_a_folder(
+@pytest.mark.parametrize("place", ["git", *ALIKE])
+def test_the_board_of_a_repository_is_that_of_a_folder(
     place: str, tmp_path: Path, looked_at: Path, trained_results: Path
 ) -> None:
     board_at(place, tmp_path, looked_at, trained_results)
