@@ -138,7 +138,7 @@ def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cach
 
 def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Path, trained_results: Path) -> None:
     publish(registry, release(trained_results, "before", owner="other"))
-    rollouts = bytes(release(trained_results, "before").contents["data/rollouts.jsonl"])  # type: ignore[arg-type]
+    rollouts = bytes(release(trained_results, "before").contents["data/rollouts.jsonl"])
     anew = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{ "', 1)}
     publish(registry, release(trained_results, "before", owner="third", contents=anew))
     rows = by_release(registry_board(registry, cache=cache))
@@ -237,7 +237,7 @@ def without_rows(results: Path, change: Any = lambda rows: rows) -> Bundle:
     """The run `before` as its owner publishes it without the rows of its dataset, with another pin."""
     naming = Naming("shy", licence="MIT", dataset_licence="none")
     made = draft_of(RunFolder(results / "runs" / "before"), Results(results), naming)
-    pin = json.loads(bytes(made.contents[PIN]))  # type: ignore[arg-type]  # which is no path
+    pin = json.loads(bytes(made.contents[PIN]))
     changed = json.dumps({**pin, "rows": change(pin["rows"])}).encode()
     return replace(made, contents={**made.contents, PIN: changed}).bundle()
 
