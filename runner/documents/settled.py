@@ -48,8 +48,8 @@ def _constructed(node: yaml.Node) -> Any:
         return int(text)
     if kind == "float" and _FLOAT.fullmatch(text):
         return float(text)
-    if text in _WORDS.get(kind, ()):
-        return _WORDS[kind][text]
+    if text in (words := _WORDS.get(kind, {})):
+        return words[text]
     raise _Doubtful
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import NipRunError, UsageError
-from runner.registry.board_cache import NOT_RECOMPUTED, BoardCache, Kept
+from runner.registry.board_cache import DATA, BoardCache, Kept
+from runner.registry.board_numbers import NOT_RECOMPUTED
 from runner.registry.kinship import kin_in_words
 from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
+from runner.registry.rollout_records import ROLLOUTS
 from runner.registry.sessions import Session, session_of_release
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
@@ -67,13 +70,15 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
     shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
     runs = dict(_runs(registry, kept, releases, shown, board))
     rows = _ranked(kept, runs, shown, board)
+    repeats = _repeats(releases, [shown[sha256] for sha256 in runs])
     _check_benchmark(benchmark, rows, registry.where)
     for row in rows:
         if benchmark not in (None, row["benchmark"]):
             continue
         entry = shown[row["run_id"]]
         try:
-            board.rows.append(_with_lineage(row, entry, runs[row["run_id"]], lineage, sessions))
+            made = _with_lineage(row, entry, runs[row["run_id"]], lineage, sessions)
+            board.rows.append({**made, "marks": [*repeats.get(entry.sha256, ()), *made["marks"]]})
         except Exception as error:  # noqa: BLE001 - as below
             board.left_out.append((str(entry.reference), in_words(error)))
     board.cycles = lineage.cycles()
@@ -179,6 +184,36 @@ def _check_benchmark(benchmark: str | None, rows: Sequence[Mapping[str, Any]], w
     if benchmark is not None and benchmark not in known:
         near = did_you_mean(benchmark, known) or (f"; there are: {comma_join(known)}" if known else "")
         raise UsageError(f"no benchmark {benchmark!r} is published in {where}{near}")
+
+
+def _repeats(releases: Mapping[Entry, Release], shown: Sequence[Entry]) -> dict[str, list[str]]:
+    """What of the rows are plays of one spec, by canonical identity: repeats of a system, and no systems of their own.
+
+    Each play is a sample, with a row and a rank; copies of one run are one sample, and each says so, too.
+    """
+    alike: dict[str, list[Entry]] = defaultdict(list)
+    for entry in shown:
+        alike[releases[entry].identity.get("run") or entry.sha256].append(entry)
+    marks: dict[str, list[str]] = defaultdict(list)
+    for plays in alike.values():
+        samples: dict[str | None, list[Entry]] = defaultdict(list)
+        for entry in plays:
+            file = releases[entry].file(DATA + ROLLOUTS)
+            samples[None if file is None else file.sha256].append(entry)
+        firsts = [copies[0] for copies in samples.values()]
+        for copies in samples.values():
+            other = firsts[0] if firsts[0] is not copies[0] else firsts[-1]
+            for entry in copies:
+                if len(copies) > 1:
+                    one = copies[0] if entry is not copies[0] else copies[1]
+                    marks[entry.sha256].append(f"the same rollouts as {one.reference}{_more(len(copies) - 2)}")
+                if len(samples) > 1:
+                    marks[entry.sha256].append(f"another play of {other.reference}{_more(len(samples) - 2)}")
+    return marks
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count else ""
 
 
 def _with_lineage(

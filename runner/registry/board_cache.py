@@ -7,44 +7,36 @@ that a registry changes is believed. A release's run stands under that hash, as 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import orjson
 
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
-from runner.registry.fetched import PIN
+from runner.registry.board_numbers import checked_run
 from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words
-from runner.registry.rollout_records import ROLLOUTS, Records, differing, merged, rows_of
-from runner.registry.session_facts import MAX_COUNT
+from runner.registry.rollout_records import ROLLOUTS
 from runner.registry.sessions import content_hashes
 from runner.releases.bundle import checked_copy
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import FileEntry, Release, digest
 from runner.results.folder import RunFolder
-from runner.results.manifest import PLAYED, Manifest
-from runner.results.tables import COLUMNS, PART_BYTES, PART_ROWS
-from runner.runs.reconstruct import played_plan
 from runner.spec.origin import MARKER
 from runner.storage.atomic import atomic_write, read_json
 from runner.storage.files import create, make_folders, read_bounded, remove_folder
 from runner.storage.locks import locked
-from runner.storage.parquet import write_parquet
 from runner.transports.registry import Entry, Registry
 from runner.version import __version__
 
 DATA = "data/"
 SMALL = ("data/manifest.json", "data/metrics.json", "data/spec.yaml")
 MAX_SMALL, MAX_INPUT, MAX_ROLLOUTS = 16 << 20, 256 << 20, 4 << 30
-COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
 _CHECKED = "checked.json"
-NOT_RECOMPUTED = "not recomputed"
-"""What the mark of a row begins with whose numbers are as published."""
 STAGES = "data/stages.jsonl"
 
 
@@ -133,7 +125,7 @@ class BoardCache:
         if rows is not None:
             fetch(registry, entry, release, folder.path, lambda path: path == DATA + ROLLOUTS, most=MAX_ROLLOUTS)
         try:
-            marks, run_id = _checked(folder, release, entry.sha256, has_rows=rows is not None)
+            marks, run_id = checked_run(folder, release, entry.sha256, has_rollouts=rows is not None)
         except OSError as error:
             raise ReleaseError(f"{entry.reference} cannot be read: {error.strerror}") from error
         except Exception as error:
@@ -223,93 +215,3 @@ def _copy(source: IO[bytes], file: FileEntry, copy: IO[bytes], entry: Entry) -> 
         checked_copy(source, file, copy.write)
     except ReleaseError as error:
         raise type(error)(f"{entry.reference}: {error}") from error
-
-
-def _checked(folder: RunFolder, release: Release, key: str, *, has_rows: bool) -> tuple[tuple[str, ...], str]:
-    """See that a run is what its release says, and write the files of its rows; marks, and the run's id."""
-    manifest = folder.manifest()
-    _check_counts(manifest)
-    for wrong in wrong_kind(folder, release.facts):
-        raise ReleaseError(wrong)
-    if release.file(PIN) is not None:
-        raise ReleaseError(
-            f"its datapoints are withheld, and {PIN} has their ids and hashes without their labels, so that its "
-            "numbers cannot be made again"
-        )
-    _check_facts(release, {"run_id": manifest.run_id, "status": manifest.status, "benchmark": manifest.benchmark})
-    if release.identity.get("run") not in (None, manifest.identity):
-        raise ReleaseError("its identity is another than that of its run")
-    marks: tuple[str, ...] = ()
-    accuracy = None
-    if manifest.status in PLAYED:
-        if not has_rows:
-            raise ReleaseError(f"it has no {DATA}{ROLLOUTS}, of which its numbers could be made")
-        published = read_json(folder.metrics)
-        marks, numbers = _numbers(folder, published)
-        atomic_write(folder.metrics, orjson.dumps(numbers))
-        of_game = {row["metric"]: row["value"] for row in numbers["metrics"] if row["agent"] is None}
-        accuracy = of_game.get("accuracy")
-        _write_rows(folder, key)
-    said = release.facts.get("accuracy")
-    if (said or {}).get("value") != accuracy:
-        raise ReleaseError(f"its release says accuracy {(said or {}).get('value')}, and its records {accuracy}")
-    folder.write_manifest(replace(manifest, run_id=key))
-    return marks, manifest.run_id
-
-
-def _check_counts(manifest: Manifest) -> None:
-    for name in (*COUNTED, "cost_usd"):
-        value = getattr(manifest, name)
-        if value is not None and not 0 <= value <= MAX_COUNT:
-            raise ReleaseError(f"its manifest says {name} {value!r}, which no run comes to")
-
-
-def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
-    for name, value in facts.items():
-        if release.facts.get(name) != value:
-            raise ReleaseError(f"its release says {name} {release.facts.get(name)!r}, and its run {value!r}")
-
-
-def _numbers(folder: RunFolder, published: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """A run's numbers by its records.
-
-    Raises:
-        ReleaseError: they are others than those that this very version is said to have made.
-    """
-    plan, manifest = played_plan(folder), folder.manifest()
-    if plan.shape is not None:
-        return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
-    records = Records(folder, plan)
-    for row in rows_of(folder.path / ROLLOUTS):
-        records.add(row)
-    again = records.summary()
-    if plan.debates is not None and plan.debates.stopped is not None:
-        return (f"{NOT_RECOMPUTED}: it judges the debates of a run that had stopped",), dict(published)
-    differs = differing(published, again)
-    if differs and manifest.version == __version__:
-        raise ReleaseError(f"its numbers do not follow from its records: {'; '.join(differs[:5])}")
-    marks = (f"recomputed with {__version__} (made with {manifest.version}): {'; '.join(differs[:3])}",)
-    return marks if differs else (), merged(published, again)
-
-
-def _write_rows(folder: RunFolder, key: str) -> None:
-    """A run's rows as the table that boards are made of, in files of a bounded size on the way."""
-    paths: list[Path] = []
-    longest = size = rows = 0
-    file: IO[bytes] | None = None
-    try:
-        for row in rows_of(folder.path / ROLLOUTS):
-            line = orjson.dumps({**row, "run_id": key}, option=orjson.OPT_APPEND_NEWLINE)
-            if file is None or rows >= PART_ROWS or size + len(line) > PART_BYTES:
-                if file is not None:
-                    file.close()
-                paths.append(folder.path / f".rollouts.{len(paths):05d}.jsonl")
-                file, size, rows = create(paths[-1]), 0, 0
-            file.write(line)
-            longest, size, rows = max(longest, len(line)), size + len(line), rows + 1
-    finally:
-        if file is not None:
-            file.close()
-    write_parquet(paths, COLUMNS["rollouts"], folder.table("rollouts"), longest=longest)
-    for path in (*paths, folder.path / ROLLOUTS):
-        path.unlink()

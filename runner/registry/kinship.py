@@ -51,9 +51,15 @@ def kin_in_words(session: Session) -> list[str]:
     """What it has of another run, or which part of a training run it is."""
     said = list(again_in_words(session))
     if session.parent_run_id is not None:
-        what = "games" if session.kind == "training" else "test"
-        said.append(f"{what} of iteration {session.facts.get('iteration')} of {session.parent_run_id}")
+        said.append(_part_in_words(session, session.facts.get("iteration")))
     return said
+
+
+def _part_in_words(session: Session, iteration: int | None) -> str:
+    if session.kind == "training":
+        return f"games of iteration {iteration} of {session.parent_run_id}"
+    when = f"after iteration {iteration - 1}" if iteration else "before its training"  # it is played before that one
+    return f"test of {session.parent_run_id}, {when}"
 
 
 class Originals:

@@ -21,6 +21,8 @@ from runner.storage.files import open_to_read, read_bounded
 METRIC = "accuracy"
 """By which a task ranks."""
 MAX_LINE = 64 << 20
+WITHHELD = "withheld.jsonl"
+"""What a board keeps of the datapoints of a published run that came without their rows: a `PlayedDatapoint` a line."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class PlayedDatapoint:
     """The hash of the columns that templates use, and of nothing else."""
     columns: Mapping[str, Any]
     """All columns but id and label: a question may slice by one that no template uses."""
+    said_digest: str | None = None
+    """Its hash in the task's where its group is withheld, and another name stands for it."""
 
     @property
     def sha256(self) -> str:
@@ -43,6 +47,10 @@ class PlayedDatapoint:
     @property
     def digest(self) -> str:
         """Its hash in the task's."""
+        return self.said_digest or self.own_digest
+
+    @property
+    def own_digest(self) -> str:
         return tagged_hash("played", [self.id, self.group, self.label, self.content_sha256])
 
 
@@ -54,10 +62,13 @@ def played_datapoints(folder: RunFolder, group_by: str | None) -> Iterator[Playe
         ValueError: they are damaged.
     """
     used = template_variables(folder)
-    with open_to_read(folder.path / "inputs" / "dataset.jsonl") as file:
+    path = folder.path / "inputs" / "dataset.jsonl"
+    is_withheld = not path.is_file() and (folder.path / WITHHELD).is_file()
+    with open_to_read(folder.path / WITHHELD if is_withheld else path) as file:
         while line := file.readline(MAX_LINE):
             try:
-                yield _datapoint(orjson.loads(line), used, group_by)
+                said = orjson.loads(line)
+                yield PlayedDatapoint(**said) if is_withheld else _datapoint(said, used, group_by)
             except (KeyError, TypeError) as error:
                 raise ValueError("not a datapoint") from error
 

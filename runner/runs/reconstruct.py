@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.aio import one_after_another, run_sync
+from runner.datasets.load import Dataset
 from runner.errors import NipRunError, RunDirectoryError, RunError, UsageError
 from runner.models.base import Complete, Completion, Request, SampleKey
 from runner.models.journal_index import open_index
@@ -31,24 +32,26 @@ class _NotRecorded(NipRunError):
     """The journal lacks an answer that a game needs: the game was not finished."""
 
 
-def saved_plan(folder: RunFolder) -> Plan:
+def saved_plan(folder: RunFolder, given: Dataset | None = None) -> Plan:
     """The plan of a run, from the resolved spec and the inputs saved with it.
 
     A run that it replays may have grown since; the rollouts keep the ids that they were played under.
     """
-    spec = load_saved(folder.spec)
+    spec = load_saved(folder.spec, given)
     replayed = folder.manifest().replayed_sha256
     debates = None if spec.rejudged is None else read_debates(spec.rejudged.path)
     return Plan(spec if replayed is None else replace(spec, replayed=replayed), debates)
 
 
-def played_plan(folder: RunFolder) -> Plan:
+def played_plan(folder: RunFolder, given: Dataset | None = None) -> Plan:
     """`saved_plan` of a run whose records are read for what was played: numbers and verdicts follow from its inputs.
+
+    `given` is what is known of its datapoints, where their rows are not there.
 
     Raises:
         RunDirectoryError: its spec or inputs are not those that it was played with.
     """
-    plan, manifest = saved_plan(folder), folder.manifest()
+    plan, manifest = saved_plan(folder, given), folder.manifest()
     changed = [
         name
         for name, is_same in (

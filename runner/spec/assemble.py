@@ -101,6 +101,8 @@ class Readers:
     """Whether the spec is that of a run that was played: what is refused since can still be read, and not played."""
     datasets: dict[str, Dataset | SpecError] = field(default_factory=dict)
     journals: dict[Path, str] = field(default_factory=dict)
+    given: Dataset | None = None
+    """What is known of the datapoints of a run that was published without their rows."""
 
     def journal_hash(self, run: Path) -> str:
         if run not in self.journals:
@@ -280,6 +282,8 @@ def _dataset(layered: Layered, readers: Readers, sound: Sound) -> Dataset | None
 
 
 def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings, seed: int) -> Dataset:
+    if readers.given is not None:
+        return readers.given
     path = _dataset_file(layered, settings.path)
     if path is None and not settings.path.startswith(HUB):
         hint = _near(layered, _DATASET, settings.path, builtin.is_file)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import builtin
+from runner.datasets.load import Dataset
 from runner.datasets.typed import CSV, JSON, PARQUET
 from runner.documents.check import check
 from runner.documents.layered import Layered
@@ -67,13 +68,15 @@ def load_spec(
     return _only(source, load_specs(source, overrides, find_run, find_component))
 
 
-def load_saved(path: str | Path) -> Spec:
+def load_saved(path: str | Path, given: Dataset | None = None) -> Spec:
     """Load the spec that was saved with a run, to read its records: it may hold what is no longer played.
+
+    `given` is what is known of its datapoints, where their rows are not there.
 
     Raises:
         SpecError: with everything that is wrong, in all files.
     """
-    return _only(path, _load(Path(path), path, (), saved=True, found_by=(no_runs, none_installed)))
+    return _only(path, _load(Path(path), path, (), saved=True, found_by=(no_runs, none_installed), given=given))
 
 
 def _only(source: SpecSource, specs: Sequence[Spec]) -> Spec:
@@ -160,17 +163,18 @@ def _load(
     saved: bool,
     found_by: tuple[FindRun, FindComponent],
     tree: OwnTree | None = None,
+    given: Dataset | None = None,
 ) -> list[Spec]:
     find_run, find_component = found_by
-    given = _overrides(overrides)
+    said = _overrides(overrides)
     path = None if isinstance(source, Mapping) else found.absolute()
     tree = tree or OwnTree.of(found)
     components = Components(find_component, tree)
-    layered = _layers(found, source, given, components)
-    readers = Readers(saved=saved)
+    layered = _layers(found, source, said, components)
+    readers = Readers(saved=saved, given=given)
     sweep = Sweep(layered)
     sweep.check_size()
-    overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in given)
+    overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in said)
     problems = list(layered.wrong_nulls)
     if layered.data.get(SWEEP):
         problems.extend(problem for problem in check(layered, experiment_schema()) if problem.key.startswith(SWEEP))
@@ -181,11 +185,11 @@ def _load(
             swept, named = layered, components
             if point is not None:
                 named = Components(find_component, tree)
-                swept = _layers(found, source, [*given, _NO_SWEEP, *point], named)
+                swept = _layers(found, source, [*said, _NO_SWEEP, *point], named)
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
             spec = _assembled(swept, readers, named, find_run)
-            written = Written(tuple(swept.read), as_words([*given, *([] if point is None else [_NO_SWEEP, *point])]))
+            written = Written(tuple(swept.read), as_words([*said, *([] if point is None else [_NO_SWEEP, *point])]))
             origin = replace(spec.origin, written=written)
             specs.append(
                 replace(spec, point=values, point_places=places, path=path, overridden=overridden, origin=origin)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,15 +15,21 @@ import pytest
 from runner.errors import ReleaseError, UsageError
 from runner.registry.board import RegistryBoard, registry_board
 from runner.registry.board_cache import BoardCache
+from runner.registry.draft import Naming
+from runner.registry.fetched import PIN
 from runner.registry.left_out import in_words
+from runner.registry.run_bundle import draft_of
+from runner.registry.withheld import MARK
 from runner.releases.bundle import Bundle
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.transports.base import Stored
+from runner.transports.connect import connect
 from runner.transports.folder import FolderTransport
 from runner.transports.registry import Registry
 from tests.registry.planted import publish, published_runs, release_of
 from tests.support.processes import nip_run_here
+from tests.support.registries import ALIKE, PLACES
 
 
 class Watched(FolderTransport):
@@ -104,9 +111,10 @@ def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs
     assert before["trained_on"] is None
     assert {edge["proof"] for edge in after["lineage"]} == {"declared"}
     marks = rows["run/acme/learn-t1@1"]["marks"]  # none of its datapoints: it measures on the test split
-    assert [mark.partition(":")[0].partition(" of ")[0] for mark in marks] == ["test", *2 * ["weights not known"]], (
-        marks
-    )
+    assert [mark.partition(":")[0] for mark in marks] == [
+        "test of learn, after iteration 0",
+        *2 * ["weights not known"],
+    ]
 
 
 def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cache: Path, trained_results: Path) -> None:
@@ -130,11 +138,18 @@ def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cach
 
 def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Path, trained_results: Path) -> None:
     publish(registry, release(trained_results, "before", owner="other"))
+    rollouts = bytes(release(trained_results, "before").contents["data/rollouts.jsonl"])
+    anew = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{ "', 1)}
+    publish(registry, release(trained_results, "before", owner="third", contents=anew))
     rows = by_release(registry_board(registry, cache=cache))
     ours, theirs = rows["run/acme/before@1"], rows["run/other/before@1"]
+    assert rows["run/third/before@1"]["marks"][0] == "another play of run/acme/before@1"
+    assert ours["marks"][1] == "another play of run/third/before@1"
     assert ours["run_id"] == theirs["run_id"] == "before"
     assert ours["accuracy"] == theirs["accuracy"]
     assert ours["rank"] == theirs["rank"]
+    assert ours["marks"][0] == "the same rollouts as run/other/before@1"
+    assert theirs["marks"][0] == "the same rollouts as run/acme/before@1"
 
 
 def test_private_yanked_and_older_releases_are_left_out_and_counted(
@@ -216,6 +231,50 @@ def test_what_does_not_follow_from_its_records_is_refused_by_name_and_the_others
     assert [name for name, _ in board.left_out] == [f"run/{what}/before@1"]
     assert why in board.left_out[0][1]
     assert registry_board(registry, cache=cache).left_out == board.left_out
+
+
+def without_rows(results: Path, change: Any = lambda rows: rows) -> Bundle:
+    """The run `before` as its owner publishes it without the rows of its dataset, with another pin."""
+    naming = Naming("shy", licence="MIT", dataset_licence="none")
+    made = draft_of(RunFolder(results / "runs" / "before"), Results(results), naming)
+    pin = json.loads(bytes(made.contents[PIN]))
+    changed = json.dumps({**pin, "rows": change(pin["rows"])}).encode()
+    return replace(made, contents={**made.contents, PIN: changed}).bundle()
+
+
+def test_a_run_without_the_rows_of_its_dataset_ranks_among_the_others_and_is_told_apart(
+    registry: Registry, cache: Path, trained_results: Path
+) -> None:
+    publish(registry, without_rows(trained_results))
+    board = registry_board(registry, cache=cache)
+    assert board.left_out == []
+    ours, theirs = (by_release(board)[f"run/{owner}/before@1"] for owner in ("acme", "shy"))
+    same = ("task", "list", "rank", "accuracy", "ci_low", "ci_high", "n", "clusters")
+    assert [theirs[name] for name in same] == [ours[name] for name in same]
+    assert (MARK in theirs["marks"], theirs["numbers"]) == (True, "recomputed from its records")
+    assert MARK not in ours["marks"]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda rows: rows[:-1], "the datapoints differ"),
+        (lambda rows: [{**rows[0], "sha256": "ab" * 32}, *rows[1:]], "the datapoints differ"),
+        (lambda rows: [{**rows[0], "played_sha256": "ab" * 32}, *rows[1:]], "is not that of its content"),
+        (lambda rows: [{**rows[0], "id": "unplayed"}, *rows[1:]], "of 1 of them no rollout has the label"),
+        (lambda rows: [{**rows[0], "content_sha256": "x"}, *rows[1:]], "does not say which datapoints"),
+        (lambda rows: 7, "does not say which datapoints"),
+    ],
+    ids=["fewer", "other hash", "other task", "without label", "no hash", "no rows"],
+)
+def test_withheld_datapoints_that_are_not_those_of_its_games_are_refused_by_name(
+    registry: Registry, cache: Path, trained_results: Path, change: Any, why: str
+) -> None:
+    publish(registry, without_rows(trained_results, change))
+    (left,) = registry_board(registry, cache=cache).left_out
+    assert left[0] == "run/shy/before@1"
+    assert why in left[1]
 
 
 def test_any_error_is_told_in_one_line_with_the_paths_of_the_release_but_for_want_of_memory(tmp_path: Path) -> None:
@@ -316,6 +375,28 @@ def test_the_command_shows_ranks_training_and_marks_and_its_json_is_complete(
     assert {"release", "release_sha256", "effort", "trained_on", "lineage", "marks", "rank"} <= said["rows"][0].keys()
     wrong = nip_run_here("leaderboard", "--from", where, "code/v2", cwd=tmp_path, XDG_CACHE_HOME=home)
     assert (wrong.returncode, "no benchmark 'code/v2' is published" in wrong.stderr) == (2, True)
+
+
+def board_at(place: str, root: Path, looked_at: Path, results: Path) -> None:
+    """The board of a place with one run of the registry of a folder is that folder's board of this run."""
+    with PLACES[place](root) as where, connect(where) as registry:
+        publish(registry, release(results, "before"))
+        with connect(where) as again:
+            board = registry_board(again, cache=root / "cache")
+    (row,) = board.rows
+    assert board.left_out == []
+    theirs = by_release(registry_board(connect(str(looked_at / "registry")), cache=looked_at / "cache"))[row["release"]]
+    assert {name: row[name] for name in ("release_sha256", "accuracy", "ci_low", "task", "numbers")} == {
+        name: theirs[name] for name in ("release_sha256", "accuracy", "ci_low", "task", "numbers")
+    }
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("place", ["git", *ALIKE])
+def test_the_board_of_a_repository_is_that_of_a_folder(
+    place: str, tmp_path: Path, looked_at: Path, trained_results: Path
+) -> None:
+    board_at(place, tmp_path, looked_at, trained_results)
 
 
 def test_an_unknown_benchmark_is_a_mistake_of_the_user(registry: Registry, cache: Path) -> None:
