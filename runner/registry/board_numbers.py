@@ -15,7 +15,7 @@ from runner.registry.fetched import PIN
 from runner.registry.kinds import wrong_kind
 from runner.registry.rollout_records import ROLLOUTS, Records, differing, merged, rows_of
 from runner.registry.run_bundle import ROWS
-from runner.registry.sessions import MAX_COUNT
+from runner.registry.session_facts import MAX_COUNT
 from runner.registry.withheld import MARK as WITHHELD_MARK
 from runner.registry.withheld import take_withheld
 from runner.releases.manifest import Release

@@ -15,22 +15,19 @@ from typing import NamedTuple
 from runner.documents.reader import read
 from runner.errors import NipRunError
 from runner.prompts.sandbox import scan as scan_template
-from runner.registry.clean import FREE, ROWS, SPEC, rules_of
+from runner.registry.clean import ROWS, SPEC
 from runner.registry.cycles import closed_cycle
 from runner.registry.differences import Note
 from runner.registry.draft import Draft
 from runner.registry.kinds import wrong_kind
 from runner.registry.laid_out import run_folder
-from runner.registry.names import Names, path_pattern
+from runner.registry.names import Names
+from runner.registry.private import private_in
 from runner.registry.reading import unreadable_spec
-from runner.registry.rules import Rules
 from runner.registry.run_facts import why_not_pinned
-from runner.registry.searching import Finder, search
-from runner.registry.secret_keys import secret_values
-from runner.registry.secrets import HeldSecrets, known_forms
 from runner.registry.verify import wrong_in_run
-from runner.releases.bundle import Bundle, Content
-from runner.releases.manifest import MANIFEST, Release
+from runner.releases.bundle import Bundle
+from runner.releases.manifest import Release
 from runner.releases.reference import LATEST, Kind, Reference, parse
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
@@ -196,32 +193,7 @@ def _versions(subject: Subject) -> Iterator[str]:
 
 def _private(subject: Subject) -> Iterator[str]:
     """No secret, and no name of this machine or its user, stands in any byte."""
-    spared = {subject.release.owner, *_published_words(subject.release)}
-    rules = rules_of(subject.raw)
-    names = subject.names.also(rules.host_words, "the host of a server that the spec names").but(spared)
-    own: list[Finder] = [known_forms, HeldSecrets(), names, _Addresses(rules)]
-    contents: Mapping[str, Content] = {**subject.draft.contents, MANIFEST: subject.release.to_bytes()}
-    for found in search(contents, own):
-        yield f"{found}; take it out, and publish again"
-    yield from secret_values({path: text for path, text in contents.items() if not path.startswith(FREE)})
-
-
-def _published_words(release: Release) -> set[str]:
-    """The words of the public addresses that its files come from, which tell nothing new."""
-    urls = [source.repository for source in release.sources.values() if source.repository and source.clean]
-    return {word for url in urls for word in url.replace(":", "/").replace("@", "/").split("/") if word}
-
-
-class _Addresses:
-    """Finds the addresses of a spec's servers."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._patterns = [path_pattern(text) for text in rules.addresses]
-
-    def __call__(self, data: bytes) -> Iterator[tuple[int, str]]:
-        for pattern in self._patterns:
-            for found in pattern.finditer(data):
-                yield found.start(), "an address of a server that the spec names"
+    yield from private_in(subject.release, subject.draft.contents, subject.raw, subject.names)
 
 
 def _readable(subject: Subject) -> Iterator[str]:

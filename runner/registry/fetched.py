@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +14,13 @@ from runner.documents.fetched import MARKER, got_from, marker
 from runner.errors import NipRunError, ReleaseError, UsageError
 from runner.registry.recompute import write_tables
 from runner.registry.signing import check_release
-from runner.releases.bundle import not_written
+from runner.releases.bundle import beside_it
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.releases.reference import Digest, Kind, Reference
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.spec.origin import DATA
-from runner.storage.atomic import fsync_dir
-from runner.storage.files import make_folders, open_to_read, remove_folder
+from runner.storage.files import open_to_read
 from runner.text import in_one_line, shortened
 from runner.transports.incoming import remove_abandoned
 from runner.transports.registry import Entry, Registry
@@ -109,7 +107,7 @@ def get(
 
 @contextmanager
 def whole(target: Path) -> Iterator[Path]:
-    """A place beside a folder, which becomes it once the block has ended well.
+    """`beside_it`, for a folder of a user's; what a killed get left there is removed.
 
     Raises:
         UsageError: the folder holds something, or is the current one.
@@ -120,20 +118,9 @@ def whole(target: Path) -> Iterator[Path]:
             f"{target} is the current folder, which would be replaced under your shell; name a folder that is not "
             f"there yet, or go out of it first: cd .. (and then give {target.resolve().name})"
         )
-    if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
-        raise UsageError(f"{target} is there already; give a folder that is not, or an empty one")
-    beside = target.with_name(f".nip-run-{secrets.token_hex(8)}.got")
-    try:
-        make_folders(target.parent)
+    with beside_it(target, "got") as beside:
         remove_abandoned(target.parent, now=time.time(), named=_BESIDE)
         yield beside
-        beside.rename(target)  # which takes the place of an empty folder, and of nothing else
-        fsync_dir(target.parent)
-    except OSError as error:
-        raise not_written(target, error) from error
-    finally:
-        with suppress(OSError):
-            remove_folder(beside)
 
 
 def check_lock(folder: Path, release: Release) -> None:

@@ -31,7 +31,7 @@ GENERIC = frozenset(
 """Names that say nothing of anybody, and that honest texts are full of."""
 
 _HOSTS = Path("/etc/hosts")
-_NOBODY = re.compile(r"127\.|0\.0\.0\.0|255\.|::1?$|f[ef][0-9a-f]{2}:", re.IGNORECASE)
+_NOBODY = re.compile(r"127\.|0\.0\.0\.0|255\.|::1?(?![0-9a-f:])|f[ef][0-9a-f]{2}:", re.IGNORECASE)
 """Addresses of this machine itself, and of none or many."""
 MOST_NEIGHBOURS = 500
 

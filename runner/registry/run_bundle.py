@@ -17,7 +17,7 @@ from runner.errors import RunError
 from runner.prompts.templates import SUFFIX
 from runner.registry import croissant, parameters, readme, run_data
 from runner.registry.draft import Draft, Naming
-from runner.registry.fetched import PIN
+from runner.registry.fetched import MAX_LOCK, PIN
 from runner.registry.links import links_of, release_name
 from runner.registry.model_release import model_drafts
 from runner.registry.records import rollouts_jsonl
@@ -46,7 +46,6 @@ REPLAYED = "inputs/replayed"
 
 _LOGS = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
 _INPUTS = ("protocol.yaml", DEBATES, compared.FILE)
-MAX_LOCK = 4 << 20
 
 
 def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:

@@ -72,62 +72,73 @@ class Reading(IntEnum):
 
 def without_places(text: str, took: Callable[[str], None], reading: Reading = Reading.WORDS) -> str:
     """The text with `???` for every place in it; `took` is told "address" or "path" for each."""
-    strict, free = reading == Reading.WORDS, reading == Reading.FREE
+    return _Reader(text, took, reading).cleaned()
 
-    def address(_: object) -> str:
-        took("address")
+
+class _Reader:
+    """One text that is read: for each thing that looks like a place, what stands there instead."""
+
+    def __init__(self, text: str, took: Callable[[str], None], reading: Reading) -> None:
+        self._text, self._took, self._reading = text, took, reading
+        self._kept: list[str] = []
+
+    def cleaned(self) -> str:
+        text = _URL.sub(self._aside, self._text.replace("\0", ""))
+        for least, pattern, by in (
+            (Reading.NAMES, _SHARE, self._path), (Reading.NAMES, _DRIVE, self._path),
+            (Reading.FREE, _USER, self._address), (Reading.NAMES, _SIX, self._address),
+            (Reading.NAMES, _FOUR, self._address), (Reading.NAMES, _PATH, self._shown),
+            (Reading.FREE, _PORT, self._port), (Reading.FREE, _DOMAIN, self._domain),
+            (Reading.WORDS, _PORT_OF, self._named), (Reading.WORDS, _NAMED, self._named),
+        ):  # fmt: skip
+            if self._reading >= least:
+                text = pattern.sub(by, text)
+        return re.sub(r"\0(\d+)\0", lambda found: self._kept[int(found[1])], text)
+
+    def _aside(self, found: re.Match[str]) -> str:
+        """A public address is put aside, so that no other rule reads it."""
+        by = self._url(found)
+        if by == GONE:
+            return by
+        self._kept.append(by)
+        return f"\0{len(self._kept) - 1}\0"
+
+    def _address(self, _: object) -> str:
+        self._took("address")
         return GONE
 
-    def url(found: re.Match[str]) -> str:
-        host = found["at"].rpartition("@")[2]
-        if not strict and "@" not in found["at"] and (_WEB.match(found[0]) is None or _IS_PUBLIC.fullmatch(host)):
+    def _url(self, found: re.Match[str]) -> str:
+        host, has_login = found["at"].rpartition("@")[2], "@" in found["at"]
+        is_strict = self._reading == Reading.WORDS
+        if not is_strict and not has_login and (_WEB.match(found[0]) is None or _IS_PUBLIC.fullmatch(host)):
             return found[0]
-        return found[0] if _PUBLIC.fullmatch(host) and "@" not in found["at"] else address(found)
+        return found[0] if _PUBLIC.fullmatch(host) and not has_login else self._address(found)
 
-    def domain(found: re.Match[str]) -> str:
+    def _domain(self, found: re.Match[str]) -> str:
         whole = found[0].rstrip(".")
         is_file = re.fullmatch(rf"[\w-]+\.{_FILES}(?::\d+)?", whole)
         spared = is_file or _CLASS.fullmatch(whole) or _PUBLIC.fullmatch(whole) or whole in ("e.g", "i.e")
-        if free and found[0] != text and not _TOP.fullmatch(found["top"]):
+        if self._reading == Reading.FREE and found[0] != self._text and not _TOP.fullmatch(found["top"]):
             spared = True  # as `message.role` in a template
-        return found[0] if spared else address(found)
+        return found[0] if spared else self._address(found)
 
-    def port(found: re.Match[str]) -> str:
-        return found[0] if _NO_HOST.fullmatch(found["host"]) else address(found)
+    def _port(self, found: re.Match[str]) -> str:
+        return found[0] if _NO_HOST.fullmatch(found["host"]) else self._address(found)
 
-    def shown(found: re.Match[str]) -> str:
+    def _shown(self, found: re.Match[str]) -> str:
         """A path that a value may not have: one of a spec's own is relative, and a word may begin with a stroke."""
         relative = found[0].startswith(".")
         short = found[0].count("/") < (1 if found[0].startswith("~") else 2)
-        return path(found) if strict or not (relative or short) else found[0]
+        is_strict = self._reading == Reading.WORDS
+        return self._path(found) if is_strict or not (relative or short) else found[0]
 
-    def path(found: re.Match[str]) -> str:
+    def _path(self, found: re.Match[str]) -> str:
         if found[0] in ("/", ".", "..", "~", ""):
             return found[0]
-        took("path")
+        self._took("path")
         last = re.split(r"[\\/]", found[0].rstrip("\\/"))[-1]
         return last if re.fullmatch(rf"[\w-]+\.{_FILES}", last) else GONE
 
-    def named(found: re.Match[str]) -> str:
-        took("address")
+    def _named(self, found: re.Match[str]) -> str:
+        self._took("address")
         return found["before"] + GONE
-
-    kept: list[str] = []
-
-    def aside(found: re.Match[str]) -> str:
-        by = url(found)
-        if by == GONE:
-            return by
-        kept.append(by)
-        return f"\0{len(kept) - 1}\0"
-
-    text = _URL.sub(aside, text.replace("\0", ""))
-    for least, pattern, by in (
-        (Reading.NAMES, _SHARE, path), (Reading.NAMES, _DRIVE, path), (Reading.FREE, _USER, address),
-        (Reading.NAMES, _SIX, address), (Reading.NAMES, _FOUR, address), (Reading.NAMES, _PATH, shown),
-        (Reading.FREE, _PORT, port), (Reading.FREE, _DOMAIN, domain), (Reading.WORDS, _PORT_OF, named),
-        (Reading.WORDS, _NAMED, named),
-    ):  # fmt: skip
-        if reading >= least:
-            text = pattern.sub(by, text)
-    return re.sub(r"\0(\d+)\0", lambda found: kept[int(found[1])], text)

@@ -8,7 +8,7 @@ import io
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -150,11 +150,7 @@ def unpack(
         UsageError: the folder holds something.
         ReleaseError: a file is missing or damaged, or it cannot be written.
     """
-    target = target.absolute()
-    _check_free(target)
-    beside = target.with_name(f".nip-run-{secrets.token_hex(8)}.new")
-    try:
-        make_folders(target.parent)
+    with beside_it(target, "new") as beside:
         make_folder(beside)
         for path, data in {**(also or {}), MANIFEST: manifest, CHECKSUM: checksum(manifest)}.items():
             _write(beside / path, partial(_hand, data))
@@ -162,10 +158,26 @@ def unpack(
             _unpack_file(entry, open_file, beside)
         for folder in {beside, *((beside / entry.path).parent for entry in release.files)}:
             fsync_dir(folder)
+
+
+@contextmanager
+def beside_it(target: Path, ending: str) -> Iterator[Path]:
+    """A place beside a folder, to be made there; it becomes the folder once the block has ended well.
+
+    Raises:
+        UsageError: the folder holds something.
+        ReleaseError: it cannot be written.
+    """
+    target = target.absolute()
+    _check_free(target)
+    beside = target.with_name(f".nip-run-{secrets.token_hex(8)}.{ending}")
+    try:
+        make_folders(target.parent)
+        yield beside
         beside.rename(target)  # which takes the place of an empty folder, and of nothing else
         fsync_dir(target.parent)
     except OSError as error:
-        raise not_written(target, error) from error
+        raise _not_written(target, error) from error
     finally:
         with suppress(OSError):
             remove_folder(beside)
@@ -184,7 +196,7 @@ def _there(target: Path) -> UsageError:
     return UsageError(f"{target} is there already; give a folder that is not, or an empty one")
 
 
-def not_written(target: Path, error: OSError) -> UsageError | ReleaseError:
+def _not_written(target: Path, error: OSError) -> UsageError | ReleaseError:
     """Why a folder could not be moved to its place: somebody else's may have come there first."""
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) and target.exists():
         return _there(target)
