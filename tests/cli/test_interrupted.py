@@ -44,8 +44,7 @@ def interrupted(event: str, name: str, words: Sequence[str | Path], cwd: Path) -
     return python(AT, event, name, *words, cwd=cwd)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("event", "name"), [("open", "run_data.yaml"), ("os.rename", ".incoming")])
 def test_an_interrupted_publish_is_seen_by_nobody_and_done_again(
     event: str, name: str, run: Path, tmp_path: Path

@@ -135,7 +135,7 @@ def test_the_same_again_is_nothing(player: Player, published: tuple[int, str, st
     assert all_files(player.where) == before
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_another_machine_gives_the_same_manifest(
     player: Player, published: tuple[int, str, str], tmp_path: Path
 ) -> None:

@@ -129,7 +129,7 @@ def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
         batch_spec(tmp_path, provider)
         begun_at = time.monotonic()
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
-        assert time.monotonic() - begun_at < 10
+        assert time.monotonic() - begun_at < 30
     assert done.returncode == 4, done.stderr
 
 

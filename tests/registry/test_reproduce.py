@@ -219,7 +219,7 @@ def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
     assert (asked.returncode, said in asked.stderr) == (2, True), asked.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_part_that_is_gone_or_was_played_by_another_model_breaks_the_chain(
     training: tuple[Path, str], tmp_path: Path
 ) -> None:

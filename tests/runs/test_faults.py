@@ -185,12 +185,12 @@ def test_an_answer_that_trickles_in_is_given_up_at_the_timeout(tmp_path: Path) -
         )  # fmt: skip
         begun = time.monotonic()
         result = played(path, tmp_path / "results")
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 30
     assert result.metrics["outcomes"]["transport_failed"] == 1
 
 
 def trickling() -> Any:
-    """A server that sends one byte of an endless answer every 50 ms, for at most 6 s."""
+    """A server that sends one byte of an endless answer every 50 ms, for at most a minute."""
     import contextlib
     import socket
     import threading
@@ -207,7 +207,7 @@ def trickling() -> Any:
                     connection.recv(1 << 16)
                     head = b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n"
                     connection.sendall(head)
-                    deadline = time.monotonic() + 6
+                    deadline = time.monotonic() + 60
                     while not ended.wait(0.05) and time.monotonic() < deadline:
                         connection.sendall(b" ")
 

@@ -197,7 +197,7 @@ def test_a_call_to_a_server_that_misbehaves(row: str, server: Loopback, monkeypa
     expected = ENDS.get(row, FAILED)
     started = time.monotonic()
     completion, error = called(model_at(server, row))
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 15
     if completion is not None:
         assert expected.code == 0
         assert (completion.choices[0].text, completion.altered) == (expected.text, expected.altered)
@@ -231,10 +231,8 @@ def test_bytes_that_nobody_asked_for_are_no_answer(server: Loopback, monkeypatch
 
 
 WHOLE_RUNS = (
-    "endless body", "slow body", "redirect 307", "bad UTF-8", "TLS alert", "the next answer in the same packet",
-    "usage huge", "content null", "deep nesting in an error", "retry after a billion seconds",
-    "redirect that tells the key", "key in an answer, escaped and deep", "key in an error that refuses",
-    "cut at the limit", "key in JSON that is none", "another key after Bearer",
+    "endless body", "redirect that tells the key", "TLS alert", "usage huge", "content null",
+    "key in an answer, escaped and deep", "key in an error that refuses", "another key after Bearer",
 )  # fmt: skip
 """Of the rows some of each kind; `.ci/full` plays the others, too."""
 
@@ -254,7 +252,7 @@ def test_a_run_at_a_server_that_misbehaves(row: str, server: Loopback, tmp_path:
                         ROW_VARIABLE=KEY)  # fmt: skip
     expected = ENDS.get(row, FAILED)
     assert (done.returncode, server.stats()[row] - before) == (expected.code, expected.calls), done.stderr
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 18
 
     run = only_run(tmp_path / "r")
     records = journal_records(run)

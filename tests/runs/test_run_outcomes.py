@@ -103,6 +103,6 @@ def test_a_call_that_hangs_is_given_up_at_the_timeout_and_asked_again(tmp_path: 
         path = spec_file(tmp_path, server.base_url, size=4, models={"m": {"timeout": 0.4}})
         begun = time.perf_counter()
         result = played(path, tmp_path / "results")
-        assert time.perf_counter() - begun < 10
+        assert time.perf_counter() - begun < 25
         assert server.stats()["kinds"]["hang"] > 0
     assert result.metrics["outcomes"]["decided"] == 4

@@ -58,4 +58,4 @@ def test_a_refusal_does_not_wait_for_calls_that_hang(tmp_path: Path) -> None:
         begun = time.monotonic()
         done = nip_run("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
-    assert REFUSED_SECONDS < time.monotonic() - begun < 10
+    assert REFUSED_SECONDS < time.monotonic() - begun < 25

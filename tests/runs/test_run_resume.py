@@ -213,7 +213,7 @@ def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         begun = time.monotonic()
         code, _, err = ended(process)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 15
     assert code == 130, err
     assert "Traceback" not in err
 

@@ -63,6 +63,9 @@ def test_a_training_goes_on_from_a_run_and_its_lineage_carries_on(first: RunResu
         assert new["from_model"] == old["model"] == group["model"]
     after = json.loads((result.folder.path / "state.json").read_text())
     assert [step["run_id"] for step in after["v"]["lineage"]] == [first.run_id, result.run_id]
+    saved = yaml.safe_load(result.folder.spec.read_text())
+    assert saved["training"]["from"] is None
+    assert saved["models"]["v"]["lineage"][0]["run_id"] == first.run_id
     inputs = [link for link in links_of(result.folder, Results(results_of(first)), "acme") if link.role == "input"]
     assert [link.identity for link in inputs] == [f"dummy:{before[name]['model']}" for name in ("p", "v")]
 
@@ -73,6 +76,7 @@ def trained_on(spec: Any, results: Path) -> RunResult:
     return run(spec, results)
 
 
+@pytest.mark.full
 def test_the_saved_spec_of_what_went_on_needs_the_other_run_no_more(first: RunResult, tmp_path: Path) -> None:
     results = tmp_path / "results"
     result = trained_on(load_spec(going_on(tmp_path, str(first.folder.path)), results=results), results)

@@ -161,10 +161,10 @@ def test_a_long_record_is_read_in_the_time_that_its_bytes_take(tmp_path: Path) -
     journal.append_now({"kind": "call", "text": text})
     journal.append_now({"kind": "call", "text": "short"})
     ((first, _), (second, _)) = read_journal(tmp_path / "journal.jsonl")
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert journal.record(first)["text"] == text
     assert journal.record(second)["text"] == "short"
-    assert time.perf_counter() - begun < 2.0
+    assert time.process_time() - begun < 2.0
     asyncio.run(journal.close())
 
 

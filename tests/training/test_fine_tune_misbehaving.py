@@ -65,7 +65,7 @@ def test_a_job_is_asked_about_in_bounds(
     with pytest.raises(kind) as raised:
         backend.poll(job_in(tmp_path), {"job": "ftjob-1"})
     assert server.stats()[row] - before == calls
-    assert time.monotonic() - at < 8
+    assert time.monotonic() - at < 15
     assert KEY not in "".join(traceback.format_exception(raised.value))
 
 

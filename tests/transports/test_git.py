@@ -215,7 +215,7 @@ def test_what_cannot_be_read_to_be_published_adds_nothing(repository: Path, tmp_
 # What is fetched
 
 
-@pytest.mark.parametrize("size", [3, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [3, pytest.param(200, marks=pytest.mark.full)])
 def test_a_large_file_is_never_whole_in_memory(repository: Path, tmp_path: Path, size: int) -> None:
     """Neither in ours, nor in git's."""
     large = tmp_path / "journal.jsonl"

@@ -1,0 +1,40 @@
+"""Small releases, and a registry on a Hub of one's own, which is not waited for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from runner.releases.bundle import Bundle
+from runner.releases.manifest import Release
+from runner.releases.reference import Kind
+from runner.transports.hub import HubTransport
+from runner.transports.hub_http import Patience
+from runner.transports.registry import Registry
+
+QUICK = Patience(connect=2.0, read=1.0, tries=2, wait=0.01, answer_bytes=1 << 20, answer_seconds=5.0)
+PLACE = "acme/registry"
+CALM: dict[str, Any] = {
+    "mode": "",
+    "only": "",
+    "status": 0,
+    "retry_after": "",
+    "busy": 0,
+    "conflicts": 0,
+    "slow_commit": 0.0,
+}
+
+
+def bundle(name: str = "first", version: str = "1", content: bytes = b'{"a": 1}\n', **facts: Any) -> Bundle:
+    """A release with a small file, an empty one, and two large ones of the same content, which go through LFS."""
+    release = Release(kind=Kind.RUN, owner="acme", name=name, version=version, **facts)
+    large = b"".join(b"%d\n" % n for n in range(5_000))
+    files = {"spec.yaml": content, "data/empty.txt": b"", "data/one.jsonl": large, "data/two.jsonl": large}
+    return Bundle.of(release, files)
+
+
+@contextmanager
+def registry(place: str, **options: Any) -> Iterator[Registry]:
+    with Registry(HubTransport(place, **{"patience": QUICK, **options})) as opened:
+        yield opened
