@@ -17,7 +17,7 @@ from runner.registry.kinship import kin_in_words
 from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
-from runner.registry.rollout_records import ROLLOUTS
+from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.sessions import Session, session_of_release
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
@@ -198,7 +198,7 @@ def _repeats(releases: Mapping[Entry, Release], shown: Sequence[Entry]) -> dict[
     for plays in alike.values():
         samples: dict[str | None, list[Entry]] = defaultdict(list)
         for entry in plays:
-            file = releases[entry].file(DATA + ROLLOUTS)
+            file = releases[entry].file(DATA + ROLLOUTS_FILE)
             samples[None if file is None else file.sha256].append(entry)
         firsts = [copies[0] for copies in samples.values()]
         for copies in samples.values():

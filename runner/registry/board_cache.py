@@ -20,7 +20,7 @@ from runner.hashing import tagged_hash
 from runner.registry.board_numbers import checked_run
 from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words
-from runner.registry.rollout_records import ROLLOUTS
+from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.sessions import content_hashes
 from runner.releases.bundle import checked_copy
 from runner.releases.limits import MAX_MANIFEST
@@ -121,9 +121,9 @@ class BoardCache:
     def _read(self, registry: Registry, entry: Entry, release: Release, folder: RunFolder) -> Kept:
         remove_folder(folder.path)
         fetch(registry, entry, release, folder.path, lambda path: path in SMALL or path.startswith("data/inputs/"))
-        rows = release.file(DATA + ROLLOUTS)
+        rows = release.file(DATA + ROLLOUTS_FILE)
         if rows is not None:
-            fetch(registry, entry, release, folder.path, lambda path: path == DATA + ROLLOUTS, most=MAX_ROLLOUTS)
+            fetch(registry, entry, release, folder.path, lambda path: path == DATA + ROLLOUTS_FILE, most=MAX_ROLLOUTS)
         try:
             marks, run_id = checked_run(folder, release, entry.sha256, has_rollouts=rows is not None)
         except OSError as error:

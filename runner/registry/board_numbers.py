@@ -13,14 +13,15 @@ from runner.datasets.load import Dataset
 from runner.errors import ReleaseError
 from runner.registry.fetched import PIN
 from runner.registry.kinds import wrong_kind
-from runner.registry.rollout_records import ROLLOUTS, Records, differing, merged, rows_of
+from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.rollout_records import Records, differing, merged, rows_of
 from runner.registry.run_bundle import ROWS
 from runner.registry.session_facts import MAX_COUNT
 from runner.registry.withheld import MARK as WITHHELD_MARK
 from runner.registry.withheld import take_withheld
 from runner.releases.manifest import Release
 from runner.results.folder import RunFolder
-from runner.results.manifest import PLAYED, Manifest
+from runner.results.manifest import COUNTED, PLAYED, Manifest
 from runner.results.tables import COLUMNS, PART_BYTES, PART_ROWS
 from runner.runs.reconstruct import played_plan
 from runner.spec.origin import DATA
@@ -29,7 +30,6 @@ from runner.storage.files import create
 from runner.storage.parquet import write_parquet
 from runner.version import __version__
 
-COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
 NOT_RECOMPUTED = "not recomputed"
 """What the mark of a row begins with whose numbers are as published."""
 
@@ -52,7 +52,7 @@ def checked_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: 
     accuracy = None
     if manifest.status in PLAYED:
         if not has_rollouts:
-            raise ReleaseError(f"it has no {DATA}/{ROLLOUTS}, of which its numbers could be made")
+            raise ReleaseError(f"it has no {DATA}/{ROLLOUTS_FILE}, of which its numbers could be made")
         published = read_json(folder.metrics)
         withheld = take_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
         marks, numbers = _numbers(folder, published, withheld)
@@ -93,7 +93,7 @@ def _numbers(
     if plan.shape is not None:
         return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
     records = Records(folder, plan)
-    for row in rows_of(folder.path / ROLLOUTS):
+    for row in rows_of(folder.path / ROLLOUTS_FILE):
         records.add(row)
     again = records.summary()
     if plan.debates is not None and plan.debates.stopped is not None:
@@ -111,7 +111,7 @@ def _write_rows(folder: RunFolder, key: str) -> None:
     longest = size = rows = 0
     file: IO[bytes] | None = None
     try:
-        for row in rows_of(folder.path / ROLLOUTS):
+        for row in rows_of(folder.path / ROLLOUTS_FILE):
             line = orjson.dumps({**row, "run_id": key}, option=orjson.OPT_APPEND_NEWLINE)
             if file is None or rows >= PART_ROWS or size + len(line) > PART_BYTES:
                 if file is not None:
@@ -124,5 +124,5 @@ def _write_rows(folder: RunFolder, key: str) -> None:
         if file is not None:
             file.close()
     write_parquet(paths, COLUMNS["rollouts"], folder.table("rollouts"), longest=longest)
-    for path in (*paths, folder.path / ROLLOUTS):
+    for path in (*paths, folder.path / ROLLOUTS_FILE):
         path.unlink()

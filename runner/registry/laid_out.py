@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runner.documents.fetched import MARKER, marker
 from runner.errors import ReleaseError
+from runner.registry.records import ROLLOUTS_FILE
 from runner.releases.bundle import Content, opened
 from runner.releases.manifest import Release
 from runner.results.folder import RunFolder
@@ -16,7 +17,7 @@ from runner.storage.files import create, link_to, make_folder, make_folders
 from runner.storage.formats import STAGE_LOG
 from runner.storage.journal import JOURNAL
 
-ROLLOUTS = f"{DATA}/rollouts.jsonl"
+ROLLOUTS = f"{DATA}/{ROLLOUTS_FILE}"
 LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
 
 

@@ -6,18 +6,26 @@ What is written depends on the table alone: its rows and columns in their order,
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from runner.errors import RunError
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
-from runner.storage.files import create
+from runner.storage.files import create, open_to_read
 from runner.storage.parquet import read_tables
 from runner.storage.queries import process_spill
 
 TABLE = "rollouts"
+
+ROLLOUTS_FILE = "rollouts.jsonl"
+"""The rollouts of a published run, a JSON object a line."""
+
+MAX_ROW = 16 << 20
+"""Bytes: a rollout's texts are in its messages and completions, which stand in other tables."""
 
 
 def rollouts_jsonl(folder: RunFolder) -> Path:
@@ -48,3 +56,27 @@ def rollouts_jsonl(folder: RunFolder) -> Path:
     except (orjson.JSONDecodeError, TypeError) as error:
         raise RunError(f"{table[TABLE]} is damaged: {error}") from error
     return target
+
+
+def published_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of such a file, with whatever columns they have.
+
+    Raises:
+        RunError: it cannot be read, or a row is none; which.
+    """
+    try:
+        with open_to_read(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), 1):
+                yield _row(line, f"{path}:{number} is damaged")
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _row(line: bytes, damaged: str) -> dict[str, Any]:
+    try:
+        said = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise RunError(f"{damaged}: not JSON, or longer than {MAX_ROW >> 20} MiB") from error
+    if not isinstance(said, dict):
+        raise RunError(f"{damaged}: not an object")
+    return said

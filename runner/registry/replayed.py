@@ -14,6 +14,7 @@ from runner.registry.recompute import check_claims
 from runner.registry.reproducible import link_of, sound, suffixed
 from runner.registry.rows import different_from_published
 from runner.results.folder import RunFolder
+from runner.results.manifest import COUNTED
 from runner.results.results import Results
 from runner.runs.accounting import Watch
 from runner.runs.as_begun import as_begun
@@ -92,12 +93,9 @@ def _different_rows(run: RunFolder, result: RunResult) -> Iterator[str]:
         yield str(error)
 
 
-_COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
-
-
 def _different_counts(run: RunFolder, result: RunResult) -> Iterator[str]:
     published = run.manifest()
-    for name in _COUNTED:
+    for name in COUNTED:
         ours, theirs = getattr(published, name), getattr(result.manifest, name)
         if ours is not None and ours != theirs:
             yield f"{name}: published {ours!r}, recomputed {theirs!r}"

@@ -13,6 +13,7 @@ import orjson
 from runner.errors import ReleaseError
 from runner.protocols.table import Parameters
 from runner.registry.recompute import check_claims
+from runner.registry.records import ROLLOUTS_FILE, published_rows
 from runner.results.compared import FILE, frozen
 from runner.results.folder import RunFolder
 from runner.results.metrics import Metrics
@@ -23,8 +24,6 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.storage.files import open_to_read
 
-ROLLOUTS = "rollouts.jsonl"
-MAX_ROW = 16 << 20
 _NEED_CALLS = frozenset(
     ("episode_length", "rounds_played", "retries_per_round", "token_limit_proportion", "calls_per_message")
 )
@@ -36,19 +35,12 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a `rollouts.jsonl`, with null for columns that its version did not know.
 
     Raises:
-        ReleaseError: a row is none.
+        RunError, ReleaseError: it cannot be read, or a row is none.
     """
-    with open_to_read(path) as file:
-        number = 0
-        while line := file.readline(MAX_ROW + 1):
-            number += 1
-            try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise ReleaseError(f"{path.name}:{number}: not JSON, or longer than {MAX_ROW >> 20} MiB") from error
-            if not isinstance(row, dict) or not row.keys() <= COLUMNS["rollouts"].keys():
-                raise ReleaseError(f"{path.name}:{number}: not a row of the table of rollouts")
-            yield {name: row.get(name) for name in COLUMNS["rollouts"]}
+    for number, row in enumerate(published_rows(path), 1):
+        if not row.keys() <= COLUMNS["rollouts"].keys():
+            raise ReleaseError(f"{path.name}:{number}: not a row of the table of rollouts")
+        yield {name: row.get(name) for name in COLUMNS["rollouts"]}
 
 
 class Records:
@@ -63,7 +55,7 @@ class Records:
         """
         self._manifest = folder.manifest()
         self._jobs = plan.jobs()
-        self._planned, there = plan.blocks * len(plan.variants), _lines(folder.path / ROLLOUTS)
+        self._planned, there = plan.blocks * len(plan.variants), _lines(folder.path / ROLLOUTS_FILE)
         if plan.spec.experiment.until is not None:
             check_claims(folder, plan, there)
         elif there != self._planned or there != self._manifest.rollouts:

@@ -8,18 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.errors import RunError
 from runner.registry.matching import Key, Row, TooFar, matched
+from runner.registry.records import ROLLOUTS_FILE, published_rows
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
-from runner.storage.files import open_to_read
 from runner.storage.parquet import read_tables
 from runner.text import in_one_line, shortened
-
-ROLLOUTS_FILE = "rollouts.jsonl"
-"""The rollouts of a published run, a JSON object a line."""
-
-MAX_LINE = 64 << 20
 
 MOST_SHOWN = 80
 """Characters of a name that a stranger gave."""
@@ -42,7 +36,7 @@ def different_rows(recorded: RunFolder, again: RunFolder, *, but: frozenset[str]
     """Rows that differ, by table and rollout, of all tables that were recorded; `but` are columns that may."""
     published = recorded.path / ROLLOUTS_FILE
     if published.is_file():
-        yield from _differences(ROLLOUTS_FILE, "rollouts", lambda: published_rows(published), again, but)
+        yield from _differences(ROLLOUTS_FILE, "rollouts", lambda: _published(published), again, but)
     for name in COLUMNS:
         path = recorded.table(name)
         if path.is_file():
@@ -57,7 +51,7 @@ def different_from_published(recorded: RunFolder, again: RunFolder) -> Iterator[
     if not path.is_file():
         yield f"{ROLLOUTS_FILE} is missing"
         return
-    yield from _differences(ROLLOUTS_FILE, "rollouts", lambda: published_rows(path), again, frozenset(("run_id",)))
+    yield from _differences(ROLLOUTS_FILE, "rollouts", lambda: _published(path), again, frozenset(("run_id",)))
 
 
 def _differences(
@@ -130,28 +124,9 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
-def published_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file of rollouts as it was published.
-
-    Raises:
-        RunError: it cannot be read, or is damaged.
-    """
-    try:
-        with open_to_read(path) as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
-                yield _row(line, path, number)
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _row(line: bytes, path: Path, number: int) -> Row:
-    try:
-        said = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}:{number} is damaged: {error}") from error
-    if not isinstance(said, dict):
-        raise RunError(f"{path}:{number} is damaged: not an object")
-    return {name: _json(value) if _is_json("rollouts", name) else value for name, value in said.items()}
+def _published(path: Path) -> Iterator[Row]:
+    for said in published_rows(path):
+        yield {name: _json(value) if _is_json("rollouts", name) else value for name, value in said.items()}
 
 
 def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:

@@ -20,7 +20,7 @@ from runner.registry.draft import Draft, Naming
 from runner.registry.fetched import MAX_LOCK, PIN
 from runner.registry.links import links_of, release_name
 from runner.registry.model_release import model_drafts
-from runner.registry.records import rollouts_jsonl
+from runner.registry.records import ROLLOUTS_FILE, rollouts_jsonl
 from runner.registry.run_facts import datapoints_of, facts_of, identity_of, sources_of_manifest
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link, Release
@@ -82,7 +82,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, points)}),
     }
     if not manifest.is_training_run and manifest.status in PLAYED:
-        contents[f"{DATA}/rollouts.jsonl"] = rollouts_jsonl(folder)
+        contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
     return Draft(release, contents, tuple(_notes(manifest, spec, contents, has_rows=has_rows)))
 
 

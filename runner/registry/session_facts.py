@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from runner.registry.links import EFFORT
+from runner.results.manifest import COUNTED
 
 
 class WrongFact(Exception):
@@ -135,7 +136,6 @@ _TEXTS = (
     "name", "benchmark", "protocol", "task", "status", "started_at", "finished_at", "parent_run_id", "stopped",
     "version", "python", "group", "provider", "model", "base_model", "address",
 )  # fmt: skip
-_COUNTS = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
 MAX_COUNT = 10**15
 """More games, calls, tokens or dollars nobody has."""
 
@@ -148,7 +148,7 @@ def check_types(facts: Mapping[str, Any]) -> None:
         typed(facts, name, int)
     if facts.get("kind") not in (None, "training", "benchmark"):
         raise WrongFact(f"kind cannot be {str(facts['kind'])[:60]!r}")
-    for name in (*_COUNTS, "cost_usd"):
+    for name in (*COUNTED, "cost_usd"):
         value = typed(facts, name, int, *([float] if name == "cost_usd" else []))
         if value is not None and not 0 <= value <= MAX_COUNT:
             raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")

@@ -19,14 +19,15 @@ from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words
 from runner.registry.missing_rows import lacks_rows
 from runner.registry.recompute import recomputed
-from runner.registry.rows import ROLLOUTS_FILE, different_rows
+from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.rows import different_rows
 from runner.registry.run_bundle import ROWS
 from runner.registry.signing import check_release
 from runner.releases.bundle import checked_copy
 from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
 from runner.results.inputs import spec_hash
-from runner.results.manifest import PLAYED, Manifest
+from runner.results.manifest import COUNTED, PLAYED, Manifest
 from runner.results.results import Results
 from runner.results.tables import COLUMNS
 from runner.rollouts.identity import protocol_content
@@ -41,7 +42,6 @@ from runner.text import comma_join
 from runner.training.stage_log import read_stages
 from runner.transports.registry import Entry, Registry
 
-COUNTS = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
 """Counts of a manifest that follow from the journal alone. Cost does not: prices change."""
 
 DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
@@ -179,7 +179,7 @@ def _wrong_records(got: Got) -> Iterator[str]:
 def _wrong_facts(got: Got, run: RunFolder) -> Iterator[str]:
     """What a board would show of the release that is not what its own files say."""
     facts, manifest = got.release.facts, run.manifest()
-    said = {**{name: getattr(manifest, name) for name in COUNTS}, "run_id": manifest.run_id, "kind": manifest.kind}
+    said = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
     for name, value in said.items():
         if name in facts and facts[name] != value:
             yield f"{got.release.reference}: its facts say {name} {facts[name]!r}, and its manifest.json {value!r}"
@@ -279,7 +279,7 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
             yield from map(Note, (recomputed_by(manifest), *some_of(found.otherwise, "numbers")))
         yield from (
             f"manifest.json says {name} {getattr(manifest, name)!r}; from the journal follows {again.counts[name]!r}"
-            for name in (*COUNTS, "status")
+            for name in (*COUNTED, "status")
             if getattr(manifest, name) is not None and getattr(manifest, name) != again.counts[name]
         )
         yield from some_of(different_rows(folder, again.folder), "rows")

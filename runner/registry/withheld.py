@@ -19,7 +19,8 @@ from runner.datasets.load import Dataset
 from runner.errors import ReleaseError
 from runner.prompts.templates import VARIABLES
 from runner.registry.fetched import PIN, small
-from runner.registry.rollout_records import ROLLOUTS, rows_of
+from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.rollout_records import rows_of
 from runner.results.board_rows import saved_value
 from runner.results.folder import RunFolder
 from runner.results.tasks import WITHHELD, PlayedDatapoint, template_variables
@@ -40,7 +41,7 @@ def take_withheld(folder: RunFolder) -> Dataset:
     manifest = folder.manifest()
     group_by = saved_value(folder, "dataset", "group_by")
     rows = list(_rows(folder.path / PIN.partition("/")[2]))
-    labels = {str(row["datapoint_id"]): row["y"] for row in rows_of(folder.path / ROLLOUTS)}
+    labels = {str(row["datapoint_id"]): row["y"] for row in rows_of(folder.path / ROLLOUTS_FILE)}
     unknown = [row["id"] for row in rows if type(labels.get(row["id"])) is not int or labels[row["id"]] not in (0, 1)]
     if unknown or len({row["id"] for row in rows}) < len(rows):
         raise ReleaseError(

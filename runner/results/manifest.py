@@ -23,6 +23,9 @@ class Status(StrEnum):
     """Played to its end, with more rollouts lost in transport than the spec allows."""
 
 
+COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
+"""What a manifest counts of a run in whole numbers."""
+
 PLAYED = (Status.DONE, Status.INCOMPLETE)
 """How a run stands whose rows are all written, and have numbers."""
 

@@ -12,7 +12,8 @@ import duckdb
 import pytest
 
 from runner.registry.differences import MAX_TOLD, some_of
-from runner.registry.rows import ROLLOUTS_FILE, different_from_published, different_rows
+from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.rows import different_from_published, different_rows
 from runner.results.folder import RunFolder
 from tests.support.got import bundle_of
 from tests.support.runs import played
