@@ -55,7 +55,7 @@ def asked_in(folder: Path, run_id: str) -> int:
     ],
 )
 def test_a_run_that_the_budget_of_another_process_counts_is_left_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
-    with providing(latency=0.3) as provider:
+    with providing(latency=1.0) as provider:
         first, second = sweep(tmp_path, provider, budget={"usd": 50.0})
         with playing(tmp_path, provider) as process:
             done = nip_run(*words, "-q", cwd=tmp_path)
