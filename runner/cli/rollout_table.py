@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import islice
 
 from runner.cli.output import columns_of_output, say
-from runner.cli.transcript import correct_word, verdict_word
 from runner.cli.wrap import cells
 from runner.protocols.protocol import Decision, stance_word
 from runner.rollouts.rollout import Outcome
 from runner.runs.rollout_rows import RolloutList, RolloutRow
+from runner.runs.told import correct_word, verdict_word
 from runner.text import in_one_line
 
 STYLES = {"wrong": "31", "-": "33"}

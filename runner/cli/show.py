@@ -13,8 +13,8 @@ from runner.cli.learning_curve import show_training
 from runner.cli.metric_rows import COLUMNS, extra_lines, metric_rows, reasons
 from runner.cli.output import columns_of_output, heading, note, print_json, print_table, say
 from runner.cli.rollout_table import print_rollouts
-from runner.cli.sent_prompts import SentPrompt, print_prompts, sent_prompts
-from runner.cli.transcript import Told, print_transcript
+from runner.cli.sent_prompts import print_prompts
+from runner.cli.transcript import print_transcript
 from runner.cli.troubles import found_in, say_trouble
 from runner.cli.wrap import wrapped
 from runner.errors import RunError, UsageError
@@ -27,6 +27,8 @@ from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import variant_words
 from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan, saved_plan
 from runner.runs.rollout_rows import RolloutList, Wanted
+from runner.runs.sent_prompts import SentPrompt, sent_prompts
+from runner.runs.told import Told
 from runner.runs.troubles import troubles_of
 from runner.storage.atomic import read_json
 from runner.storage.log_lines import NOT_BOUND, is_bound_to_run

@@ -1,0 +1,79 @@
+"""The chats that one agent's model got in a rollout, exactly as they were sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from runner.agents.agent import Agent
+from runner.errors import RunError, UsageError
+from runner.models.base import SampleKey
+from runner.models.providers.openai_body import as_sent, request_body
+from runner.models.records import messages_hash
+from runner.protocols.tree_shape import TreeShape
+from runner.rollouts.rollout import Rollout
+from runner.runs.reconstruct import Reconstructor
+from runner.text import comma_join, did_you_mean
+
+
+@dataclass(frozen=True)
+class SentPrompt:
+    """What was sent for one agent's turn. All attempts of a turn get the same chat."""
+
+    round: int
+    attempts: int
+    body: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"round": self.round, "attempts": self.attempts, "body": self.body}
+
+
+def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, only: int | None) -> list[SentPrompt]:
+    """The chats of an agent in a rollout; `only`: that of this round.
+
+    Each is made from the run's folder, and compared with the hash that the journal has of what was sent.
+
+    Raises:
+        UsageError: there is no such agent, or it was not asked in this round.
+        RunError: the folder's files do not give what was sent.
+    """
+    agents = reconstructor.plan.agents(swapped=rollout.job.swapped)
+    if agent not in agents:
+        hint = did_you_mean(agent, agents) or f"; there are {comma_join(agents)}"
+        raise UsageError(f"this run has no agent {agent!r}{hint}")
+    found = list(_sent(reconstructor, rollout, agents[agent]))
+    asked = [one.round for one in found]
+    if only is not None and only not in asked:
+        rounds = comma_join(map(str, asked)) or "none"
+        raise UsageError(f"{agent} was asked in these rounds of rollout {rollout.job.rollout_id}: {rounds}; not {only}")
+    return [one for one in found if only in (None, one.round)]
+
+
+def _sent(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Iterator[SentPrompt]:
+    job, settings = rollout.job, agent.model_settings
+    for round_ in range(len(rollout.rounds) + 1):
+        repeat = _asked_as(reconstructor.plan.shape, job.number, round_)
+        key = SampleKey(job.datapoint.id, repeat, round_, agent.agent_name, 0)
+        asked = reconstructor.asked(key)
+        if asked is None:
+            continue
+        messages = agent.prompt(job.observation(round_, rollout.rounds[:round_]))
+        # Before format 2 a journal had the hash of the messages as they are before the wire.
+        if asked.messages not in (messages_hash(as_sent(settings, messages)), messages_hash(messages)):
+            raise RunError(
+                f"round {round_}: the files of this run's folder do not give the chat that {agent.agent_name} was "
+                "sent; were they edited?"
+            )
+        attempts = 1
+        while reconstructor.asked(key._replace(attempt=attempts)) is not None:
+            attempts += 1
+        yield SentPrompt(round_, attempts, json.loads(request_body(settings, messages)))
+
+
+def _asked_as(shape: TreeShape | None, repeat: int, round_: int) -> int:
+    """The repeat under which a branch's answer of a round was asked for: that of the node after it."""
+    if shape is None:
+        return repeat
+    return shape.repeat(shape.tree(repeat), shape.path(repeat)[: round_ + 1])
