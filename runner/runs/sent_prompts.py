@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from runner.errors import RunError, UsageError
 from runner.models.base import SampleKey
 from runner.models.providers.openai_body import as_sent, request_body
 from runner.models.records import messages_hash
+from runner.prompts.chat import ChatMessage
 from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.rollout import Rollout
 from runner.runs.reconstruct import Reconstructor
@@ -51,7 +52,29 @@ def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, onl
     return [one for one in found if only in (None, one.round)]
 
 
+def sent_chats(
+    reconstructor: Reconstructor, rollout: Rollout, agents: Mapping[str, Agent]
+) -> dict[tuple[int, str], Sequence[ChatMessage]]:
+    """Of each turn of a rollout, by round and agent, the chat as it was sent. Raises as `sent_prompts`."""
+    found = {}
+    for name, agent in agents.items():
+        for round_, messages, _ in _chats(reconstructor, rollout, agent):
+            found[round_, name] = as_sent(agent.model_settings, messages)
+    return found
+
+
 def _sent(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Iterator[SentPrompt]:
+    for round_, messages, key in _chats(reconstructor, rollout, agent):
+        attempts = 1
+        while reconstructor.asked(key._replace(attempt=attempts)) is not None:
+            attempts += 1
+        yield SentPrompt(round_, attempts, json.loads(request_body(agent.model_settings, messages)))
+
+
+def _chats(
+    reconstructor: Reconstructor, rollout: Rollout, agent: Agent
+) -> Iterator[tuple[int, Sequence[ChatMessage], SampleKey]]:
+    """Of each round in which an agent was asked: its chat as templates give it, and the key of its first attempt."""
     job, settings = rollout.job, agent.model_settings
     for round_ in range(len(rollout.rounds) + 1):
         repeat = _asked_as(reconstructor.plan.shape, job.number, round_)
@@ -66,10 +89,7 @@ def _sent(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Itera
                 f"round {round_}: the files of this run's folder do not give the chat that {agent.agent_name} was "
                 "sent; were they edited?"
             )
-        attempts = 1
-        while reconstructor.asked(key._replace(attempt=attempts)) is not None:
-            attempts += 1
-        yield SentPrompt(round_, attempts, json.loads(request_body(settings, messages)))
+        yield round_, messages, key
 
 
 def _asked_as(shape: TreeShape | None, repeat: int, round_: int) -> int:

@@ -1,0 +1,215 @@
+"""A run's games as a page's script reads them: a row of the list for each, and each whole, in pieces.
+
+The format is `FORMAT`; `docs/pages.md` has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from runner.pages.packing import PIECE_BYTES, Text, Texts, by_length
+from runner.prompts.chat import ChatMessage
+from runner.protocols.protocol import Decision
+from runner.results.folder import RunFolder
+from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
+from runner.runs.reconstruct import Reconstructor, played_plan
+from runner.runs.sent_prompts import sent_chats
+from runner.runs.told import Answer, Told
+from runner.text import in_one_line, shortened
+
+FORMAT = 1
+
+EXCERPT = 120
+"""Characters of a game's first column that its row has."""
+
+COLUMN = 80
+"""Characters of each other column there."""
+
+ROWS = 5_000
+"""Games in one piece of the list."""
+
+
+@dataclass(frozen=True)
+class Game:
+    """One game, whole."""
+
+    told: Told
+    chats: Mapping[tuple[int, str], Sequence[ChatMessage]]
+    """What was sent, by round and agent."""
+
+    @property
+    def rollout(self) -> Rollout:
+        return self.told.rollout
+
+
+def games_of(folder: RunFolder) -> Iterator[Game]:
+    """Every finished game of a run, in the order of its plan; of one that is still playing, those so far.
+
+    Raises:
+        RunError, JournalError, SpecError: a file of the run is gone or damaged.
+    """
+    plan = played_plan(folder)
+    with closing(Reconstructor(folder, plan)) as reconstructor:
+        for rollout in reconstructor.rollouts():
+            job = rollout.job
+            failures = reconstructor.failures(job)
+            agents = plan.agents(swapped=job.swapped)
+            told = Told(rollout, plan.spec.protocol, agents, failures)
+            yield Game(told, sent_chats(reconstructor, rollout, agents))
+
+
+def row_of(game: Game) -> dict[str, Any]:
+    """A game's row of the list."""
+    rollout, job = game.rollout, game.rollout.job
+    answers = [call for call in rollout.calls if call.is_answer]
+    turns = {(call.round, call.agent) for call in answers}
+    columns = {name: _plain(value) for name, value in job.datapoint.columns.items()}
+    first = next(iter(columns.values()), "")
+    return {
+        "id": job.rollout_id,
+        "datapoint": job.datapoint.id,
+        "repeat": job.repeat,
+        "label": job.datapoint.label,
+        "decision": int(rollout.decision) if rollout.decision != Decision.NONE else None,
+        "correct": rollout.correct,
+        "outcome": str(rollout.outcome),
+        "rounds": len(rollout.rounds),
+        "retries": len({(call.round, call.agent, call.attempt) for call in answers}) - len(turns),
+        "failed_calls": len(game.told.failures),
+        "stance": rollout.stance,
+        "swapped": job.swapped,
+        "stances_exchanged": job.stances_exchanged,
+        "prompt_tokens": sum(call.prompt_tokens for call in rollout.calls),
+        "completion_tokens": sum(call.completion_tokens for call in rollout.calls),
+        "latency_ms": round(sum(call.latency_ms or 0.0 for call in rollout.calls)),
+        "group": job.datapoint.group,
+        "error": None if rollout.error is None else shortened(in_one_line(rollout.error), COLUMN),
+        "excerpt": shortened(in_one_line(first), EXCERPT),
+        **{f"x.{name}": shortened(in_one_line(value), COLUMN) for name, value in columns.items()},
+    }
+
+
+def by_column(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Rows as columns, which are a third of their size."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+class Piece:
+    """Games that are read together."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self._texts = Texts()
+        self._games: list[dict[str, Any]] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._games)
+
+    @property
+    def is_full(self) -> bool:
+        return self._texts.size + self._size >= PIECE_BYTES
+
+    def add(self, game: Game) -> None:
+        self._games.append(_Packer(game, self._texts).packed())
+        self._size += 400 + 200 * len(game.rollout.calls)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "first": self.first, "texts": self._texts.all, "games": self._games}
+
+
+def pieces(games: Iterator[Game]) -> Iterator[tuple[Piece, list[dict[str, Any]]]]:
+    """Games in pieces, each with the rows of its games."""
+    piece, rows = Piece(0), []
+    for game in games:
+        piece.add(game)
+        rows.append(row_of(game))
+        if piece.is_full:
+            yield piece, rows
+            piece, rows = Piece(piece.first + len(piece)), []
+    if rows:
+        yield piece, rows
+
+
+class _Packer:
+    """One game on its way into a piece."""
+
+    def __init__(self, game: Game, texts: Texts) -> None:
+        self.game, self.texts = game, texts
+        rollout = game.rollout
+        columns = [_plain(value) for value in rollout.job.datapoint.columns.values()]
+        messages = [message.text for played in rollout.rounds for message in played.messages]
+        self._quoted = by_length([*messages, *columns])
+
+    def packed(self) -> dict[str, Any]:
+        told, rollout = self.game.told, self.game.rollout
+        job = rollout.job
+        return {
+            "id": job.rollout_id,
+            "columns": {name: self._text(_plain(value)) for name, value in job.datapoint.columns.items()},
+            "turns": [turn for number, _ in told.rounds(None) for turn in self._turns(number)],
+            "rewards": dict(rollout.rewards),
+            "confidence": {name: getattr(rollout, name) for name in CONFIDENCE if getattr(rollout, name) is not None},
+            "votes": None if rollout.votes is None else list(rollout.votes),
+            "verdicts": None if rollout.verdicts is None else [one.to_json() for one in rollout.verdicts],
+            "error": rollout.error,
+        }
+
+    def _text(self, text: str) -> Text:
+        return self.texts.quoting(text, self._quoted)
+
+    def _turns(self, number: int) -> Iterator[dict[str, Any]]:
+        told = self.game.told
+        played = dict(told.rounds(number))[number]
+        for agent in told.speakers(number, played):
+            messages = [one for one in ([] if played is None else played.messages) if one.agent == agent]
+            yield {
+                "round": number,
+                "agent": agent,
+                "cut_off": played is None,
+                "chat": [self._said(said) for said in self.game.chats.get((number, agent), ())],
+                "answers": [self._answer(number, agent, answer) for answer in told.answers(number, agent)],
+                "failed": [{"error": one.error, "wait": one.wait} for one in told.failed(number, agent)],
+                "messages": [{"channel": one.channel, "text": self._text(one.text)} for one in messages],
+                "decision": self._decision(number, agent),
+            }
+
+    def _said(self, said: ChatMessage) -> dict[str, Any]:
+        name = {"name": said["name"]} if "name" in said else {}
+        return {"role": said["role"], **name, "text": self._text(said["content"])}
+
+    def _answer(self, number: int, agent: str, answer: Answer) -> dict[str, Any]:
+        call = self._call(number, agent, answer)
+        logprobs = None if call.verdict_logprobs is None else json.loads(call.verdict_logprobs)
+        found = {
+            "attempt": answer.attempt,
+            "text": None if answer.text is None else self._text(answer.text),
+            "reasoning": None if answer.reasoning is None else self._text(answer.reasoning),
+            "finish": answer.finish_reason,
+            "unusable": answer.why_unusable,
+            "tokens": [call.prompt_tokens, call.completion_tokens, call.cached_tokens],
+            "latency_ms": call.latency_ms,
+            "model": call.model,
+            "logprobs": logprobs,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _call(self, number: int, agent: str, answer: Answer) -> Call:
+        found = (one for one in self.game.rollout.calls if (one.round, one.agent) == (number, agent) and one.is_answer)
+        return next(one for one in found if one.attempt == answer.attempt)
+
+    def _decision(self, number: int, agent: str) -> int | None:
+        rounds = self.game.rollout.rounds
+        if agent != self.game.told.protocol.verifier_name or number >= len(rounds):
+            return None
+        decision = rounds[number].decision
+        return None if decision == Decision.NONE else int(decision)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
