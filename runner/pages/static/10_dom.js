@@ -1,0 +1,62 @@
+// Elements are made here and nowhere else: what a stranger wrote becomes text, and never markup.
+
+const NAMED = new Map([
+  ["\u001b", "ESC"], ["\u0000", "NUL"], ["\u007f", "DEL"], ["\u200b", "ZWSP"], ["\u200c", "ZWNJ"], ["\u200d", "ZWJ"],
+  ["\u200e", "LRM"], ["\u200f", "RLM"], ["\u202a", "LRE"], ["\u202b", "RLE"], ["\u202c", "PDF"], ["\u202d", "LRO"],
+  ["\u202e", "RLO"], ["\u2066", "LRI"], ["\u2067", "RLI"], ["\u2068", "FSI"], ["\u2069", "PDI"], ["\ufeff", "BOM"],
+  ["\u00ad", "SHY"],
+]);
+
+// Controls, formats, surrogates, private and unassigned characters, line and paragraph separators; not tab and newline.
+const HIDDEN = /(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
+
+function el(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  add(made, children);
+  return made;
+}
+
+function add(parent, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    if (child instanceof Node) parent.append(child);
+    else parent.append(...shown(String(child)));
+  }
+}
+
+// A text as nodes: what cannot be seen, or would move other text about, is a mark with its name.
+function shown(text) {
+  const nodes = [];
+  let end = 0;
+  for (const found of text.matchAll(HIDDEN)) {
+    if (found.index > end) nodes.push(document.createTextNode(text.slice(end, found.index)));
+    nodes.push(mark(found[0]));
+    end = found.index + found[0].length;
+  }
+  if (end < text.length) nodes.push(document.createTextNode(text.slice(end)));
+  return nodes;
+}
+
+function mark(character) {
+  const made = document.createElement("span");
+  made.className = "hidden-character";
+  const code = character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+  made.textContent = NAMED.get(character) ?? `U+${code}`;
+  made.title = `character U+${code}`;
+  return made;
+}
+
+function replaced(parent, ...children) {
+  parent.replaceChildren();
+  add(parent, children);
+}
+
+function announce(text) {
+  const place = document.getElementById("announced");
+  if (place) place.textContent = text;
+}
