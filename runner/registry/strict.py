@@ -97,6 +97,11 @@ class Reading(IntEnum):
     """What a machine says: also relative paths, and what is a host by the word before it, as in `host gpu-7`."""
 
 
+def is_public(host: str) -> bool:
+    """Whether a host's name is one that anybody can ask for."""
+    return _IS_PUBLIC.fullmatch(host) is not None
+
+
 def without_places(text: str, took: Callable[[str], None], reading: Reading = Reading.WORDS) -> str:
     """The text with `???` for every place in it; `took` is told "address" or "path" for each."""
     return _Reader(text, took, reading).cleaned()

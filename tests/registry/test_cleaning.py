@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ import orjson
 import pytest
 
 from runner.registry.clean import clean
-from runner.registry.draft import Draft
+from runner.registry.draft import Draft, Naming
 from runner.registry.laid_out import as_got, lay_out, run_folder
 from runner.registry.reading import unreadable_spec
 from runner.registry.rules import Rules
+from runner.registry.run_bundle import draft_of
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import opened
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
+from runner.results.folder import RunFolder
+from runner.results.results import Results
 from runner.spec.rejudged import DEBATES
 from tests.support.drafts import draft_by_hand
 from tests.support.runs import journal_records, played
@@ -202,8 +206,6 @@ def test_an_address_under_its_key_goes_whatever_it_is() -> None:
 
 
 def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     from runner.releases.manifest import Source
 
     result = played(spec_file(tmp_path, size=4), tmp_path / "results")
@@ -326,3 +328,14 @@ def test_a_server_is_known_however_its_host_is_written(url: str, text: str) -> N
     rules = Rules({}, (url,))
     assert rules.text(f"at {text}!") == "at ???!"
     assert rules.text("[fd00] is a list") == "[fd00] is a list"
+
+
+def test_the_readme_is_made_of_what_is_left(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
+    folder = RunFolder(on_vllm[0])
+    raw = draft_of(folder, Results.of(folder), Naming("acme"))
+    (draft,) = clean([replace(raw, release=replace(raw.release, description="by me@gpu18"))], tmp_path)
+    readme = draft.contents["README.md"]
+    assert isinstance(readme, bytes)
+    assert b"\nby ???\n" in readme
+    assert b"| `tiny-8b` |" in readme
+    assert b"somebody" not in readme
