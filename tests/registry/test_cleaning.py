@@ -72,6 +72,17 @@ def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path
     assert "dataset.path: it leads out of" in said
 
 
+def test_a_large_file_is_not_written_once_more_to_be_read_as_got(tmp_path: Path) -> None:
+    rows, small = tmp_path / "rows", tmp_path / "small"
+    rows.write_bytes(b"x" * (1 << 20))
+    small.write_bytes(b"x")
+    release = Release(kind=Kind.RUN, owner="acme", name="x", version="1")
+    got = as_got(release, {"data/a.jsonl": rows, "data/b.jsonl": small}, tmp_path / "got")
+    assert [(got / "data" / name).is_symlink() for name in ("a.jsonl", "b.jsonl")] == [False, False]
+    assert (got / "data" / "a.jsonl").samefile(rows)
+    assert not (got / "data" / "b.jsonl").samefile(small)
+
+
 def test_the_head_of_debates_is_cleaned_without_holding_what_follows(tmp_path: Path) -> None:
     said, path = tmp_path / "debates.jsonl", "data/inputs/" + DEBATES
     said.write_bytes(orjson.dumps({"models": [{"model": MODEL}]}) + b"\n" + b'{"message": "/x/y"}\n' * 9)
