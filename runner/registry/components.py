@@ -65,7 +65,8 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
         facts=made.facts,
     )
     readme = _readme(release, reference).encode()
-    return Draft(release, {README: readme, **made.contents}, made.notes)
+    again = {README: lambda said, _: _readme(said, reference).encode()}
+    return Draft(release, {README: readme, **made.contents}, made.notes, again)
 
 
 def _words(naming: Naming) -> tuple[str, ...]:

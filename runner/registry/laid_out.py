@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from runner.documents.fetched import MARKER, marker
@@ -18,6 +21,7 @@ from runner.storage.formats import STAGE_LOG
 from runner.storage.journal import JOURNAL
 
 ROLLOUTS = f"{DATA}/{ROLLOUTS_FILE}"
+_LARGE = 1 << 20
 LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
 
 
@@ -51,11 +55,24 @@ def _written(contents: Mapping[str, Content], target: Path, is_linked: Callable[
             if isinstance(content, Path) and is_linked(path):
                 link_to(target / path, content.absolute())
                 continue
+            if isinstance(content, Path) and _is_same_file(content, target / path):
+                continue
             with opened(content) as source, create(target / path) as file:
                 shutil.copyfileobj(source, file)
     except OSError as error:
         raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
     return target
+
+
+def _is_same_file(content: Path, target: Path) -> bool:
+    """Whether a large file now has a second name there, so that it need not be written once more; it is only read."""
+    said = content.lstat()
+    if not stat.S_ISREG(said.st_mode) or said.st_size < _LARGE:
+        return False
+    with suppress(OSError):  # on another disk, or on one without such links
+        os.link(content, target)
+        return True
+    return False
 
 
 def run_folder(target: Path) -> RunFolder:

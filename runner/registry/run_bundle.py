@@ -78,12 +78,19 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         parameters.FILE: parameters.parameters(spec),
         SAVED_SPEC: parameters.SPEC.encode(),
         run_data.FILE: run_data.run_data(manifest, metrics),
-        readme.FILE: readme.readme(release, manifest, spec, metrics, has_rows=has_rows),
+        readme.FILE: _readme(release, folder, has_rows=has_rows),
         **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, points)}),
     }
     if not manifest.is_training_run and manifest.status in PLAYED:
         contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
-    return Draft(release, contents, tuple(_notes(manifest, spec, contents, has_rows=has_rows)))
+    notes = tuple(_notes(manifest, spec, contents, has_rows=has_rows))
+    made = {readme.FILE: lambda said, at: _readme(said, RunFolder.got(at / DATA), has_rows=has_rows)}
+    return Draft(release, contents, notes, made)
+
+
+def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
+    metrics = read_json(folder.metrics) if folder.metrics.is_file() else {}
+    return readme.readme(release, folder.manifest(), Source(folder.path).spec, metrics, has_rows=has_rows)
 
 
 def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> list[Draft]:

@@ -339,6 +339,11 @@ def test_a_place_has_one_name_however_it_is_written(
             continue
         with connect(scheme + text) as found:
             assert found.where.partition(":")[::2] == (scheme.partition(":")[0] or "file", str(tmp_path / meant)), text
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "on").symlink_to("loop/deeper")
+    for text in ("loop/../reg", "on/..", f"{'n' * 300}/../reg"):
+        with pytest.raises(UsageError, match="cannot be followed"):
+            connect(f"{scheme}{tmp_path}/{text}")
     with pytest.raises(UsageError, match="home directory"):
         connect(f"{scheme.removesuffix('file://')}~nobody-of-this-name/reg")
 
