@@ -162,12 +162,12 @@ class Lineage(Edges):
         """Runs whose models come from each other, which cannot be: some of them say what is not so."""
         return _cycles(self._after())
 
-    def way_back(self, key: str) -> list[str]:
+    def way_back(self, key: str, owner: str | None = None) -> list[str]:
         """The shortest chain by which the models of a run, or of a model's release, come from itself: from it to it.
 
-        Nothing: they do not.
+        With an owner: through that owner's releases alone. Nothing: they do not.
         """
-        after = self._after()
+        after = self._after(owner)
         before: dict[str, str] = {}
         waiting = deque([key])
         while waiting and key not in before:
@@ -181,10 +181,10 @@ class Lineage(Edges):
             chain.append(before[chain[-1]])
         return chain[::-1]
 
-    def _after(self) -> dict[str, set[str]]:
-        """Of each session the makers of the models that it began with."""
+    def _after(self, owner: str | None = None) -> dict[str, set[str]]:
+        """Of each session, or of an owner's, the makers of the models that it began with."""
         after: dict[str, set[str]] = {}
-        for session in self.sessions:
+        for session in (one for one in self.sessions if owner in (None, one.owner)):
             edges = [self.edge_of(session, group) for group in session.groups]
             makers = {maker.session.key for edge in edges if edge is not None for maker in edge.makers}
             if makers:
