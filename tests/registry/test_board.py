@@ -24,6 +24,7 @@ from runner.registry.withheld import MARK
 from runner.releases.bundle import Bundle
 from runner.results.folder import RunFolder
 from runner.results.results import Results
+from runner.results.tasks import PlayedDatapoint
 from runner.storage.parquet import write_parquet
 from runner.transports.base import Stored
 from runner.transports.connect import connect
@@ -257,8 +258,17 @@ def test_a_run_without_the_rows_of_its_dataset_ranks_among_the_others_and_is_tol
     ours, theirs = (by_release(board)[f"run/{owner}/before@1"] for owner in ("acme", "shy"))
     same = ("task", "list", "rank", "accuracy", "ci_low", "ci_high", "n", "clusters")
     assert [theirs[name] for name in same] == [ours[name] for name in same]
-    assert (MARK in theirs["marks"], theirs["numbers"]) == (True, "recomputed from its records")
+    assert (MARK in theirs["marks"], theirs["numbers"]) == (True, "as published")
     assert MARK not in ours["marks"]
+
+
+def test_a_withheld_datapoint_has_the_hash_in_its_task_that_its_id_group_label_and_content_come_to() -> None:
+    known = PlayedDatapoint("p", "of six", 1, "ab" * 32, {"question": "?"})
+    withheld = PlayedDatapoint("p", str(known.group_sha256), 1, "ab" * 32, {}, group_is_hash=True)
+    assert withheld.digest == known.digest
+    alone = PlayedDatapoint("p", "p", 1, "ab" * 32, {})
+    others = [alone, *(replace(withheld, **one) for one in ({"label": 0}, {"group": "cd" * 32}, {"id": "q"}))]
+    assert len({one.digest for one in (known, *others)}) == 5
 
 
 @pytest.mark.sample(1)
@@ -267,12 +277,12 @@ def test_a_run_without_the_rows_of_its_dataset_ranks_among_the_others_and_is_tol
     [
         (lambda rows: rows[:-1], "the datapoints differ"),
         (lambda rows: [{**rows[0], "sha256": "ab" * 32}, *rows[1:]], "the datapoints differ"),
-        (lambda rows: [{**rows[0], "played_sha256": "ab" * 32}, *rows[1:]], "is not that of its content"),
+        (lambda rows: [{**row, "group_sha256": "ab" * 32} for row in rows], "does not group its datapoints"),
         (lambda rows: [{**rows[0], "id": "unplayed"}, *rows[1:]], "of 1 of them no rollout has the label"),
         (lambda rows: [{**rows[0], "content_sha256": "x"}, *rows[1:]], "does not say which datapoints"),
         (lambda rows: 7, "does not say which datapoints"),
     ],
-    ids=["fewer", "other hash", "other task", "without label", "no hash", "no rows"],
+    ids=["fewer", "other hash", "other groups", "without label", "no hash", "no rows"],
 )
 def test_withheld_datapoints_that_are_not_those_of_its_games_are_refused_by_name(
     registry: Registry, cache: Path, trained_results: Path, change: Any, why: str
