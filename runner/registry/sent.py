@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from pathlib import Path
 
 from runner.errors import RunError
 from runner.results.folder import RunFolder
+from runner.results.results import Results
 from runner.storage.atomic import atomic_write, read_json
 from runner.storage.files import make_folders
 
@@ -24,7 +26,7 @@ def record(folder: RunFolder, release: str, sha256: str, where: str) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    path = folder.path.absolute().parents[1] / SENT / folder.run_id
+    path = _place(folder)
     try:
         make_folders(path)
     except OSError as error:
@@ -37,7 +39,11 @@ def sent_as(folder: RunFolder) -> frozenset[str]:
     """The hashes of the manifests of the releases that were made of a run here."""
     found = set()
     with suppress(OSError):
-        for path in (folder.path.absolute().parents[1] / SENT / folder.run_id).glob("*.json"):
+        for path in _place(folder).glob("*.json"):
             with suppress(RunError):
                 found.add(str(read_json(path).get("sha256")))
     return frozenset(found)
+
+
+def _place(folder: RunFolder) -> Path:
+    return Results.of(folder).path / SENT / folder.run_id
