@@ -120,11 +120,13 @@ class Lineage(Edges):
             yield use.before()
 
     def _count(self, maker: Maker, found: Ancestry) -> None:
-        """Count the games that a model was trained on; of copies of a run that do not agree, the most."""
+        """Count the games that a model was trained on; of copies that do not agree, and of its parts, the most."""
         for iteration in maker.made.trained_on:
             key = (maker.session.run, iteration)
             run_id, effort = maker.group.games.get(iteration, ("", Effort()))
             owners = frozenset((maker.session.owner,))
+            for part in self._parts(run_id, maker.session.run_id, owners):
+                effort = _most(effort, Effort.of(part.facts))
             if key in found.trained:
                 before = found.trained[key]
                 run_id, effort, owners = run_id or before.run_id, _most(before.effort, effort), owners | before.owners
@@ -146,17 +148,17 @@ class Lineage(Edges):
         trained: set[str] = set()
         at_least = bool(ancestry.unknown)
         for (run, _), games in ancestry.trained.items():
-            parts = [
-                part.datapoints
-                for part in self._by_run.get(games.run_id, ())
-                if part.parent_run_id == run[0]
-                and part.owner in games.owners
-                and not part.private
-                and part.datapoints is not None
-            ]
+            known = (part.datapoints for part in self._parts(games.run_id, run[0], games.owners))
+            parts = [points for points in known if points is not None]
             at_least |= not parts
             trained.update(*parts)
         return trained, at_least
+
+    def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[Session]:
+        """The sessions of a part of a training run, by those whose word counts for it."""
+        for part in self._by_run.get(run_id, ()):
+            if part.parent_run_id == parent and part.owner in owners and not part.private:
+                yield part
 
     def cycles(self) -> list[list[str]]:
         """Runs whose models come from each other, which cannot be: some of them say what is not so."""

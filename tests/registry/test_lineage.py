@@ -289,6 +289,15 @@ def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
     )
 
 
+def test_a_training_took_no_less_than_its_own_published_games_say() -> None:
+    parent = training("first", ONE, BASE)
+    end = measured("end", ONE, step("first", ONE, BASE))
+    for owner, most in (("acme", 500), ("mallory", 10)):
+        facts = {"parent_run_id": "first", "kind": "training", "rollouts": 500}
+        games = session("first-i0", group("any"), facts=facts, owner=owner)
+        assert rollouts_behind(end, parent, games) == (most, False)
+
+
 def test_a_chain_of_thousands_needs_no_stack() -> None:
     names = [f"m{n:04d}" for n in range(600)]
     chain = [
