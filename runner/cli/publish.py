@@ -16,6 +16,7 @@ from runner.registry.draft import Draft, Naming
 from runner.registry.family import family_of
 from runner.registry.names import Names
 from runner.registry.publish import Options, Ready, failures, ready, send
+from runner.registry.sent import record
 from runner.releases.reference import Kind, Reference, parse, wrong_word
 from runner.results.folder import RunFolder
 from runner.results.results import Results
@@ -40,7 +41,8 @@ def execute(args: argparse.Namespace) -> int:
         with ExitStack() as held:
             if registry is not None:
                 held.enter_context(registry)
-            families, results = _families(args, kind, held)
+            families, folders = _families(args, kind, held)
+            results = Results(args.results).path if folders else None
             options = Options(names=Names.here(results).but(args.allow_name), force=args.force)
             made = held.enter_context(ready(families, registry, options))
             if args.dry_run:
@@ -48,6 +50,7 @@ def execute(args: argparse.Namespace) -> int:
             assert registry is not None
             published, added = send(made, registry)
             _sign(registry, published, args)
+            _record(folders, published, made, registry.where)
             return _told(made, published, added, registry.where, args)
     except KeyboardInterrupt:
         error = Interrupted("interrupted; nobody sees anything that was not published whole")
@@ -75,12 +78,12 @@ def _kind(said: str | None) -> Kind | None:
 
 def _families(
     args: argparse.Namespace, kind: Kind | None, held: ExitStack
-) -> tuple[list[Sequence[Draft]], Path | None]:
-    """The drafts of each thing that is named, and the results folder that they come from."""
+) -> tuple[list[Sequence[Draft]], list[RunFolder]]:
+    """The drafts of each thing that is named, and the runs that they are of."""
     if kind not in (None, Kind.RUN):
         if len(args.what) > 1:
             raise UsageError("one component at a time: each has a name and a version of its own, by --as")
-        return [[_component(Path(args.what[0]), kind, args)]], None
+        return [[_component(Path(args.what[0]), kind, args)]], []
     if args.part is not None:
         raise UsageError("--part is for a component out of a spec; say which with --kind agent, trainer or model")
     results = Results(args.results)
@@ -88,10 +91,11 @@ def _families(
     if len(args.what) > 1 and naming.name is not None:
         raise UsageError(f"--as names one release, and these are {len(args.what)} runs; give the owner alone")
     families = []
-    for folder in {found.path.resolve(): found for found in map(results.find, args.what)}.values():
+    folders = list({found.path.resolve(): found for found in map(results.find, args.what)}.values())
+    for folder in folders:
         _hold(folder, held)
         families.append(family_of(folder, naming))
-    return families, results.path
+    return families, folders
 
 
 def _component(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
@@ -164,6 +168,21 @@ def _parent(args: argparse.Namespace, kind: Kind) -> Entry | None:
         return None
     with connect(args.where) as registry:
         return registry.find(parse(args.child_of, kind if args.child_of.count("/") < 2 else None))
+
+
+def _record(folders: Sequence[RunFolder], published: Sequence[Published], made: Sequence[Ready], where: str) -> None:
+    """Write down in the results folder of each run what was made of it; what was got is no run of ours."""
+    for folder in (one for one in folders if one.name is None):
+        results, parts = Results.of(folder), {folder.run_id}
+        if folder.manifest().is_training_run:
+            parts |= {part.run_id for part in results.parts_of(folder.run_id)}
+        for prepared, one in zip(made, published, strict=True):
+            run_id = prepared.draft.release.facts.get("run_id")
+            if run_id in parts:
+                try:
+                    record(results.run(run_id), str(one.reference), one.sha256, where)
+                except RunError as error:
+                    note(f"{error}; `nip-run history` will show {one.reference} as a run of its own")
 
 
 # What is told

@@ -19,6 +19,7 @@ from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.sessions import Session, session_of_release
+from runner.registry.withheld import MARK as WITHHELD
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from runner.results.leaderboard import Leaderboard
@@ -234,6 +235,8 @@ def _with_lineage(
         "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
         "lineage": [edge_json(edge) for edge in ancestry.edges],
         "tier": TIER,
-        "numbers": AS_PUBLISHED if any(mark.startswith(NOT_RECOMPUTED) for mark in kept.marks) else RECOMPUTED,
+        "numbers": AS_PUBLISHED
+        if any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in kept.marks)
+        else RECOMPUTED,
         "marks": [*kept.marks, *kin_in_words(session), *marks_of(session, ancestry, contact)],
     }

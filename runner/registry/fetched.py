@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runner.documents.fetched import MARKER, got_from, marker
 from runner.errors import NipRunError, ReleaseError, UsageError
@@ -31,6 +33,7 @@ LOCK = "environment.lock"
 
 PIN = f"{DATA}/inputs/dataset.pin.json"
 """Stands in the place of a dataset's rows, where their licence forbids to pass them on."""
+MAX_PIN = 64 << 20
 WITHOUT_ROWS = "it was published without the rows of its dataset, and show, compare and play need them"
 
 PUBLISHED = "published"
@@ -182,6 +185,21 @@ def small(path: Path, most: int = MAX_SMALL) -> bytes:
     if len(data) > most:
         raise ReleaseError(f"{path} is larger than {most:,} bytes")
     return data
+
+
+def read_pin(path: Path) -> dict[str, Any]:
+    """What a pin says of the rows that it stands for.
+
+    Raises:
+        ReleaseError: it is missing or damaged.
+    """
+    try:
+        said = json.loads(small(path, MAX_PIN))
+    except (ValueError, RecursionError) as error:
+        raise ReleaseError(f"{path} is damaged: {error}") from error
+    if not isinstance(said, dict):
+        raise ReleaseError(f"{path} is damaged: not an object")
+    return said
 
 
 def found_in(registry: Registry, named: Reference | Digest) -> Entry:

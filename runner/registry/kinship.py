@@ -43,6 +43,8 @@ def again_in_words(session: Session) -> Iterator[str]:
         yield f"plays {named or 'a run'} again"
     elif said is not None:
         yield f"has the answers of {said[0]} up to round {said[1]}"
+    if session.looks_like is not None:
+        yield f"looks like {session.looks_like} of this results folder, which has no record of having published it"
     if judged is not None:
         yield f"judges the debates of {judged[0]}"
 
@@ -95,21 +97,18 @@ def as_one(sessions: Sequence[Session]) -> list[Session]:
 
     A model whose name was a path has another one where it is published, and with it the run has another identity.
     Nothing that leads back to the path is published, not even a hash of it, which could be guessed: the run is known
-    again by when it was played and what it came to.
+    again by what was written down here as it was published. One that only says the same of itself stays another run.
     """
     here = {session.run_id: session for session in sessions if session.owner is None}
-    known = {
-        session.run: own.identity
-        for session in sessions
-        if session.owner is not None
-        and (own := here.get(session.run_id)) is not None
-        and own.identity != session.identity
-        and _is_cleaned_from(session, own)
-    }
-    return [
-        replace(session, identity=known[session.run]) if session.owner is not None and session.run in known else session
-        for session in sessions
-    ]
+    return [_known_again(session, here.get(session.run_id)) for session in sessions]
+
+
+def _known_again(session: Session, own: Session | None) -> Session:
+    if own is None or session.owner is None or own.identity == session.identity:
+        return session
+    if session.sha256 in own.sent_as:
+        return replace(session, identity=own.identity)
+    return replace(session, looks_like=own.run_id) if _is_cleaned_from(session, own) else session
 
 
 def _is_cleaned_from(published: Session, own: Session) -> bool:

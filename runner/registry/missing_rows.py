@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -14,14 +12,13 @@ from runner.datasets.load import Dataset, load_dataset
 from runner.datasets.settings import DatasetSettings
 from runner.documents.fields import from_plain
 from runner.errors import NipRunError, Place, ReleaseError, SpecError, UsageError
-from runner.registry.fetched import PIN, Got, small
+from runner.registry.fetched import PIN, Got, read_pin
 from runner.registry.recompute import write_tables
 from runner.registry.run_bundle import ROWS
 from runner.storage.atomic import atomic_write
 from runner.text import in_one_line, shortened
 
 OPTION = "dataset.path"
-MAX_PIN = 64 << 20
 
 
 def lacks_rows(got: Got) -> bool:
@@ -31,7 +28,7 @@ def lacks_rows(got: Got) -> bool:
 
 def what_is_needed(got: Got) -> str:
     """Which dataset a release needs, in a sentence."""
-    pin = _pin(got)
+    pin = read_pin(got.folder / PIN)
     source = pin.get("source") if isinstance(pin.get("source"), dict) else {}
     from_ = [f"{name} {source[name]}" for name in ("repository", "commit", "path") if source and source.get(name)]
     from_ = from_ or ([str(pin["file"])] if pin.get("file") else [])
@@ -42,16 +39,6 @@ def what_is_needed(got: Got) -> str:
         f"it needs the dataset, whose rows are not in the release: {told} (sha256 of the file: {digest}). "
         f"Give it once: {command}; its rows are checked by hash"
     )
-
-
-def _pin(got: Got) -> Mapping[str, Any]:
-    try:
-        said = json.loads(small(got.folder / PIN, MAX_PIN))
-    except (ValueError, RecursionError) as error:
-        raise ReleaseError(f"{got.folder / PIN} is damaged: {error}") from error
-    if not isinstance(said, dict):
-        raise ReleaseError(f"{got.folder / PIN} is damaged: not an object")
-    return said
 
 
 def put_rows(got: Got, file: Path) -> None:
@@ -84,7 +71,7 @@ def put_rows(got: Got, file: Path) -> None:
 def _settings(got: Got, file: Path) -> Iterator[DatasetSettings]:
     """How the rows may stand in a file: as a run keeps them, or as in the file that they were chosen from."""
     yield DatasetSettings(path=str(file))
-    said = _pin(got).get("selection")
+    said = read_pin(got.folder / PIN).get("selection")
     try:
         yield from_plain(DatasetSettings, {**(said or {}), "path": str(file), "revision": None})
     except (NipRunError, TypeError, ValueError, KeyError) as error:

@@ -181,7 +181,6 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
 def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
     """Which rows were played, without their content: where they come from, and hashes that show them to be the same."""
     source = sources_of_manifest(manifest).get("dataset")
-    groups: dict[str, int] = {}
     said = {
         "file": None if source is None or source.path is None else PurePath(source.path).name,
         "source": None if source is None else vars(source),
@@ -193,8 +192,7 @@ def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
                 "id": p.id,
                 "content_sha256": p.content_sha256,
                 "sha256": p.sha256,
-                "played_sha256": p.digest,
-                "group": groups.setdefault(p.group, len(groups)),
+                "group_sha256": p.group_sha256,
             }
             for p in points
         ],

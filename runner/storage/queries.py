@@ -54,33 +54,40 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
     return duckdb.connect(":memory:", config=config)
 
 
-_idle: list[duckdb.DuckDBPyConnection] = []
+_idle: dict[str, duckdb.DuckDBPyConnection] = {}
+"""Connections to be used again, by their memory."""
+_MOST_IDLE = 2
 
 
 @contextmanager
 def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """What `connect` makes, with one thread; and used again once the block ended well and left no table in it.
+    """What `connect` makes, with one thread; and used again once the block ended well, without anything of it.
 
-    To make one takes longer than what a small file is read or written in.
+    To make one takes longer than what a small file is read or written in. The block is one transaction, which is taken
+    back at its end with all that was made in it, and no setting can be changed in it.
     """
-    try:
-        connection = _idle.pop()
-        connection.execute(f"SET memory_limit = '{memory}'")
-    except IndexError:
+    connection = _idle.pop(memory, None)
+    if connection is None:
         connection = connect(memory=memory)
+        connection.execute("SET lock_configuration = true")
     try:
+        connection.begin()
         yield connection
-        is_empty = connection.execute(_LEFT).fetchone() == (0,)
+        connection.rollback()
+        is_as_made = connection.execute(_LEFT).fetchone() == (0,)
     except BaseException:
         connection.close()
         raise
-    if is_empty and not _idle:
-        _idle.append(connection)
+    if is_as_made and len(_idle) < _MOST_IDLE:
+        _idle[memory] = connection
     else:
         connection.close()
 
 
-_LEFT = "SELECT (SELECT count(*) FROM duckdb_tables()) + (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
+_LEFT = (
+    "SELECT (SELECT count(*) FROM duckdb_variables()) + (SELECT count(*) FROM duckdb_prepared_statements()) "
+    "+ (current_setting('search_path') <> '')::INTEGER"
+)
 
 TABLE_MEMORY = "512MB"
 
@@ -218,6 +225,13 @@ def _no_place_for(path: Path) -> RunError:
         f"DuckDB cannot open {path} by this name, and there is no temporary folder with a plain name; set TMPDIR to "
         "one, or rename the folder"
     )
+
+
+def of_the_machine(error: BaseException) -> bool:
+    """Whether an error is one of DuckDB's that does not follow from the question and its data, as of a full disk."""
+    import duckdb
+
+    return isinstance(error, duckdb.Error) and not isinstance(error, (duckdb.DataError, duckdb.ProgrammingError))
 
 
 @contextmanager

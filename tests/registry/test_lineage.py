@@ -11,6 +11,7 @@ import pytest
 from runner.errors import ReleaseError
 from runner.hashing import tagged_hash
 from runner.registry.checks import CHECKS, Subject
+from runner.registry.differences import Note
 from runner.registry.draft import Draft
 from runner.registry.edges import Edge, Proof
 from runner.registry.history import history_of
@@ -257,6 +258,7 @@ def test_cycles_are_told_and_end() -> None:
     ("published", "beside", "refused"),
     [
         ({"egg": "public"}, [], True),
+        ({"mallory/egg": "public"}, [], None),
         ({"egg": "private"}, [], True),
         ({}, ["egg"], True),
         ({}, [], False),
@@ -264,12 +266,13 @@ def test_cycles_are_told_and_end() -> None:
     ],
 )
 def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
-    published: dict[str, str], beside: list[str], refused: bool, tmp_path: Path
+    published: dict[str, str], beside: list[str], refused: bool | None, tmp_path: Path
 ) -> None:
-    def release(run: str, visibility: str = "public") -> Release:
+    def release(name: str, visibility: str = "public") -> Release:
+        owner, _, run = name.rpartition("/")
         model, before, maker = {"chicken": ("c", "e", "egg"), "egg": ("e", "c", "chicken")}.get(run, ("o", "b", "none"))
         said = group(f"ft:{before}", step(maker, f"ft:{before}", f"ft:{model}"), made=[step(run, f"ft:{model}", "x")])
-        return run_release(run, said, visibility=visibility)
+        return run_release(run, said, owner=owner or "acme", visibility=visibility)
 
     with connect(str(tmp_path)) as registry:
         if published:
@@ -279,8 +282,20 @@ def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
         beside_it = [release(name) for name in beside]
         subject = Subject(draft, draft, tmp_path, registry, frozenset(), names, beside=beside_it)
         said = list(CHECKS["references"](subject))
-    chain = "run/acme/chicken@1, whose model comes from run/acme/egg@1, whose model comes from run/acme/chicken@1"
-    assert [chain in line for line in said] == [True] * refused
+    egg = "run/mallory/egg@1" if refused is None else "run/acme/egg@1"
+    chain = f"run/acme/chicken@1, whose model comes from {egg}, whose model comes from run/acme/chicken@1"
+    assert [(chain in line, isinstance(line, Note)) for line in said] == [(True, refused is None)] * (
+        refused is not False
+    )
+
+
+def test_a_training_took_no_less_than_its_own_published_games_say() -> None:
+    parent = training("first", ONE, BASE)
+    end = measured("end", ONE, step("first", ONE, BASE))
+    for owner, most in (("acme", 500), ("mallory", 10)):
+        facts = {"parent_run_id": "first", "kind": "training", "rollouts": 500}
+        games = session("first-i0", group("any"), facts=facts, owner=owner)
+        assert rollouts_behind(end, parent, games) == (most, False)
 
 
 def test_a_chain_of_thousands_needs_no_stack() -> None:
