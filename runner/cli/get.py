@@ -15,13 +15,13 @@ from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.takes import Takes, as_named, to_reproduce, what_it_takes
 from runner.releases.reference import Kind, parse
 from runner.text import comma_join, in_one_line
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
 from runner.version import __version__
 
 
 def execute(args: argparse.Namespace) -> int:
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
-    with connect(args.where) as registry:
+    with to_read(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
     takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
     if lacks_rows(got):

@@ -22,7 +22,7 @@ from runner.results.results import Results
 from runner.storage.locks import locked
 from runner.text import comma_join, counted, did_you_mean
 from runner.transports.base import Added
-from runner.transports.connect import VARIABLE, connect
+from runner.transports.connect import VARIABLE, connect, to_read
 from runner.transports.registry import Entry, Published, Registry
 
 OWNER = "NIP_RUN_OWNER"
@@ -162,7 +162,7 @@ def _parent(args: argparse.Namespace, kind: Kind) -> Entry | None:
     """The release of `--child-of`, which is in the registry that is published to."""
     if args.child_of is None:
         return None
-    with connect(args.where) as registry:
+    with to_read(args.where) as registry:
         return registry.find(parse(args.child_of, kind if args.child_of.count("/") < 2 else None))
 
 

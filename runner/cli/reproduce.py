@@ -27,7 +27,7 @@ from runner.rollouts.plan import Plan
 from runner.statistics.intervals import load_intervals
 from runner.text import comma_join
 from runner.training.trust import check_trust, keys_sent
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
 from runner.transports.registry import Registry
 
 FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
@@ -66,7 +66,7 @@ def _got(args: argparse.Namespace, results: Results) -> Got:
     if folder.exists():
         raise UsageError(f"{folder}: a published run belongs here, by its name, or a folder that `nip-run get` left")
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
-    with connect(args.where) as registry:
+    with to_read(args.where) as registry:
         return got_for(registry, found_in(registry, named), results)
 
 
@@ -114,7 +114,7 @@ def _registry_of_parts(args: argparse.Namespace, got: Got) -> Registry:
         UsageError: nobody said where; with the command that does.
     """
     try:
-        return connect(args.where)
+        return to_read(args.where)
     except UsageError as error:
         where = where_from(got.folder)
         if args.where is not None or where is None:

@@ -14,7 +14,7 @@ from runner.registry.store import Store
 from runner.releases.manifest import Release
 from runner.releases.reference import COMPONENTS, Digest, Kind, Reference, parse
 from runner.text import comma_join
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
 from runner.transports.registry import Entry, Registry
 
 MAX_DEPENDENCIES = 1_000
@@ -90,7 +90,7 @@ class Installer:
     def _registry(self, where: str | None) -> Registry:
         key = where or ""
         if key not in self._open:
-            self._open[key] = self._stack.enter_context(connect(where))
+            self._open[key] = self._stack.enter_context(to_read(where))
         return self._open[key]
 
     def _found(self, meant: Reference | Digest) -> tuple[Registry | None, Entry]:
