@@ -212,8 +212,9 @@ def _show_one(one: Ready, where: str | None) -> None:
 def _told(
     made: Sequence[Ready], published: Sequence[Published], added: Added, where: str, args: argparse.Namespace
 ) -> int:
-    """What was published, and how others get it."""
-    commands = {str(one.reference): _commands(one.reference, where) for one in published}
+    """What was published, or proposed, and how others get it."""
+    done, at = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
+    commands = {str(one.reference): _commands(one.reference, at) for one in published}
     if args.json:
         shown = [
             {
@@ -224,10 +225,18 @@ def _told(
             }
             for prepared, one in zip(made, published, strict=True)
         ]
-        print_json({"ok": True, "releases": shown, "revision": added.revision, "note": added.note})
+        print_json(
+            {
+                "ok": True,
+                "releases": shown,
+                "revision": added.revision,
+                "note": added.note,
+                "proposed_at": added.proposed_at,
+            }
+        )
         return ExitCode.DONE
     for one in published:
-        what = "was there already, the very same" if one.was_there else "published"
+        what = "was there already, the very same" if one.was_there else done
         say(f"{one.reference}  sha256:{one.sha256[:SHORT]}  {what}")
     for command in commands[str(published[-1].reference)]:
         say(command)

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
@@ -258,7 +258,8 @@ class GitTransport:
                 made, own = commit, f"{own}-{secrets.token_hex(3)}"
                 if not self._push(commit, own, None):
                     raise ReleaseError(f"{self.where}: cannot make the branch {own}; try again")
-        return Added(made, f"it is on the branch {own}; open a pull request from it into {branch}, and merge it")
+        at = str(replace(self._place, revision=own))
+        return Added(made, f"it is on the branch {own}; open a pull request from it into {branch}, and merge it", at)
 
     def _at(self, commit: str, folder: str) -> str | None:
         """The hash of a folder with all that is in it."""

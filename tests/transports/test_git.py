@@ -177,6 +177,8 @@ def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Pa
     assert branch.startswith("publish/prompts-acme-new-1-")
     assert added.note == f"it is on the branch {branch}; open a pull request from it into main, and merge it"
     assert git.git(repository, "rev-parse", branch) == added.revision
+    assert added.proposed_at == f"git:{repository}@{branch}"
+    assert len(listed(added.proposed_at)) == 2
     with connect(f"git:{repository}", pull_request=True) as registry:  # the same again, as after a cut connection
         assert registry.publish([bundle("new")], "two")[1] == added
     with connect(f"git:{repository}") as registry:  # others go on meanwhile
