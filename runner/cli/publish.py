@@ -14,6 +14,8 @@ from runner.errors import Interrupted, RunDirectoryError, RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.registry.draft import Draft, Naming
 from runner.registry.family import family_of
+from runner.registry.fetched import PIN
+from runner.registry.missing_rows import OPTION
 from runner.registry.names import Names
 from runner.registry.publish import Options, Ready, failures, ready, send
 from runner.releases.reference import Kind, Reference, parse, wrong_word
@@ -214,7 +216,10 @@ def _told(
 ) -> int:
     """What was published, or proposed, and how others get it."""
     done, at = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
-    commands = {str(one.reference): _commands(one.reference, at) for one in published}
+    pins = {str(one.bundle.release.reference) for one in made if one.bundle and one.bundle.release.file(PIN)}
+    commands = {
+        str(one.reference): _commands(one.reference, at, lacks_rows=str(one.reference) in pins) for one in published
+    }
     if args.json:
         shown = [
             {
@@ -259,10 +264,14 @@ def _notes(made: Sequence[Ready]) -> Iterator[str]:
         yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
 
 
-def _commands(reference: Reference, where: str) -> list[str]:
+def _commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:
     """What others type."""
     verbs = ("get", "reproduce") if reference.kind == Kind.RUN else ("get", "install")
-    return [shlex.join(["nip-run", verb, str(reference), "--from", where]) for verb in verbs]
+    rows = ["--set", f"{OPTION}=FILE"] if lacks_rows else []
+    return [
+        shlex.join(["nip-run", verb, str(reference), "--from", where, *(rows if verb == "reproduce" else ())])
+        for verb in verbs
+    ]
 
 
 def _sign(registry: Registry, published: Sequence[Published], args: argparse.Namespace) -> None:
