@@ -15,9 +15,11 @@ from runner.exit_codes import ExitCode
 from runner.registry.draft import Draft, Naming
 from runner.registry.family import family_of
 from runner.registry.fetched import PIN
+from runner.registry.licences import misspelt
 from runner.registry.missing_rows import OPTION
 from runner.registry.names import Names
 from runner.registry.publish import Options, Ready, failures, ready, send
+from runner.registry.taken import THERE_ALREADY
 from runner.releases.reference import Kind, Reference, parse, wrong_word
 from runner.results.folder import RunFolder
 from runner.results.results import Results
@@ -249,6 +251,9 @@ def _told(
         return ExitCode.DONE
     for line in dict.fromkeys(_notes(made)):
         note(line)
+    for licence in dict.fromkeys(filter(None, (args.licence, args.dataset_licence))):
+        if said := misspelt(licence):
+            note(said)
     if added.note:
         note(added.note)
     return ExitCode.DONE
@@ -260,7 +265,7 @@ def _notes(made: Sequence[Ready]) -> Iterator[str]:
         if taken:
             yield f"{one.draft.release.reference}: taken out: {taken}"
         for outcome in one.outcomes:
-            yield from (f"{one.draft.release.reference}: {line}" for line in outcome.notes)
+            yield from (f"{one.draft.release.reference}: {line}" for line in outcome.notes if line != THERE_ALREADY)
         yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
 
 
@@ -296,7 +301,8 @@ def _yank(args: argparse.Namespace, kind: Kind | None) -> int:
     with connect(args.where, pull_request=args.pull_request) as registry:
         added = Added()
         for reference in named:
-            added = registry.yank(reference, args.yank)
+            if registry.find(reference).yanked != args.yank:  # the same again is nothing
+                added = registry.yank(reference, args.yank)
         where = registry.where
     if args.json:
         print_json({"ok": True, "yanked": [str(one) for one in named], "where": where, "reason": args.yank})

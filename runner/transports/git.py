@@ -156,7 +156,7 @@ class GitTransport:
         if HEAD not in refs or (target is not None and target not in refs):
             usual = [name for name in _USUAL_BRANCHES if name in branches] or branches
             if not branches:
-                return None, _USUAL_BRANCHES[0]
+                return None, self._place.own_branch or _USUAL_BRANCHES[0]
             if usual[0] not in _USUAL_BRANCHES and len(branches) > 1:
                 raise ReleaseError(f"{self.where}: it does not say which of its branches is meant; name one: @BRANCH")
             target = f"{_HEADS}{usual[0]}"

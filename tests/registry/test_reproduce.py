@@ -83,6 +83,12 @@ def test_by_its_reference_it_is_got_into_the_results_and_once(run: Path, tmp_pat
     assert (tmp_path / "results" / "published" / "acme" / run.name / "1" / "data" / "journal.jsonl").is_file()
 
 
+def test_a_run_of_ones_own_is_said_to_be_one(run: Path, tmp_path: Path) -> None:
+    results = run.parent.parent
+    done = nip_run_here("reproduce", run.name, "--results", results, cwd=tmp_path)
+    assert (done.returncode, f"nip-run verify {run.name} --results {results}" in done.stderr) == (2, True), done.stderr
+
+
 def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(run: Path, tmp_path: Path) -> None:
     reference = publish(tmp_path / "registry", bundle_of(run))
     results = Results(tmp_path / "my results")

@@ -64,6 +64,14 @@ def test_a_commit_or_a_tag_is_read_as_it_was_and_not_added_to(repository: Path) 
         assert registry.where == f"git:{repository}@v1"
 
 
+def test_an_empty_repository_gets_the_branch_that_it_calls_its_own(repository: Path) -> None:
+    git.git(repository, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    with connect(f"git:{repository}") as registry:
+        registry.publish([bundle()], "one")
+    assert git.git(repository, "branch", "--format=%(refname:short)") == "trunk"
+    assert len(listed(f"git:{repository}")) == 1
+
+
 def test_a_branch_is_read_and_added_to_by_its_name(repository: Path) -> None:
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
