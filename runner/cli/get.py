@@ -10,22 +10,22 @@ from typing import Any
 from runner.cli.output import heading, print_json, say, warn, with_interval
 from runner.documents.fetched import where_from
 from runner.exit_codes import ExitCode
-from runner.registry.fetched import LOCK, PARAMETERS, Got, get
+from runner.registry.fetched import LOCK, PARAMETERS, WITHOUT_ROWS, Got, get
 from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.takes import Takes, as_named, to_reproduce, what_it_takes
 from runner.releases.reference import Kind, parse
 from runner.text import comma_join, in_one_line
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
 from runner.version import __version__
 
 
 def execute(args: argparse.Namespace) -> int:
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
-    with connect(args.where) as registry:
+    with to_read(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
     takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
     if lacks_rows(got):
-        got = replace(got, notes=(*got.notes, what_is_needed(got)))
+        got = replace(got, notes=(*(line for line in got.notes if line != WITHOUT_ROWS), what_is_needed(got)))
     for line in () if args.json else got.notes:
         warn(f"warning: {line}" if "yanked" in line else f"note: {line}")
     if args.json:

@@ -70,9 +70,9 @@ def _got(results: Results, left_out: list[str]) -> Iterator[Session]:
 def _published(where: str | None, left_out: list[str]) -> Iterator[Session]:
     if where is None:
         return
-    from runner.transports.connect import connect
+    from runner.transports.connect import to_read
 
-    with connect(where) as registry:
+    with to_read(where) as registry:
         for entry in registry.entries():
             if entry.reference.kind not in (Kind.RUN, Kind.MODEL):
                 continue

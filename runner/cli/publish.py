@@ -14,16 +14,20 @@ from runner.errors import Interrupted, RunDirectoryError, RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.registry.draft import Draft, Naming
 from runner.registry.family import family_of
+from runner.registry.fetched import PIN
+from runner.registry.licences import misspelt
+from runner.registry.missing_rows import OPTION
 from runner.registry.names import Names
 from runner.registry.publish import Options, Ready, failures, ready, send
 from runner.registry.sent import record
+from runner.registry.taken import THERE_ALREADY
 from runner.releases.reference import Kind, Reference, parse, wrong_word
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.storage.locks import locked
 from runner.text import comma_join, counted, did_you_mean
 from runner.transports.base import Added
-from runner.transports.connect import VARIABLE, connect
+from runner.transports.connect import VARIABLE, connect, to_read
 from runner.transports.registry import Entry, Published, Registry
 
 OWNER = "NIP_RUN_OWNER"
@@ -166,7 +170,7 @@ def _parent(args: argparse.Namespace, kind: Kind) -> Entry | None:
     """The release of `--child-of`, which is in the registry that is published to."""
     if args.child_of is None:
         return None
-    with connect(args.where) as registry:
+    with to_read(args.where) as registry:
         return registry.find(parse(args.child_of, kind if args.child_of.count("/") < 2 else None))
 
 
@@ -231,8 +235,12 @@ def _show_one(one: Ready, where: str | None) -> None:
 def _told(
     made: Sequence[Ready], published: Sequence[Published], added: Added, where: str, args: argparse.Namespace
 ) -> int:
-    """What was published, and how others get it."""
-    commands = {str(one.reference): _commands(one.reference, where) for one in published}
+    """What was published, or proposed, and how others get it."""
+    done, at = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
+    pins = {str(one.bundle.release.reference) for one in made if one.bundle and one.bundle.release.file(PIN)}
+    commands = {
+        str(one.reference): _commands(one.reference, at, lacks_rows=str(one.reference) in pins) for one in published
+    }
     if args.json:
         shown = [
             {
@@ -243,10 +251,18 @@ def _told(
             }
             for prepared, one in zip(made, published, strict=True)
         ]
-        print_json({"ok": True, "releases": shown, "revision": added.revision, "note": added.note})
+        print_json(
+            {
+                "ok": True,
+                "releases": shown,
+                "revision": added.revision,
+                "note": added.note,
+                "proposed_at": added.proposed_at,
+            }
+        )
         return ExitCode.DONE
     for one in published:
-        what = "was there already, the very same" if one.was_there else "published"
+        what = "was there already, the very same" if one.was_there else done
         say(f"{one.reference}  sha256:{one.sha256[:SHORT]}  {what}")
     for command in commands[str(published[-1].reference)]:
         say(command)
@@ -254,6 +270,9 @@ def _told(
         return ExitCode.DONE
     for line in dict.fromkeys(_notes(made)):
         note(line)
+    for licence in dict.fromkeys(filter(None, (args.licence, args.dataset_licence))):
+        if said := misspelt(licence):
+            note(said)
     if added.note:
         note(added.note)
     return ExitCode.DONE
@@ -265,14 +284,18 @@ def _notes(made: Sequence[Ready]) -> Iterator[str]:
         if taken:
             yield f"{one.draft.release.reference}: taken out: {taken}"
         for outcome in one.outcomes:
-            yield from (f"{one.draft.release.reference}: {line}" for line in outcome.notes)
+            yield from (f"{one.draft.release.reference}: {line}" for line in outcome.notes if line != THERE_ALREADY)
         yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
 
 
-def _commands(reference: Reference, where: str) -> list[str]:
+def _commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:
     """What others type."""
     verbs = ("get", "reproduce") if reference.kind == Kind.RUN else ("get", "install")
-    return [shlex.join(["nip-run", verb, str(reference), "--from", where]) for verb in verbs]
+    rows = ["--set", f"{OPTION}=FILE"] if lacks_rows else []
+    return [
+        shlex.join(["nip-run", verb, str(reference), "--from", where, *(rows if verb == "reproduce" else ())])
+        for verb in verbs
+    ]
 
 
 def _sign(registry: Registry, published: Sequence[Published], args: argparse.Namespace) -> None:
@@ -297,7 +320,8 @@ def _yank(args: argparse.Namespace, kind: Kind | None) -> int:
     with connect(args.where, pull_request=args.pull_request) as registry:
         added = Added()
         for reference in named:
-            added = registry.yank(reference, args.yank)
+            if registry.find(reference).yanked != args.yank:  # the same again is nothing
+                added = registry.yank(reference, args.yank)
         where = registry.where
     if args.json:
         print_json({"ok": True, "yanked": [str(one) for one in named], "where": where, "reason": args.yank})

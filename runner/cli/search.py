@@ -17,7 +17,7 @@ from runner.registry.sessions import Session, session_of_release
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from runner.text import comma_join, did_you_mean, in_one_line
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
 from runner.transports.registry import Entry, Registry
 
 _COLUMNS = ("release", "licence", "description")
@@ -39,7 +39,7 @@ class _Found:
 
 def execute(args: argparse.Namespace) -> int:
     kind = _kind(args.kind)
-    with connect(args.where) as registry:
+    with to_read(args.where) as registry:
         entries = registry.entries(kind)
         damaged: list[str] = []
         found = list(_matching(registry, entries if args.all else _newest(entries), args.words, damaged, all_=args.all))

@@ -18,7 +18,7 @@ from runner.releases.reference import Kind, is_reference, parse
 from runner.results.results import Results
 from runner.spec.origin import DATA
 from runner.text import counted
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -86,7 +86,7 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
         return str(folder), "" if _any(wrong) else _also(opened(folder).release), wrong
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
         named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
-        with connect(args.where) as registry:
+        with to_read(args.where) as registry:
             entry = registry.find(named)
             wrong = list(wrong_in_release(registry, entry, args.signer_key))
             return str(entry.reference), "" if _any(wrong) else _also(registry.read(entry)[0], in_registry=True), wrong

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import NipRunError, ReleaseError
+from runner.errors import Interrupted, NipRunError, ReleaseError
 from runner.registry.fetched import Got
 from runner.registry.left_out import in_words
 from runner.registry.replayed import Replayed, replayed
@@ -43,6 +43,7 @@ def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
 
     Raises:
         ReleaseError: a file of it is not as it was published.
+        Interrupted: a signal stopped a replay; nothing is said of the others.
     """
     run = got.run
     assert run is not None
@@ -60,6 +61,8 @@ def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
                     raise ReleaseError(f"it is sha256:{entry.sha256[:12]}, and the run links sha256:{link.sha256[:12]}")
                 part = replayed(got_for(registry, entry, results), results)
                 parts[_run_of(part).run_id] = part
+            except Interrupted:
+                raise
             except NipRunError as error:
                 different.append(f"part {link.release}: {error}")
             except Exception as error:  # noqa: BLE001 - a part of a stranger's, and the others are read

@@ -105,6 +105,11 @@ class Lock:
         inside = where.removeprefix("file:./")
         return where if inside == where else f"file:{(self.path.parent / inside).absolute()}"
 
+    def only_where(self) -> str | None:
+        """The one registry that all of it was installed from; None where there are several, or none."""
+        found = {self.where(reference) for reference in self.pins}
+        return found.pop() if len(found) == 1 else None
+
     def add(self, pins: Mapping[Reference, Pin]) -> Lock:
         """Write further pins, whoever else writes some now.
 

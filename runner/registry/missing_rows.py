@@ -45,9 +45,11 @@ def put_rows(got: Got, file: Path) -> None:
     """Put the rows that were played into a got folder, out of a dataset's file or the rows of another run.
 
     Raises:
-        UsageError: they are not the rows that were played, or it was published with its rows.
+        UsageError: there is no such file, they are not the rows that were played, or it was published with its rows.
         ReleaseError: a file of the release is damaged.
     """
+    if not file.is_file():
+        raise UsageError(f"--set {OPTION}={file}: there is no such file")
     run = got.run
     if run is None or got.release.file(PIN) is None:
         raise UsageError(f"--set {OPTION}: {got.release.reference} has the rows of its dataset, or needs none")

@@ -9,6 +9,7 @@ from typing import Any
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
+from runner.text import did_you_mean
 from runner.transports.folder import FolderTransport
 from runner.transports.registry import Registry
 from tests.registry.planted import publish
@@ -23,6 +24,10 @@ FACTS = {
 def release(name: str, *links: Link, **changes: Any) -> Bundle:
     said = Release(kind=Kind.RUN, owner="acme", name=name, version="1", facts={**FACTS, **changes}, links=links)
     return Bundle.of(said, {})
+
+
+def test_a_misspelt_kind_is_told_the_nearest_in_plain_words() -> None:
+    assert did_you_mean("runs", Kind) == "; did you mean 'run'?"
 
 
 def test_a_run_is_one_row_with_what_one_chooses_it_by(tmp_path: Path) -> None:
