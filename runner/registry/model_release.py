@@ -274,7 +274,7 @@ def _readme(release: Release, said: Mapping[str, Any], took: Mapping[str, Any]) 
     before = (
         ""
         if continues is None
-        else f"\nIt continues {code(continues)}, whose training is not in these numbers: `nip-run history` adds it up.\n"
+        else f"\nIt continues {code(continues)}, whose training is not counted here: `nip-run history` adds it up.\n"
     )
     served = (
         "\nSay where it is served: `base_url` in `model.yaml` is for you to fill in.\n" if "base_url" in said else ""
