@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from runner.registry.session_facts import Group
 from runner.registry.sessions import Session
 from runner.releases.manifest import Link
 from runner.text import comma_join
@@ -47,17 +48,22 @@ def again_in_words(session: Session) -> Iterator[str]:
         yield f"has the answers of {said[0]} up to round {said[1]}"
     if judged is not None:
         yield f"judges the debates of {judged[0]}"
-    before = continued(session)
+    yield from made_from_in_words(session.groups, () if session.parent_run_id is not None else session.links, named)
+
+
+def made_from_in_words(groups: Iterable[Group], links: Iterable[Link], *told: str | None) -> Iterator[str]:
+    """What it continues, and which release it is a child of, but for those that were told."""
+    before = continued(groups)
     if before:
         yield f"continues {comma_join(before)}"
-    child = None if session.parent_run_id is not None else child_of(session.links)
-    if child is not None and child not in (named, *before):
+    child = child_of(links)
+    if child is not None and child not in (*told, *before):
         yield f"child of {child}"
 
 
-def continued(session: Session) -> list[str]:
+def continued(groups: Iterable[Group]) -> list[str]:
     """What made the models that a training, or a model's, began with: releases, and runs that had none."""
-    steps = [group.lineage[-1] for group in session.groups if group.made and group.lineage]
+    steps = [group.lineage[-1] for group in groups if group.made and group.lineage]
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 
 

@@ -173,9 +173,9 @@ def test_a_continued_model_says_so_and_does_not_call_its_last_training_all(
     alone, made = model_drafts(here.run(LEARN), here, Naming("acme"))
     assert alone.release.description == "Model group p of learn, trained from dummy"
     assert made.release.description.startswith("Model group v of learn, continues run/umbra/first@1")
-    took = yaml.safe_load(bytes(made.contents["training.yaml"]))  # type: ignore[arg-type]
+    took = yaml.safe_load(bytes(made.contents["training.yaml"]))
     assert (took["continues"], took["in all"], took["own"]["rollouts"]) == ("run/umbra/first@1", None, 12)
-    assert b"It continues `run/umbra/first@1`" in bytes(made.contents["README.md"])  # type: ignore[arg-type]
+    assert b"It continues `run/umbra/first@1`" in bytes(made.contents["README.md"])
 
 
 def test_a_run_links_its_parts_its_models_and_what_it_began_with(trained_results: Path) -> None:
