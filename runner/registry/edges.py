@@ -179,7 +179,8 @@ class Edges:
         meant = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
         if any(session.kind == "training" for session in meant):
             return self._broken(use, f"its lineage says that {which} made it, and that made no model of it")
-        return self._named(use, f"its lineage names {which}") or _missing(use, last)
+        gone = Edge(use, Proof.MISSING, (), _tombstone(last), gone=last.run_id)
+        return self._named(use, f"its lineage names {which}") or gone
 
     def _broken(self, use: Use, why: str) -> Edge:
         makers, claims = _parted(self._of_name(use), use)
@@ -275,10 +276,6 @@ def _other_release(makers: Sequence[Maker], last: Step) -> str | None:
         if session.key == last.release and last.release_sha256 not in (None, session.sha256):
             return f"it was made from another {session.key} (sha256:{last.release_sha256}) than the one that is here"
     return None
-
-
-def _missing(use: Use, last: Step) -> Edge:
-    return Edge(use, Proof.MISSING, (), _tombstone(last), gone=last.run_id)
 
 
 def _tombstone(last: Step) -> str:
