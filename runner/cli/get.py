@@ -97,7 +97,7 @@ def _of_run(got: Got, takes: Takes, *, quiet: bool) -> list[tuple[str, str]]:
 
 
 def _kin(got: Got) -> list[str]:
-    """What it is of other runs: which it continues, is a child of, or plays again; nothing where its facts are wrong."""
+    """What it is of other runs: which it continues, is a child of, or plays again; nothing of wrong facts."""
     with suppress(ReleaseError):
         return kin_in_words(session_of_release(Entry(got.release.reference, got.sha256), got.release))
     return []
