@@ -122,7 +122,7 @@ def _effort(row: Row) -> str:
 
 def _marks(row: Row) -> list[str]:
     """What is to be known of a session, each thing once and hashes cut: --json has all."""
-    proofs = [proof_in_words(edge) for edge in row.edges]
+    proofs = [proof_in_words(edge) for edge in row.edges if edge.gone is None]  # a mark says what is not here
     told = {edge.why for edge in row.edges}
     merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]
     replayed = [f"replayed as {', '.join(dict.fromkeys(one.key for one in row.replays))}"] if row.replays else []

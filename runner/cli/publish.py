@@ -268,7 +268,7 @@ def _told(
         say(command)
     if args.quiet:
         return ExitCode.DONE
-    for line in dict.fromkeys(_notes(made)):
+    for line in _notes(made):
         note(line)
     for licence in dict.fromkeys(filter(None, (args.licence, args.dataset_licence))):
         if said := misspelt(licence):
@@ -279,13 +279,23 @@ def _told(
 
 
 def _notes(made: Sequence[Ready]) -> Iterator[str]:
+    """What is to be known of releases, each thing once, however many it is said of."""
+    said: dict[str, list[str]] = {}
     for one in made:
-        taken = ", ".join(f"{row['rule']} ({row['count']})" for row in one.draft.release.facts.get("cleaned", []))
-        if taken:
-            yield f"{one.draft.release.reference}: taken out: {taken}"
-        for outcome in one.outcomes:
-            yield from (f"{one.draft.release.reference}: {line}" for line in outcome.notes if line != THERE_ALREADY)
-        yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
+        for line in dict.fromkeys(_notes_of(one)):
+            said.setdefault(line, []).append(str(one.draft.release.reference))
+    for line, releases in said.items():
+        more = f" and {len(releases) - 1} more" if len(releases) > 1 else ""
+        yield f"{releases[0]}{more}: {line}"
+
+
+def _notes_of(one: Ready) -> Iterator[str]:
+    taken = ", ".join(f"{row['rule']} ({row['count']})" for row in one.draft.release.facts.get("cleaned", []))
+    if taken:
+        yield f"taken out: {taken}"
+    for outcome in one.outcomes:
+        yield from (line for line in outcome.notes if line != THERE_ALREADY)
+    yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
 
 
 def _commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:

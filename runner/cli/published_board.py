@@ -51,7 +51,7 @@ def _effort(effort: Mapping[str, Any]) -> str:
     """How many games all training behind a run learnt from."""
     rollouts = effort["rollouts"] or 0
     if "rollouts" in effort["at_least"]:
-        return f"at least {counted(rollouts, 'rollout')}"
+        return f"at least {counted(rollouts, 'rollout')}" if rollouts else "not known"
     return counted(rollouts, "rollout") if rollouts else ""
 
 

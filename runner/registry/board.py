@@ -13,7 +13,7 @@ from typing import Any
 from runner.errors import NipRunError, UsageError
 from runner.registry.board_cache import DATA, BoardCache, Kept
 from runner.registry.board_numbers import NOT_RECOMPUTED
-from runner.registry.kinship import kin_in_words
+from runner.registry.kinship import kin_in_words, replayed_run
 from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
@@ -71,7 +71,8 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
     shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
     runs = dict(_runs(registry, kept, releases, shown, board))
     rows = _ranked(kept, runs, shown, board)
-    repeats = _repeats(releases, [shown[sha256] for sha256 in runs])
+    # A replay is no play: it says itself what it replays.
+    repeats = _repeats(releases, [shown[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
     _check_benchmark(benchmark, rows, registry.where)
     for row in rows:
         if benchmark not in (None, row["benchmark"]):

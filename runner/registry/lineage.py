@@ -32,6 +32,8 @@ class Contact:
     at_least: bool
 
     def __str__(self) -> str:
+        if self.at_least and not self.trained_on:
+            return f"trained on an unknown number of its {self.datapoints} datapoints"
         least = "at least " if self.at_least else ""
         return f"trained on {least}{self.trained_on} of its {self.datapoints} datapoints"
 

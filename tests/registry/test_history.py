@@ -36,10 +36,24 @@ def test_a_replay_is_in_the_row_of_what_it_replays_and_a_fresh_play_is_a_session
     assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, in which nobody was asked",))
     other = replace(measured("a", "m"), owner=None, identity="1", sha256=None)  # of one's own, and called the same
     assert [len(row.replays) for row in history_of("a", [other, replay, first])] == [1, 0]
+    own = replace(first, owner=None, key="a", sha256=None)  # its release is not looked at, and it is the same run
+    assert [[one.key for one in row.replays] for row in history_of("a", [own, here])] == [["b"]]
+    assert len(history_of("run/acme/a", [first])) == len(history_of("acme/a", [first])) == 1
     round_about = [measured(one, BASE, facts={"replay_of": [of, None]}) for one, of in ("xy", "yx")]
     assert [row.kind for row in history_of("verifier", round_about)] == ["replay", "replay"]
     judged = measured("j", BASE, facts={"rejudge_of": ["a", "00", "last"]})
     assert [(row.kind, *row.marks) for row in history_of("j", [judged])] == [("rejudged", "judges the debates of a")]
+
+
+def test_the_tests_of_a_training_stand_below_it_in_the_order_in_which_they_were_played() -> None:
+    played = [{"parent_run_id": "one", "iteration": n, "started_at": f"2030-01-0{n + 1}"} for n in range(2)]
+    tests = [
+        measured("one-t0", BASE, facts=played[0]),
+        measured("one-t1", ONE, step("one", ONE, BASE), facts=played[1]),
+    ]
+    rows = history_of("verifier", [*reversed(tests), training("one", ONE, BASE)])
+    assert [(row.session.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)]
+    assert [row.after for row in rows[:2]] == [(), ()]  # it was played with what there was before
 
 
 def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_one_run() -> None:
