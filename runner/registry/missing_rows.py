@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from runner.registry.fetched import PIN, Got, small
 from runner.registry.recompute import write_tables
 from runner.registry.run_bundle import ROWS
 from runner.storage.atomic import atomic_write
+from runner.storage.strict_json import loads
 from runner.text import in_one_line, shortened
 
 OPTION = "dataset.path"
@@ -46,8 +46,8 @@ def what_is_needed(got: Got) -> str:
 
 def _pin(got: Got) -> Mapping[str, Any]:
     try:
-        said = json.loads(small(got.folder / PIN, MAX_PIN))
-    except (ValueError, RecursionError) as error:
+        said = loads(small(got.folder / PIN, MAX_PIN))
+    except ValueError as error:
         raise ReleaseError(f"{got.folder / PIN} is damaged: {error}") from error
     if not isinstance(said, dict):
         raise ReleaseError(f"{got.folder / PIN} is damaged: not an object")

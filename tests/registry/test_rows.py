@@ -78,7 +78,7 @@ def renamed(rows: Rows) -> list[str]:
 
 def many_columns(rows: Rows) -> list[str]:
     rows[0] |= {f"column {number}": 1 for number in range(10_000)}
-    return [f"{ROLLOUTS_FILE}, row 1, rollout {rows[0]['rollout_id']}: column 0: recorded 1, recomputed None; "]
+    return [f"{ROLLOUTS_FILE}, row 1, rollout {rows[0]['rollout_id']}: column 0: recorded 1, recomputed nothing; "]
 
 
 FORGED = (removed, cut, doubled, added, moved, changed, changed_behind_a_gap, renamed, many_columns)
