@@ -188,6 +188,8 @@ def differing(published: Mapping[str, Any], again: Mapping[str, Any]) -> list[st
     """The numbers that do not follow from the records, in words; those that need calls are not looked at."""
     ours, theirs = ({(row["agent"], row["metric"]): row for row in one["metrics"]} for one in (again, published))
     lines = [] if is_same(published.get("outcomes"), again["outcomes"]) else ["the outcomes"]
+    if len(theirs) < len(published["metrics"]):
+        lines.append("its metrics (some stand there twice)")
     for key in ours.keys() | theirs.keys():
         if key[1] in _NEED_CALLS:
             continue
