@@ -17,6 +17,7 @@ from runner.results.manifest import Manifest
 from runner.results.results import Results
 from runner.runs.reconstruct import saved_plan
 from runner.storage.atomic import read_json
+from runner.storage.strict_json import is_same
 from runner.training.plan import part_id
 from runner.training.stage_log import read_stages
 from runner.training.stages import GamesPlayed, Stages, Switched, TestPlayed
@@ -109,17 +110,20 @@ def different_models(run: RunFolder, stages: Stages, parts: Mapping[str, Manifes
 
 def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, Replayed]) -> Iterator[str]:
     """Tests whose accuracy, as the training run has it, is not that of the part that measured it."""
-    recorded: dict[int, Any] = {row.get("iteration"): row for row in read_json(run.metrics).get("tests", [])}
+    rows = read_json(run.metrics).get("tests", [])
+    recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}
+    if len(recorded) < len(rows):
+        yield "metrics.json: the tests before one iteration stand there twice"
     for record in stages.all(TestPlayed):
         part = parts.get(record.run_id)
         row = recorded.get(record.iteration)
         if row is None:
             yield f"metrics.json: the test before iteration {record.iteration} is missing"
         elif part is not None:
-            rows = read_json(_run_of(part).metrics)["metrics"]
-            found = next(one for one in rows if (one["agent"], one["metric"]) == (None, "accuracy"))
+            measured = read_json(_run_of(part).metrics)["metrics"]
+            found = next(one for one in measured if (one["agent"], one["metric"]) == (None, "accuracy"))
             for name, value in row["accuracy"].items():
-                if found.get(name) != value:
+                if not is_same(value, found.get(name)):
                     yield (
                         f"metrics.json: accuracy.{name} before iteration {record.iteration}: published {value!r}, and "
                         f"{record.run_id} has {found.get(name)!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -23,6 +22,7 @@ from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.spec.origin import DATA
 from runner.storage.files import open_to_read
+from runner.storage.strict_json import loads
 from runner.text import in_one_line, shortened
 from runner.transports.incoming import remove_abandoned
 from runner.transports.registry import Entry, Registry
@@ -194,8 +194,8 @@ def read_pin(path: Path) -> dict[str, Any]:
         ReleaseError: it is missing or damaged.
     """
     try:
-        said = json.loads(small(path, MAX_PIN))
-    except (ValueError, RecursionError) as error:
+        said = loads(small(path, MAX_PIN))
+    except ValueError as error:
         raise ReleaseError(f"{path} is damaged: {error}") from error
     if not isinstance(said, dict):
         raise ReleaseError(f"{path} is damaged: not an object")

@@ -142,6 +142,19 @@ def test_a_missing_rollout_is_told_by_its_id_and_no_other(run: Path, tmp_path: P
     )
 
 
+@pytest.mark.full
+def test_of_a_journal_that_was_cut_it_is_told_what_does_not_follow(run: Path, tmp_path: Path) -> None:
+    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    changed = bundle_of(run, data__journal_DOT_jsonl=b"".join(lines[:-1]))
+    reference = publish(tmp_path / "registry", changed)
+    with connect(str(tmp_path / "registry")) as registry:
+        got = get(registry, parse(reference), tmp_path / "got")
+    missing, *different = replayed(got, Results(tmp_path / "results")).different
+    assert "has no answer number" in missing
+    assert [line for line in different if line.endswith("it follows from no game of the journal")], different
+    assert [line for line in different if line.startswith("manifest.json says completions")], different
+
+
 def test_a_run_of_another_version_is_recomputed_and_that_is_said(copy: Path, tmp_path: Path) -> None:
     said = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps({**said, "version": "0.0.9"}))
