@@ -25,7 +25,7 @@ from runner.errors import NewerFormatError, RunError
 RUN_FOLDER = 1
 LOG_FORMAT = 2
 CACHE = 1
-LEADERBOARD = 4
+LEADERBOARD = 3
 
 KEY = "format"
 
