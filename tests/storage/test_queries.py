@@ -129,7 +129,7 @@ def test_whoever_is_lent_a_connection_finds_it_as_it_was_made(left: str) -> None
     asked = [f"SELECT count(*) FROM duckdb_{of}() WHERE {of[:-1]}_name = 'f'" for of in ("tables", "views", "types")]
     asked += ["SELECT current_setting('threads'), current_setting('search_path')", "SELECT getvariable('f')"]
     with suppress(duckdb.InvalidInputException), lent("64MB") as connection:
-        assert connection.execute(left)
+        assert connection.execute(left) is connection
     with lent("64MB") as connection:
         assert [connection.execute(one).fetchall() for one in asked] == [*3 * [[(0,)]], [(1, "")], [(None,)]]
         for again in ("SELECT f(1)", "EXECUTE f"):
