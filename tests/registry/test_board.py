@@ -144,7 +144,7 @@ def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Pat
     rollouts = bytes(release(trained_results, "before").contents["data/rollouts.jsonl"])
     anew = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{ "', 1)}
     publish(registry, release(trained_results, "before", owner="third", contents=anew))
-    said = release(trained_results, "before").release.facts | {"replay_of": ["before", None]}
+    said = {**release(trained_results, "before").release.facts, "replay_of": ["before", None]}
     replay = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{  "', 1)}
     publish(registry, release(trained_results, "before", owner="replays", contents=replay, facts=said))
     rows = by_release(registry_board(registry, cache=cache))
