@@ -40,6 +40,8 @@ def execute(args: argparse.Namespace) -> int:
     kind = _kind(args.kind)
     if args.yank is not None:
         return _yank(args, kind)
+    if args.pull_request and args.sign_key is not None:
+        raise UsageError("--sign-key: once the pull request is merged, the same command without --pull-request signs it")
     registry = _registry(args)
     try:
         with ExitStack() as held:

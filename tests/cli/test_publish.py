@@ -233,6 +233,7 @@ def test_where_nothing_can_be_written_nothing_is_published(player: Player, tmp_p
         (("acme/x@1", "--yank", "wrong"), "has no run/acme/x@1"),
         (("protocols/nip.yaml", "--as", "acme/nip@1", "--kind", "protocol"), "comes with nip-run"),
         (("nobody", "--as", "acme"), "no run 'nobody'"),
+        (("last", "--as", "acme", "--pull-request", "--sign-key", "key.pem"), "once the pull request is merged"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(plain: Path, words: tuple[str, ...], said: str) -> None:
