@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.yank is not None:
         return _yank(args, kind)
     if args.pull_request and args.sign_key is not None:
-        raise UsageError("--sign-key: once the pull request is merged, the same command without --pull-request signs it")
+        raise UsageError("--sign-key: once the pull request is merged, the command without it signs")
     registry = _registry(args)
     try:
         with ExitStack() as held:

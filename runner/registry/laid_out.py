@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from runner.documents.fetched import MARKER, marker
@@ -16,7 +14,7 @@ from runner.releases.bundle import Content, opened
 from runner.releases.manifest import Release
 from runner.results.folder import RunFolder
 from runner.spec.origin import DATA
-from runner.storage.files import create, link_to, make_folder, make_folders
+from runner.storage.files import create, link_to, make_folder, make_folders, same_file
 from runner.storage.formats import STAGE_LOG
 from runner.storage.journal import JOURNAL
 
@@ -69,10 +67,7 @@ def _is_same_file(content: Path, target: Path) -> bool:
     said = content.lstat()
     if not stat.S_ISREG(said.st_mode) or said.st_size < _LARGE:
         return False
-    with suppress(OSError):  # on another disk, or on one without such links
-        os.link(content, target)
-        return True
-    return False
+    return same_file(content, target)
 
 
 def run_folder(target: Path) -> RunFolder:

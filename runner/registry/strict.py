@@ -28,7 +28,7 @@ _ENCODED = re.compile(
 _VARIABLE = re.compile(
     rf"(?:\$(?:env:)?(?:\{{[A-Z_][A-Z0-9_]*\}}|[A-Z_][A-Z0-9_]*)|%[A-Za-z_][A-Za-z0-9_()]*%)[\\/]{_REST}"
 )
-_MOUNT = re.compile(rf"(?<![\w:/.])//(?P<at>[\w.$-]+)/{_REST}")
+_MOUNT = re.compile(rf"(?<![\w:/.])//(?P<at>[\w.\x24-]+)/{_REST}")
 _STORE = re.compile(
     r"(?i)(?:unix|ipc|s3[an]?|gs|gcs|az|azure|abfss?|wasbs?|hdfs|dbfs|r2|oci|swift|minio|rsync|sftp|scp)://"
 )

@@ -78,10 +78,13 @@ def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
     except BaseException:
         connection.close()
         raise
-    if is_as_made and len(_idle) < _MOST_IDLE:
+    beyond = _idle.pop(memory, None) if is_as_made else connection  # another of this size, lent at the same time
+    if is_as_made:
         _idle[memory] = connection
-    else:
-        connection.close()
+        if beyond is None and len(_idle) > _MOST_IDLE:
+            beyond = _idle.pop(next(iter(_idle)))
+    if beyond is not None:
+        beyond.close()
 
 
 _LEFT = (
