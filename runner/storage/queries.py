@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,19 +55,33 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
     return duckdb.connect(":memory:", config=config)
 
 
-_idle: dict[str, duckdb.DuckDBPyConnection] = {}
-"""Connections to be used again, by their memory."""
+_idle: ContextVar[dict[str, duckdb.DuckDBPyConnection] | None] = ContextVar("idle", default=None)
+"""Within `kept_connections`: those that may be used again, by their memory."""
 _MOST_IDLE = 2
 
 
 @contextmanager
+def kept_connections() -> Iterator[None]:
+    """For as long as the block goes on, what is lent is used again: for whoever reads many small files."""
+    kept: dict[str, duckdb.DuckDBPyConnection] = {}
+    token = _idle.set(kept)
+    try:
+        yield
+    finally:
+        _idle.reset(token)
+        for connection in kept.values():
+            connection.close()
+
+
+@contextmanager
 def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """What `connect` makes, with one thread; and used again once the block ended well, without anything of it.
+    """What `connect` makes, with one thread; within `kept_connections` used again, without anything of its last user.
 
     To make one takes longer than what a small file is read or written in. The block is one transaction, which is taken
     back at its end with all that was made in it, and no setting can be changed in it.
     """
-    connection = _idle.pop(memory, None)
+    idle = _idle.get()
+    connection = None if idle is None else idle.pop(memory, None)
     if connection is None:
         connection = connect(memory=memory)
         connection.execute("SET lock_configuration = true")
@@ -74,17 +89,14 @@ def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.begin()
         yield connection
         connection.rollback()
-        is_as_made = connection.execute(_LEFT).fetchone() == (0,)
+        is_as_made = idle is not None and connection.execute(_LEFT).fetchone() == (0,)
     except BaseException:
         connection.close()
         raise
-    beyond = _idle.pop(memory, None) if is_as_made else connection  # another of this size, lent at the same time
-    if is_as_made:
-        _idle[memory] = connection
-        if beyond is None and len(_idle) > _MOST_IDLE:
-            beyond = _idle.pop(next(iter(_idle)))
-    if beyond is not None:
-        beyond.close()
+    if idle is not None and is_as_made and memory not in idle and len(idle) < _MOST_IDLE:
+        idle[memory] = connection
+    else:
+        connection.close()
 
 
 _LEFT = (
