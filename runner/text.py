@@ -53,7 +53,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` with the known word that is most like this one, or nothing."""
     import difflib  # here and not above: help has no use for it
 
-    found = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(str(word), [str(one) for one in known], n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 

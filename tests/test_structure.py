@@ -106,6 +106,7 @@ HOMES = {
         "runner.rollouts.debates",
         "runner.runs.sinks",
         "runner.storage.log_lines",
+        "runner.storage.strict_json",
         "runner.training.run",
     },
     "rich": {"runner.cli.output"},

@@ -13,6 +13,7 @@ from typing import Any
 from runner.cli.output import print_json, print_table, say, shown_point
 from runner.cli.schedule import schedule_as_json, show_schedule
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
+from runner.documents.fetched import from_elsewhere
 from runner.exit_codes import ExitCode
 from runner.models.keys import NO_KEY, forms_of
 from runner.protocols.protocol import Protocol
@@ -84,7 +85,8 @@ def _keys(plan: AnyPlan) -> list[str]:
     if needed:
         lines += [f"sends {use}" for use in needed if use.variable == NO_KEY]
         lines += [f"runs {in_one_line(use.command)}" for use in uses if use.command is not None]
-        lines.append(f"It came from elsewhere, so a run of it needs each by its name: {' '.join(forms_of(needed))}")
+        said = "" if plan.spec.fetched is None else from_elsewhere(plan.spec.path, plan.spec.fetched)
+        lines.append(f"It {said}, so a run of it needs each by its name: {' '.join(forms_of(needed))}")
     return lines
 
 

@@ -21,7 +21,7 @@ def execute(args: argparse.Namespace) -> int:
     pins = pins_of(specs)
     loose = [pin for pin in pins if not pin.is_pinned]
     written = None
-    if args.out is not None and not loose:
+    if args.out is not None:
         write_frozen(specs[0].path or Path(args.spec), specs, args.out)
         written = str(args.out)
     if args.json:
@@ -29,13 +29,10 @@ def execute(args: argparse.Namespace) -> int:
     else:
         rows = [(pin.part, "pinned" if pin.is_pinned else "not pinned", pin.how or pin.why_not or "") for pin in pins]
         print_table(("part", "", "how, or why not"), rows)
+    if written is not None and not args.json:
+        say(f"written, with a version in every reference: {written}")
     if loose and not args.quiet:
-        note(
-            f"{counted(len(loose), 'part')} cannot be pinned"
-            + ("" if args.out is None else f"; {args.out} is not written")
-        )
-    elif written is not None and not args.json:
-        say(f"written: {written}")
+        note(f"{counted(len(loose), 'part')} cannot be pinned")
     return ExitCode.FAILED if loose else ExitCode.DONE
 
 

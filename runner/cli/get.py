@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from runner.cli.output import heading, print_json, say, warn, with_interval
 from runner.documents.fetched import where_from
+from runner.errors import ReleaseError
 from runner.exit_codes import ExitCode
-from runner.registry.fetched import LOCK, PARAMETERS, Got, get
+from runner.registry.fetched import LOCK, PARAMETERS, WITHOUT_ROWS, Got, get
+from runner.registry.kinship import kin_in_words
 from runner.registry.missing_rows import lacks_rows, what_is_needed
+from runner.registry.sessions import session_of_release
 from runner.registry.takes import Takes, as_named, to_reproduce, what_it_takes
 from runner.releases.reference import Kind, parse
 from runner.text import comma_join, in_one_line
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
+from runner.transports.registry import Entry
 from runner.version import __version__
 
 
 def execute(args: argparse.Namespace) -> int:
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
-    with connect(args.where) as registry:
+    with to_read(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
     takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
     if lacks_rows(got):
-        got = replace(got, notes=(*got.notes, what_is_needed(got)))
+        got = replace(got, notes=(*(line for line in got.notes if line != WITHOUT_ROWS), what_is_needed(got)))
     for line in () if args.json else got.notes:
         warn(f"warning: {line}" if "yanked" in line else f"note: {line}")
     if args.json:
@@ -71,6 +76,7 @@ def _of_run(got: Got, takes: Takes, *, quiet: bool) -> list[tuple[str, str]]:
         ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
         ("result", f"{_result(facts.get('accuracy'))}; self-reported: {to_reproduce(got)}"),
         ("models", _models(facts.get("models"))),
+        *((("of others", in_one_line("; ".join(kin))),) if (kin := _kin(got)) else ()),
         ("licence", got.release.licence or "none given: all rights are with its publisher"),
         ("where", str(got.folder)),
     ]
@@ -88,6 +94,13 @@ def _of_run(got: Got, takes: Takes, *, quiet: bool) -> list[tuple[str, str]]:
         *(() if got.is_training_run else (("play again", takes.fresh(to_reproduce(got))),)),
         ("check it", f"nip-run verify {shlex.quote(str(got.folder))}"),
     ]
+
+
+def _kin(got: Got) -> list[str]:
+    """What it is of other runs: which it continues, is a child of, or plays again; nothing of wrong facts."""
+    with suppress(ReleaseError):
+        return kin_in_words(session_of_release(Entry(got.release.reference, got.sha256), got.release))
+    return []
 
 
 def _play(got: Got, takes: Takes) -> str:

@@ -70,9 +70,9 @@ def _got(results: Results, left_out: list[str]) -> Iterator[Session]:
 def _published(where: str | None, left_out: list[str]) -> Iterator[Session]:
     if where is None:
         return
-    from runner.transports.connect import connect
+    from runner.transports.connect import to_read
 
-    with connect(where) as registry:
+    with to_read(where) as registry:
         for entry in registry.entries():
             if entry.reference.kind not in (Kind.RUN, Kind.MODEL):
                 continue
@@ -122,7 +122,7 @@ def _effort(row: Row) -> str:
 
 def _marks(row: Row) -> list[str]:
     """What is to be known of a session, each thing once and hashes cut: --json has all."""
-    proofs = [proof_in_words(edge) for edge in row.edges]
+    proofs = [proof_in_words(edge) for edge in row.edges if edge.gone is None]  # a mark says what is not here
     told = {edge.why for edge in row.edges}
     merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]
     replayed = [f"replayed as {', '.join(dict.fromkeys(one.key for one in row.replays))}"] if row.replays else []

@@ -20,10 +20,10 @@ from runner.cli.layout import GAP, column, fitted, stacked
 from runner.text import escape_controls
 
 WIDE = 160
-"""Columns of a table where there is no terminal to measure; more where ids need them."""
+"""Columns of a terminal that cannot be measured."""
 
-LINE = 60
-"""There, a text of at most this many characters is not folded."""
+LINE = 200
+"""Where there is no terminal, columns stand below each other to this width; a longer text moves what follows it."""
 
 NARROWEST = 20
 """No text is wrapped at less."""
@@ -133,21 +133,21 @@ def print_table(
     """A table on stdout. No id, number or interval is broken, however narrow the terminal is.
 
     Texts fold first; then the columns that `drop` names are left out, the first of them first; where that is not
-    enough, each row takes several lines. Outside a terminal nothing is left out.
+    enough, each row takes several lines. Outside a terminal nothing is left out, and a row is a line, for `grep`.
     """
     from rich.cells import cell_len
 
     terminal = sys.stdout.isatty()
     heads = [escape_controls(column) for column in columns]
-    cells = [[cell(value) for value in row] for row in rows]
+    cells = [[cell(value) if terminal else " ".join(cell(value).split("\n")) for value in row] for row in rows]
     measured = [
         column(cell_len(head), texts, [cell_len(text) for text in texts], max(map(cell_len, head.split()), default=0))
         for index, head in enumerate(heads)
         for texts in [[line for row in cells for line in row[index].split("\n")]]
     ]
-    width = terminal_width() if terminal else max(WIDE, sum(max(c.least, min(c.most, LINE)) + GAP for c in measured))
-    dropped = [list(columns).index(name) for name in drop if name in columns] if terminal else []
-    widths = fitted(measured, width, dropped)
+    width = terminal_width()
+    dropped = [list(columns).index(name) for name in drop if name in columns]
+    widths = fitted(measured, width, dropped) if terminal else {i: min(c.most, LINE) for i, c in enumerate(measured)}
     if title is not None:
         heading(title)
     if widths is None:
@@ -155,10 +155,24 @@ def print_table(
             say("\n".join(stacked([f"{head} {text}" for head, text in zip(heads, row, strict=True) if text], width)))
         return
     numeric = {i for i in widths if rows and all(isinstance(row[i], (int, float, type(None))) for row in rows)}
-    _print_columns([(heads[i], widths[i], i in numeric) for i in widths], [[row[i] for i in widths] for row in cells])
+    shown = [(heads[i], widths[i], i in numeric) for i in widths]
+    (_print_columns if terminal else _print_lines)(shown, [[row[i] for i in widths] for row in cells])
     if len(widths) < len(columns):
         left_out = ", ".join(head for i, head in enumerate(heads) if i not in widths)
         note(f"left out at {width} columns: {left_out} (--json has all)")
+
+
+def _print_lines(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:
+    """As `_print_columns`, each row in a line, however long."""
+    from rich.cells import cell_len
+
+    for row in ([head for head, _, _ in columns], *rows):
+        line = ""
+        for text, (_, width, numeric) in zip(row, columns, strict=True):
+            pad = " " * (width - cell_len(text))
+            line += f"{pad}{text}" if numeric else f"{text}{pad}"
+            line += " " * GAP
+        say(line.rstrip())
 
 
 def _print_columns(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:

@@ -14,15 +14,20 @@ from runner.errors import Interrupted, RunDirectoryError, RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.registry.draft import Draft, Naming
 from runner.registry.family import family_of
+from runner.registry.fetched import PIN
+from runner.registry.licences import misspelt
+from runner.registry.missing_rows import OPTION
 from runner.registry.names import Names
 from runner.registry.publish import Options, Ready, failures, ready, send
+from runner.registry.sent import record
+from runner.registry.taken import THERE_ALREADY
 from runner.releases.reference import Kind, Reference, parse, wrong_word
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.storage.locks import locked
 from runner.text import comma_join, counted, did_you_mean
 from runner.transports.base import Added
-from runner.transports.connect import VARIABLE, connect
+from runner.transports.connect import VARIABLE, connect, to_read
 from runner.transports.registry import Entry, Published, Registry
 
 OWNER = "NIP_RUN_OWNER"
@@ -35,12 +40,15 @@ def execute(args: argparse.Namespace) -> int:
     kind = _kind(args.kind)
     if args.yank is not None:
         return _yank(args, kind)
+    if args.pull_request and args.sign_key is not None:
+        raise UsageError("--sign-key: once the pull request is merged, the command without it signs")
     registry = _registry(args)
     try:
         with ExitStack() as held:
             if registry is not None:
                 held.enter_context(registry)
-            families, results = _families(args, kind, held)
+            families, folders = _families(args, kind, held)
+            results = Results(args.results).path if folders else None
             options = Options(names=Names.here(results).but(args.allow_name), force=args.force)
             made = held.enter_context(ready(families, registry, options))
             if args.dry_run:
@@ -48,6 +56,7 @@ def execute(args: argparse.Namespace) -> int:
             assert registry is not None
             published, added = send(made, registry)
             _sign(registry, published, args)
+            _record(folders, published, made, registry.where)
             return _told(made, published, added, registry.where, args)
     except KeyboardInterrupt:
         error = Interrupted("interrupted; nobody sees anything that was not published whole")
@@ -75,12 +84,12 @@ def _kind(said: str | None) -> Kind | None:
 
 def _families(
     args: argparse.Namespace, kind: Kind | None, held: ExitStack
-) -> tuple[list[Sequence[Draft]], Path | None]:
-    """The drafts of each thing that is named, and the results folder that they come from."""
+) -> tuple[list[Sequence[Draft]], list[RunFolder]]:
+    """The drafts of each thing that is named, and the runs that they are of."""
     if kind not in (None, Kind.RUN):
         if len(args.what) > 1:
             raise UsageError("one component at a time: each has a name and a version of its own, by --as")
-        return [[_component(Path(args.what[0]), kind, args)]], None
+        return [[_component(Path(args.what[0]), kind, args)]], []
     if args.part is not None:
         raise UsageError("--part is for a component out of a spec; say which with --kind agent, trainer or model")
     results = Results(args.results)
@@ -88,10 +97,11 @@ def _families(
     if len(args.what) > 1 and naming.name is not None:
         raise UsageError(f"--as names one release, and these are {len(args.what)} runs; give the owner alone")
     families = []
-    for folder in {found.path.resolve(): found for found in map(results.find, args.what)}.values():
+    folders = list({found.path.resolve(): found for found in map(results.find, args.what)}.values())
+    for folder in folders:
         _hold(folder, held)
         families.append(family_of(folder, naming))
-    return families, results.path
+    return families, folders
 
 
 def _component(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
@@ -162,8 +172,23 @@ def _parent(args: argparse.Namespace, kind: Kind) -> Entry | None:
     """The release of `--child-of`, which is in the registry that is published to."""
     if args.child_of is None:
         return None
-    with connect(args.where) as registry:
+    with to_read(args.where) as registry:
         return registry.find(parse(args.child_of, kind if args.child_of.count("/") < 2 else None))
+
+
+def _record(folders: Sequence[RunFolder], published: Sequence[Published], made: Sequence[Ready], where: str) -> None:
+    """Write down in the results folder of each run what was made of it; what was got is no run of ours."""
+    for folder in (one for one in folders if one.name is None):
+        results, parts = Results.of(folder), {folder.run_id}
+        if folder.manifest().is_training_run:
+            parts |= {part.run_id for part in results.parts_of(folder.run_id)}
+        for prepared, one in zip(made, published, strict=True):
+            run_id = prepared.draft.release.facts.get("run_id")
+            if run_id in parts:
+                try:
+                    record(results.run(run_id), str(one.reference), one.sha256, where)
+                except RunError as error:
+                    note(f"{error}; `nip-run history` will show {one.reference} as a run of its own")
 
 
 # What is told
@@ -212,8 +237,12 @@ def _show_one(one: Ready, where: str | None) -> None:
 def _told(
     made: Sequence[Ready], published: Sequence[Published], added: Added, where: str, args: argparse.Namespace
 ) -> int:
-    """What was published, and how others get it."""
-    commands = {str(one.reference): _commands(one.reference, where) for one in published}
+    """What was published, or proposed, and how others get it."""
+    done, at = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
+    pins = {str(one.bundle.release.reference) for one in made if one.bundle and one.bundle.release.file(PIN)}
+    commands = {
+        str(one.reference): _commands(one.reference, at, lacks_rows=str(one.reference) in pins) for one in published
+    }
     if args.json:
         shown = [
             {
@@ -224,36 +253,61 @@ def _told(
             }
             for prepared, one in zip(made, published, strict=True)
         ]
-        print_json({"ok": True, "releases": shown, "revision": added.revision, "note": added.note})
+        print_json(
+            {
+                "ok": True,
+                "releases": shown,
+                "revision": added.revision,
+                "note": added.note,
+                "proposed_at": added.proposed_at,
+            }
+        )
         return ExitCode.DONE
     for one in published:
-        what = "was there already, the very same" if one.was_there else "published"
+        what = "was there already, the very same" if one.was_there else done
         say(f"{one.reference}  sha256:{one.sha256[:SHORT]}  {what}")
     for command in commands[str(published[-1].reference)]:
         say(command)
     if args.quiet:
         return ExitCode.DONE
-    for line in dict.fromkeys(_notes(made)):
+    for line in _notes(made):
         note(line)
+    for licence in dict.fromkeys(filter(None, (args.licence, args.dataset_licence))):
+        if said := misspelt(licence):
+            note(said)
     if added.note:
         note(added.note)
     return ExitCode.DONE
 
 
 def _notes(made: Sequence[Ready]) -> Iterator[str]:
+    """What is to be known of releases, each thing once, however many it is said of."""
+    said: dict[str, list[str]] = {}
     for one in made:
-        taken = ", ".join(f"{row['rule']} ({row['count']})" for row in one.draft.release.facts.get("cleaned", []))
-        if taken:
-            yield f"{one.draft.release.reference}: taken out: {taken}"
-        for outcome in one.outcomes:
-            yield from (f"{one.draft.release.reference}: {line}" for line in outcome.notes)
-        yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
+        for line in dict.fromkeys(_notes_of(one)):
+            said.setdefault(line, []).append(str(one.draft.release.reference))
+    for line, releases in said.items():
+        more = f" and {len(releases) - 1} more" if len(releases) > 1 else ""
+        yield f"{releases[0]}{more}: {line}"
 
 
-def _commands(reference: Reference, where: str) -> list[str]:
+def _notes_of(one: Ready) -> Iterator[str]:
+    taken = ", ".join(f"{row['rule']} ({row['count']})" for row in one.draft.release.facts.get("cleaned", []))
+    if taken:
+        yield f"taken out: {taken}"
+    for outcome in one.outcomes:
+        yield from (line for line in outcome.notes if line != THERE_ALREADY)
+    yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
+
+
+def _commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:
     """What others type."""
     verbs = ("get", "reproduce") if reference.kind == Kind.RUN else ("get", "install")
-    return [shlex.join(["nip-run", verb, str(reference), "--from", where]) for verb in verbs]
+    rows = ["--set", f"{OPTION}=FILE"] if lacks_rows else []
+    return [
+        shlex.join(["nip-run", verb, str(reference), "--from", where, *(rows if verb == "reproduce" else ())])
+        for verb in verbs
+    ]
 
 
 def _sign(registry: Registry, published: Sequence[Published], args: argparse.Namespace) -> None:
@@ -278,7 +332,8 @@ def _yank(args: argparse.Namespace, kind: Kind | None) -> int:
     with connect(args.where, pull_request=args.pull_request) as registry:
         added = Added()
         for reference in named:
-            added = registry.yank(reference, args.yank)
+            if registry.find(reference).yanked != args.yank:  # the same again is nothing
+                added = registry.yank(reference, args.yank)
         where = registry.where
     if args.json:
         print_json({"ok": True, "yanked": [str(one) for one in named], "where": where, "reason": args.yank})

@@ -11,7 +11,7 @@ from runner.exit_codes import ExitCode
 from runner.registry.board import RegistryBoard, registry_board
 from runner.registry.marks import legend
 from runner.text import counted, in_one_line
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
 
 TIER, TRAINED, MARKS = "tier", "trained on", "marks"
 _FIRST = 2
@@ -20,7 +20,7 @@ _FIRST = 2
 
 def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     """The board of a registry, on stdout; what it leaves out, on stderr."""
-    with connect(where) as registry:
+    with to_read(where) as registry:
         board = registry_board(registry, benchmark)
     if as_json:
         print_json(board.to_json())
@@ -51,7 +51,7 @@ def _effort(effort: Mapping[str, Any]) -> str:
     """How many games all training behind a run learnt from."""
     rollouts = effort["rollouts"] or 0
     if "rollouts" in effort["at_least"]:
-        return f"at least {counted(rollouts, 'rollout')}"
+        return f"at least {counted(rollouts, 'rollout')}" if rollouts else "not known"
     return counted(rollouts, "rollout") if rollouts else ""
 
 

@@ -12,7 +12,7 @@ from runner.cli.frugal import one_blas_thread
 from runner.cli.output import heading, note, print_json, say, warn
 from runner.cli.progress import Watched, watching
 from runner.documents.fetched import where_from
-from runner.errors import UsageError
+from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.models.keys import ALL, all_allowed
 from runner.registry.chain import Chain, chain_of
@@ -21,13 +21,14 @@ from runner.registry.fresh import Fresh, fresh_plan, played_anew
 from runner.registry.missing_rows import OPTION, put_rows
 from runner.registry.replayed import Replayed, facts_of, replayed
 from runner.registry.reproducible import got_for
+from runner.registry.verify import edited
 from runner.releases.reference import Kind, parse
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.statistics.intervals import load_intervals
 from runner.text import comma_join
 from runner.training.trust import check_trust, keys_sent
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
 from runner.transports.registry import Registry
 
 FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
@@ -65,9 +66,26 @@ def _got(args: argparse.Namespace, results: Results) -> Got:
         return opened(folder)
     if folder.exists():
         raise UsageError(f"{folder}: a published run belongs here, by its name, or a folder that `nip-run get` left")
-    named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
-    with connect(args.where) as registry:
+    try:
+        named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+    except UsageError as error:
+        raise UsageError(_of_own(args, results) or str(error)) from error
+    with to_read(args.where) as registry:
         return got_for(registry, found_in(registry, named), results)
+
+
+def _of_own(args: argparse.Namespace, results: Results) -> str | None:
+    """What checks a run of the results folder, where such a one is named, and nothing published."""
+    try:
+        run = results.find(args.reference)
+    except (RunError, UsageError):
+        return None
+    command = f"nip-run verify {shlex.quote(args.reference)}{_results_option(args)}"
+    return f"{run.run_id} is a run of yours, and reproduce is for what was published; check its numbers: {command}"
+
+
+def _results_option(args: argparse.Namespace) -> str:
+    return "" if args.results.as_posix() == "results" else f" --results {shlex.quote(str(args.results))}"
 
 
 def _show(found: Replayed) -> None:
@@ -114,7 +132,7 @@ def _registry_of_parts(args: argparse.Namespace, got: Got) -> Registry:
         UsageError: nobody said where; with the command that does.
     """
     try:
-        return connect(args.where)
+        return to_read(args.where)
     except UsageError as error:
         where = where_from(got.folder)
         if args.where is not None or where is None:
@@ -127,6 +145,9 @@ def _registry_of_parts(args: argparse.Namespace, got: Got) -> Registry:
 
 def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
     plan = fresh_plan(got, args.overrides)
+    for path in () if args.quiet else edited(got.folder):
+        folder = shlex.quote(str(got.folder))
+        note(f"{path} was edited, and is not played: --fresh plays what was published; as edited: nip-run {folder}")
     allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
     check_trust(plan, None, allowed, override="--set ")
     uses = [use for use in keys_sent(plan) if use.variable != ALL]
@@ -159,7 +180,7 @@ def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
 
 def _next(args: argparse.Namespace, found: Fresh) -> Sequence[str]:
     """The commands that show more."""
-    where = "" if args.results.as_posix() == "results" else f" --results {shlex.quote(str(args.results))}"
+    where = _results_option(args)
     folder = shlex.quote(str(found.got.folder))
     lines = [f"compare: nip-run compare {folder} {found.run_id}{where}"]
     if found.outcome == "drifted":

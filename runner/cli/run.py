@@ -16,6 +16,7 @@ from runner.cli.output import note, print_json, say
 from runner.cli.progress import Display, Watched, watching
 from runner.cli.result import as_json, show_result
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings, split_words
+from runner.documents.fetched import from_elsewhere
 from runner.errors import (
     BudgetExhausted,
     FolderGoneError,
@@ -178,7 +179,8 @@ class _Runs:
             note(f"sends {comma_join(map(str, uses))}")
         for point in self.points:
             if point.spec.fetched is not None and not is_whole_replay(self._which.replay):
-                note(f"{point.path} came from elsewhere: {_bill(point)}")
+                said = from_elsewhere(point.spec.path, point.spec.fetched)
+                note(f"{point.path} {said}: {_bill(point)}")
 
     def _name(self, point: Point) -> str:
         """The id of a point's run. With --again, points that would be one run have each a run of their own."""

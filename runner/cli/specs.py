@@ -11,7 +11,9 @@ from runner.builtin import is_file
 from runner.cli.output import note, warn, wrapped
 from runner.cli.registry import COMMANDS
 from runner.errors import Problem, SpecError, UsageError
+from runner.registry.fetched import is_got, opened
 from runner.registry.finding import finder_of
+from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.as_begun import as_begun
@@ -85,11 +87,24 @@ def load_points(words: Sequence[str], find_run: FindRun, *, quiet: bool) -> list
             problems.extend(sweep_problems(path, plans))
             loaded.extend(Point(path, plan) for plan in plans)
         except SpecError as error:
+            _check_rows(path, error)
             problems.extend(error.problems)
     if problems:
         raise SpecError(problems)
     note_renamed([point.spec for point in loaded], quiet=quiet)
     return loaded
+
+
+def _check_rows(path: str, error: SpecError) -> None:
+    """Of a got run that was published without the rows of its dataset, say how they come to it.
+
+    Raises:
+        UsageError: they are what is missing.
+    """
+    if any(problem.key == "dataset.path" for problem in error.problems) and is_got(Path(path)):
+        got = opened(Path(path))
+        if lacks_rows(got):
+            raise UsageError(f"{path}: {what_is_needed(got)}") from error
 
 
 def points_as_begun(points: Sequence[Point], results: Results, which: WhichRun = ITS_OWN) -> list[Point]:

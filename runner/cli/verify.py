@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.cli.output import note, print_json, say
 from runner.errors import ReleaseError, UsageError
 from runner.exit_codes import ExitCode
-from runner.registry.differences import Note, how_many
+from runner.registry.differences import Note, Otherwise, how_many
 from runner.registry.fetched import PIN, is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.verify import edited, wrong_in_got, wrong_in_release, wrong_in_run
@@ -18,7 +18,7 @@ from runner.releases.reference import Kind, is_reference, parse
 from runner.results.results import Results
 from runner.spec.origin import DATA
 from runner.text import counted
-from runner.transports.connect import connect
+from runner.transports.connect import to_read
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -43,6 +43,8 @@ def execute(args: argparse.Namespace) -> int:
         for line in notes:
             note(line)
         least = "every other hash is right" if changed else "every hash is right"
+        if also == FOLLOWS and any(isinstance(line, Otherwise) for line in notes):
+            also = REST_FOLLOWS
         rest = f", and {also}" if also and unchecked is None else ""
         say(f"{what}: {least}{rest}")
     return ExitCode.DONE
@@ -61,6 +63,8 @@ def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
 
 
 FOLLOWS = "all that was recorded follows from the journal"
+REST_FOLLOWS = "all else that was recorded follows from the journal"
+"""Beside what another version told otherwise."""
 
 
 def _also(release: Release, *, in_registry: bool = False) -> str:
@@ -86,7 +90,7 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
         return str(folder), "" if _any(wrong) else _also(opened(folder).release), wrong
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
         named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
-        with connect(args.where) as registry:
+        with to_read(args.where) as registry:
             entry = registry.find(named)
             wrong = list(wrong_in_release(registry, entry, args.signer_key))
             return str(entry.reference), "" if _any(wrong) else _also(registry.read(entry)[0], in_registry=True), wrong

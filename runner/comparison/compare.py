@@ -360,10 +360,14 @@ def _notes(systems: Sequence[System]) -> Iterator[str]:
             yield f"{system.name}: {counted(lost, 'rollout')} lost in transport, which count nowhere"
         if system.is_tree():
             yield f"{system.name} plays trees: its samples share their beginnings"
-    games: dict[str, list[str]] = {}
+    games: dict[str, dict[str, set[tuple[int, str]]]] = {}
     for system in systems:
         if all(one.replay_of is None and one.rejudge_of is None for one in system.manifests):
-            games.setdefault(system.manifests[0].game_sha256, []).append(",".join(f.run_id for f in system.runs))
+            name = ",".join(folder.run_id for folder in system.runs)
+            played = {(one.seed, one.dataset_sha256) for one in system.manifests}
+            games.setdefault(system.manifests[0].game_sha256, {})[name] = played
     for same in games.values():
-        if len(same) > 1:
+        if len(same) > 1 and len(set().union(*same.values())) == 1:
+            yield f"{comma_join(same)} play one game, on the same seed and datapoints: one is the other played again"
+        elif len(same) > 1:
             yield f"{comma_join(same)} play one game, on other seeds or datapoints; pooled, they are {','.join(same)}"

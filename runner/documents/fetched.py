@@ -17,7 +17,7 @@ from runner import builtin
 from runner.storage.fetched import MARKER, fetched_folder
 from runner.storage.files import open_to_read
 
-__all__ = ["MARKER", "fetched_folder", "got_from", "marker", "refused", "where_from"]
+__all__ = ["MARKER", "fetched_folder", "from_elsewhere", "got_from", "marker", "refused", "where_from"]
 
 MAX_MARKER = 64 << 10
 MAX_ENTRIES = 20_000
@@ -52,6 +52,14 @@ def where_from(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return said if isinstance(said, str) and said else None
+
+
+def from_elsewhere(file: Path | None, root: Path) -> str:
+    """How a spec in this file has to do with the folder that something was fetched into, as `came from elsewhere`."""
+    if file is None or fetched_folder([file.absolute().parent]) is not None:
+        return "came from elsewhere"
+    said = got_from(root)
+    return f"uses what came from elsewhere, {root if said is None else said['release']}"
 
 
 def refused(folder: Path, named: Path) -> str | None:

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar_parser import parse as parse_interpolation
 
+from runner.documents.dump import dump_inline
 from runner.documents.plain import MAX_DEPTH, KeyPath, plain
 from runner.documents.settled import settled_document
 from runner.documents.yaml_words import explained, lines_of
@@ -32,6 +33,8 @@ MAX_NODES = 50_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
+"""Numbers to OmegaConf and texts to YAML."""
 WORDS: KeyPath = ("dataset", "labels")
 """Where keys are words of a dataset: `yes` and `no` stand there without quotes, which are true and false to YAML."""
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
@@ -136,7 +139,7 @@ def parse(text: str, document: Document) -> Document:
 def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
     """A mapping into `document`, with the same refusals as for the YAML text that says it; keys have no lines."""
     refused: list[tuple[KeyPath, str]] = []
-    parse(yaml.safe_dump(plain(data, refused), sort_keys=False, allow_unicode=True), document)
+    parse(dump_inline(plain(data, refused)), document)
     # The text has lines that nobody has seen.
     nowhere = Place(document.file, is_own=document.is_own)
     document.places = dict.fromkeys(document.places, nowhere)
@@ -277,6 +280,8 @@ def _is_sound_key(node: yaml.Node, at: KeyPath, document: Document, seen: set[st
         key, message = ".".join(map(str, at)), "a key must be text, not a list or mapping; put it in quotes"
     elif node.tag != _TAG + "str":
         message = f"a key must be text, YAML reads this one as {node.tag.removeprefix(_TAG)}; put it in quotes"
+    elif not node.style and _NUMBER.fullmatch(node.value):
+        message = "a key must be text, this one may be read as a number; put it in quotes"
     elif node.value in seen:
         first = document.places[(*at, node.value)].line
         message = f"the key is given twice; it stands in line {first} already, leave one out"

@@ -27,7 +27,7 @@ class _Doubtful(Exception):
 
 
 def settled_document(node: yaml.Node) -> Any | None:
-    """The data of a document whose keys are text, each once, and that has no aliases; None: ask OmegaConf."""
+    """The data of a document whose keys are scalars, each once, and that has no aliases; None: ask OmegaConf."""
     try:
         return _constructed(node)
     except _Doubtful:
@@ -36,13 +36,15 @@ def settled_document(node: yaml.Node) -> Any | None:
 
 def _constructed(node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
+        if not all(isinstance(key, yaml.ScalarNode) and _is_text(key) for key, _ in node.value):
+            raise _Doubtful
         return {key.value: _constructed(value) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
         return [_constructed(value) for value in node.value]
     if not isinstance(node, yaml.ScalarNode):
         raise _Doubtful
     kind, text = node.tag.removeprefix(_TAG), node.value
-    if kind == "str" and "${" not in text and (node.style or not text.startswith(tuple(_NUMBER_BEGINS))):
+    if _is_text(node):
         return text
     if kind == "int" and _INTEGER.fullmatch(text):
         return int(text)
@@ -51,6 +53,12 @@ def _constructed(node: yaml.Node) -> Any:
     if text in (words := _WORDS.get(kind, {})):
         return words[text]
     raise _Doubtful
+
+
+def _is_text(node: yaml.ScalarNode) -> bool:
+    """Whether it is a text to OmegaConf, too."""
+    is_number = not node.style and node.value.startswith(tuple(_NUMBER_BEGINS))
+    return bool(node.tag == f"{_TAG}str" and "${" not in node.value and not is_number)
 
 
 def is_settled(data: Any) -> bool:

@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from runner.errors import UsageError
@@ -153,8 +152,9 @@ def all_allowed(
     return parse_allowed(keys) | allowed_commands(commands) | allowed_hosts(hosts)
 
 
-def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], fetched_to: Path) -> None:
-    """See that each use of a spec that was fetched into a folder is allowed; a server that may get a key, too.
+def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], spec: str) -> None:
+    """See that each use of a spec that has to do with what came from elsewhere is allowed; a server that may get a key,
+    too. `spec` says which one it is, and how.
 
     Raises:
         UsageError: some are not; which, and how they would be.
@@ -166,7 +166,7 @@ def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], fetched
         options = forms_of(missing)
         in_python = [f"{_IN_PYTHON[word]}=['{value}']" for word, value in (option.split(" ", 1) for option in options)]
         raise UsageError(
-            f"this spec came from elsewhere (it is in {fetched_to}) and would send, as it says:\n{pairs}\nNothing was "
+            f"{spec} and would send, as it says:\n{pairs}\nNothing was "
             f"sent. If you trust whoever gets that, allow each by its name: {' '.join(options)} (in Python: "
             f"{', '.join(in_python)})"
         )

@@ -9,9 +9,10 @@ rendering it, which is counted and not timed: a template that is refused here is
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, meta, nodes
@@ -141,38 +142,43 @@ class Scan:
     """What there is in a template: each variable with the line of its first use, and what is refused, with its line."""
 
     variables: Mapping[str, int]
-    refused: Sequence[tuple[int, str]] = ()
+    refused: tuple[tuple[int, str], ...] = ()
 
 
 _SYNTAX = "write {{ name }} for a variable, and end each {% if %} and {% for %}"
 
 
-@lru_cache(maxsize=128)
 def scan(source: str) -> Scan:
     """Look through a template before it is rendered; of many runs' templates most are the same."""
     try:
+        return _scanned(source)
+    except RecursionError:  # it depends on how deep the caller stands, and is no verdict to keep
+        return Scan({}, ((1, _TOO_DEEP),))
+
+
+@lru_cache(maxsize=128)
+def _scanned(source: str) -> Scan:
+    try:
         tree = _environment.parse(source)
-        refused = list(_refusals(tree))
+        refused = tuple(_refusals(tree))
     except TemplateError as error:
-        return Scan({}, [(_line(error), f"template syntax: {error.message}; {_SYNTAX}")])
+        return Scan({}, ((_line(error), f"template syntax: {error.message}; {_SYNTAX}"),))
     except (ValueError, OverflowError) as error:  # a number that is none for Python
-        return Scan({}, [(1, f"template syntax: {error}")])
-    except RecursionError:
-        return Scan({}, [(1, _TOO_DEEP)])
-    refused = refused or list(_compile_refusals(source))
+        return Scan({}, ((1, f"template syntax: {error}"),))
+    refused = refused or tuple(_compile_refusals(source))
     lines: dict[str, int] = {}
     for node, _, _ in _descendants(tree):  # and not by `find_all`, which recurses
         if isinstance(node, nodes.Name):
             lines[node.name] = min(node.lineno or 1, lines.get(node.name, sys.maxsize))
     used = lines.keys() - {"loop"} if refused else meta.find_undeclared_variables(tree)
-    return Scan({name: lines.get(name, 1) for name in used}, refused)
+    return Scan(MappingProxyType({name: lines.get(name, 1) for name in used}), refused)
 
 
 def _compile_refusals(source: str) -> Iterator[tuple[int, str]]:
     """What makes a template that parses fail to compile."""
     try:
         _environment.compile(Counting().visit(_environment.parse(source)))
-    except (RecursionError, SyntaxError, MemoryError):  # of Python's own compiler
+    except (SyntaxError, MemoryError):  # of Python's own compiler
         yield 1, _TOO_DEEP
     except (TemplateError, AssertionError, ValueError, OverflowError) as error:
         yield _line(error), f"template syntax: {error}"

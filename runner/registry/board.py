@@ -13,15 +13,17 @@ from typing import Any
 from runner.errors import NipRunError, UsageError
 from runner.registry.board_cache import DATA, BoardCache, Kept
 from runner.registry.board_numbers import NOT_RECOMPUTED
-from runner.registry.kinship import kin_in_words
+from runner.registry.kinship import kin_in_words, replayed_run
 from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.sessions import Session, session_of_release
+from runner.registry.withheld import MARK as WITHHELD
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from runner.results.leaderboard import Leaderboard
+from runner.storage.queries import kept_connections
 from runner.text import comma_join, did_you_mean
 from runner.transports.registry import Entry, Registry
 
@@ -68,9 +70,11 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
     sessions = dict(_sessions(registry, kept, releases, board))
     lineage = Lineage(sessions.values())
     shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
-    runs = dict(_runs(registry, kept, releases, shown, board))
+    with kept_connections():
+        runs = dict(_runs(registry, kept, releases, shown, board))
     rows = _ranked(kept, runs, shown, board)
-    repeats = _repeats(releases, [shown[sha256] for sha256 in runs])
+    # A replay is no play: it says itself what it replays.
+    repeats = _repeats(releases, [shown[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
     _check_benchmark(benchmark, rows, registry.where)
     for row in rows:
         if benchmark not in (None, row["benchmark"]):
@@ -234,6 +238,8 @@ def _with_lineage(
         "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
         "lineage": [edge_json(edge) for edge in ancestry.edges],
         "tier": TIER,
-        "numbers": AS_PUBLISHED if any(mark.startswith(NOT_RECOMPUTED) for mark in kept.marks) else RECOMPUTED,
+        "numbers": AS_PUBLISHED
+        if any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in kept.marks)
+        else RECOMPUTED,
         "marks": [*kept.marks, *kin_in_words(session), *marks_of(session, ancestry, contact)],
     }

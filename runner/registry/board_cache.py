@@ -7,11 +7,11 @@ that a registry changes is believed. A release's run stands under that hash, as 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import orjson
 
@@ -19,7 +19,7 @@ from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.registry.board_numbers import checked_run
 from runner.registry.kinds import wrong_kind
-from runner.registry.left_out import in_words
+from runner.registry.left_out import in_words, is_passing
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.sessions import content_hashes
 from runner.releases.bundle import checked_copy
@@ -102,37 +102,18 @@ class BoardCache:
             ReleaseError: it cannot be read now, or is damaged.
         """
         folder = RunFolder(self.path / "kept" / entry.sha256)
-        refused = self.path / "refused" / f"{entry.sha256}.json"
-        with locked(self.path / ".lock", str(self.path), 600):
-            for path in (folder.path / _CHECKED, refused):
-                with suppress(NipRunError, OSError):
-                    said = read_json(path)
-                    if said.get("by") == __version__ and "why" in said:
-                        raise _Again(str(said["why"]))
-                    if said.get("by") == __version__:
-                        return Kept(folder, tuple(said["marks"]), str(said["run_id"]))
-            try:
-                return self._read(registry, entry, release, folder)
-            except Refused as error:
-                atomic_write(refused, orjson.dumps({"by": __version__, "why": str(error)}))
-                remove_folder(folder.path)
-                raise
-
-    def _read(self, registry: Registry, entry: Entry, release: Release, folder: RunFolder) -> Kept:
-        remove_folder(folder.path)
-        fetch(registry, entry, release, folder.path, lambda path: path in SMALL or path.startswith("data/inputs/"))
         rows = release.file(DATA + ROLLOUTS_FILE)
-        if rows is not None:
-            fetch(registry, entry, release, folder.path, lambda path: path == DATA + ROLLOUTS_FILE, most=MAX_ROLLOUTS)
-        try:
-            marks, run_id = checked_run(folder, release, entry.sha256, has_rollouts=rows is not None)
-        except OSError as error:
-            raise ReleaseError(f"{entry.reference} cannot be read: {error.strerror}") from error
-        except Exception as error:
-            raise Refused(in_words(error, folder.path)) from error
-        said = {"by": __version__, "marks": marks, "run_id": run_id}
-        atomic_write(folder.path / _CHECKED, orjson.dumps(said))
-        return Kept(folder, marks, run_id)
+
+        def look() -> dict[str, Any]:
+            fetch(registry, entry, release, folder.path, lambda path: path in SMALL or path.startswith("data/inputs/"))
+            if rows is not None:
+                fetch(registry, entry, release, folder.path, lambda path: path == rows.path, most=MAX_ROLLOUTS)
+            with _refusing(entry, folder):
+                marks, run_id = checked_run(folder, release, entry.sha256, has_rollouts=rows is not None)
+            return {"marks": marks, "run_id": run_id}
+
+        said = self._looked_at(entry, folder, look)
+        return Kept(folder, tuple(said["marks"]), str(said["run_id"]))
 
     def check_training(self, registry: Registry, entry: Entry, release: Release) -> None:
         """See that what a release says of the models that its run made is what the run's own stages say.
@@ -142,23 +123,43 @@ class BoardCache:
             ReleaseError: it cannot be read now, or is damaged.
         """
         folder = RunFolder(self.path / "trained" / entry.sha256)
-        checked = folder.path / _CHECKED
-        with locked(self.path / ".lock", str(self.path), 600):
-            with suppress(NipRunError, OSError):
-                said = read_json(checked)
-                if said.get("by") == __version__ and said.get("why") is not None:
-                    raise _Again(str(said["why"]))
-                if said.get("by") == __version__:
-                    return
-            remove_folder(folder.path)
+
+        def look() -> dict[str, Any]:
             fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL, STAGES))
+            with _refusing(entry, folder):
+                for wrong in wrong_kind(folder, release.facts):
+                    raise Refused(wrong)
+            return {}
+
+        self._looked_at(entry, folder, look)
+
+    def _looked_at(self, entry: Entry, folder: RunFolder, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What a look at a release came to, which is kept with the folder that it filled, or as a refusal without it.
+
+        Raises:
+            Refused: it was refused, now or by this version before.
+            ReleaseError: it could not be looked at; the next time it is.
+        """
+        checked, refused = folder.path / _CHECKED, self.path / "refused" / f"{entry.sha256}.json"
+        with locked(self.path / ".lock", str(self.path), 600):
+            for path in (checked, refused):
+                said: dict[str, Any] = {}
+                with suppress(NipRunError):
+                    said = read_json(path)
+                if said.get("by") == __version__ and "why" in said:
+                    raise Refused(str(said["why"]))
+                if said.get("by") == __version__:
+                    return said
+            remove_folder(folder.path)
+            make_folders(folder.path)
             try:
-                why = next(iter(wrong_kind(folder, release.facts)), None)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
-                why = in_words(error, folder.path)
-            atomic_write(checked, orjson.dumps({"by": __version__, "why": why}))
-            if why is not None:
-                raise Refused(why)
+                said = {"by": __version__, **look()}
+            except Refused as error:
+                remove_folder(folder.path)
+                atomic_write(refused, orjson.dumps({"by": __version__, "why": str(error)}))
+                raise
+            atomic_write(checked, orjson.dumps(said))
+            return said
 
     def datapoints(self, registry: Registry, entry: Entry, release: Release) -> frozenset[str] | None:
         """The content hashes of what a run played, by its inputs; None where it has none that can be read."""
@@ -180,8 +181,21 @@ class BoardCache:
         return [RunFolder(path) for path in sorted((self.path / "kept").iterdir()) if (path / _CHECKED).is_file()]
 
 
-class _Again(Refused):
-    """It was refused before."""
+@contextmanager
+def _refusing(entry: Entry, folder: RunFolder) -> Iterator[None]:
+    """Make refusals of errors that follow from a release's bytes; those of this machine pass.
+
+    Raises:
+        Refused: it says what cannot be.
+        ReleaseError: it cannot be read now.
+    """
+    try:
+        yield
+    except Exception as error:
+        why = in_words(error, folder.path)
+        if is_passing(error, folder.path):
+            raise ReleaseError(f"{entry.reference} cannot be read now: {why}") from error
+        raise Refused(why) from error
 
 
 def fetch(

@@ -28,6 +28,7 @@ from runner.spec.origin import DATA
 from runner.storage.atomic import atomic_write, read_json
 from runner.storage.files import create
 from runner.storage.parquet import write_parquet
+from runner.storage.strict_json import is_same
 from runner.version import __version__
 
 NOT_RECOMPUTED = "not recomputed"
@@ -62,7 +63,7 @@ def checked_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: 
         accuracy = of_game.get("accuracy")
         _write_rows(folder, key)
     said = release.facts.get("accuracy")
-    if (said or {}).get("value") != accuracy:
+    if not is_same((said or {}).get("value"), accuracy):
         raise ReleaseError(f"its release says accuracy {(said or {}).get('value')}, and its records {accuracy}")
     folder.write_manifest(replace(manifest, run_id=key))
     return marks, manifest.run_id
@@ -77,7 +78,7 @@ def _check_counts(manifest: Manifest) -> None:
 
 def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
     for name, value in facts.items():
-        if release.facts.get(name) != value:
+        if not is_same(release.facts.get(name), value):
             raise ReleaseError(f"its release says {name} {release.facts.get(name)!r}, and its run {value!r}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import NipRunError, ReleaseError
+from runner.errors import Interrupted, NipRunError, ReleaseError
 from runner.registry.fetched import Got
 from runner.registry.left_out import in_words
 from runner.registry.replayed import Replayed, replayed
@@ -17,6 +17,7 @@ from runner.results.manifest import Manifest
 from runner.results.results import Results
 from runner.runs.reconstruct import saved_plan
 from runner.storage.atomic import read_json
+from runner.storage.strict_json import is_same
 from runner.training.plan import part_id
 from runner.training.stage_log import read_stages
 from runner.training.stages import GamesPlayed, Stages, Switched, TestPlayed
@@ -43,6 +44,7 @@ def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
 
     Raises:
         ReleaseError: a file of it is not as it was published.
+        Interrupted: a signal stopped a replay; nothing is said of the others.
     """
     run = got.run
     assert run is not None
@@ -60,6 +62,8 @@ def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
                     raise ReleaseError(f"it is sha256:{entry.sha256[:12]}, and the run links sha256:{link.sha256[:12]}")
                 part = replayed(got_for(registry, entry, results), results)
                 parts[_run_of(part).run_id] = part
+            except Interrupted:
+                raise
             except NipRunError as error:
                 different.append(f"part {link.release}: {error}")
             except Exception as error:  # noqa: BLE001 - a part of a stranger's, and the others are read
@@ -106,17 +110,20 @@ def different_models(run: RunFolder, stages: Stages, parts: Mapping[str, Manifes
 
 def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, Replayed]) -> Iterator[str]:
     """Tests whose accuracy, as the training run has it, is not that of the part that measured it."""
-    recorded: dict[int, Any] = {row.get("iteration"): row for row in read_json(run.metrics).get("tests", [])}
+    rows = read_json(run.metrics).get("tests", [])
+    recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}
+    if len(recorded) < len(rows):
+        yield "metrics.json: the tests before one iteration stand there twice"
     for record in stages.all(TestPlayed):
         part = parts.get(record.run_id)
         row = recorded.get(record.iteration)
         if row is None:
             yield f"metrics.json: the test before iteration {record.iteration} is missing"
         elif part is not None:
-            rows = read_json(_run_of(part).metrics)["metrics"]
-            found = next(one for one in rows if (one["agent"], one["metric"]) == (None, "accuracy"))
+            measured = read_json(_run_of(part).metrics)["metrics"]
+            found = next(one for one in measured if (one["agent"], one["metric"]) == (None, "accuracy"))
             for name, value in row["accuracy"].items():
-                if found.get(name) != value:
+                if not is_same(value, found.get(name)):
                     yield (
                         f"metrics.json: accuracy.{name} before iteration {record.iteration}: published {value!r}, and "
                         f"{record.run_id} has {found.get(name)!r}"

@@ -25,6 +25,7 @@ from runner.registry.names import Names
 from runner.registry.private import private_in
 from runner.registry.reading import unreadable_spec
 from runner.registry.run_facts import why_not_pinned
+from runner.registry.taken import taken
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Release
@@ -237,19 +238,8 @@ def _terms(subject: Subject) -> Iterator[str]:
 
 def _free(subject: Subject) -> Iterator[str]:
     """Its name and version are not another release's."""
-    if subject.registry is None:
-        return
-    there = {entry.reference: entry for entry in subject.registry.entries(subject.release.kind)}
-    found = there.get(subject.release.reference)
-    if found is None:
-        return
-    if found.sha256 != subject.bundle.sha256:
-        yield (
-            f"{found.reference} is published in {subject.registry.where} with other content "
-            f"(sha256:{found.sha256[:12]}), and a version never changes; give another with --as OWNER/NAME@VERSION"
-        )
-    else:
-        yield Note("it is there already, with the very same bytes")
+    if subject.registry is not None:
+        yield from taken(subject.registry, subject.bundle)
 
 
 CHECKS: Mapping[str, CheckFunction] = {

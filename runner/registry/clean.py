@@ -118,7 +118,7 @@ def _cleaned(draft: Draft, rules: Rules, work: Path) -> Draft:
     release = _without_logins(draft.release)
     release = replace(
         release,
-        description=rules.text(release.description),
+        description=rules.scalar(release.description, "description"),
         identity={name: rules.hashes.get(value, value) for name, value in release.identity.items()},
         links=tuple(
             replace(link, identity=None if link.identity is None else rules.value(link.identity))
@@ -126,6 +126,9 @@ def _cleaned(draft: Draft, rules: Rules, work: Path) -> Draft:
         ),
         facts=rules.value(release.facts),
     )
+    if draft.made:
+        folder = lay_out({**draft.kept, **contents}, work / "as_it_leaves")
+        contents |= {path: make(release, folder) for path, make in draft.made.items()}
     told = rules.told() or release.facts.get("cleaned", [])
     return replace(draft, release=replace(release, facts={**release.facts, "cleaned": told}), contents=contents)
 
@@ -220,7 +223,7 @@ def _yaml_text(path: str, data: bytes, rules: Rules) -> bytes:
 
 
 def _readme(_: str, data: bytes, rules: Rules) -> bytes:
-    return rules.text(data.decode()).encode()
+    return rules.scalar(data.decode()).encode()
 
 
 _HOW: Mapping[str, Callable[[str, bytes, Rules], bytes]] = {

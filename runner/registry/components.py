@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from runner import builtin
 from runner.errors import UsageError
 from runner.registry.component_files import Made, dataset, prompts, protocol
 from runner.registry.component_parts import agent, model, trainer
@@ -30,6 +31,9 @@ _MAKERS: Mapping[Kind, Maker] = {
 }
 
 
+_BUILTIN = (builtin.PROTOCOLS, builtin.PROTOCOLS.parent, builtin.root() / "specs")
+
+
 def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
     """The release of a component.
 
@@ -49,6 +53,11 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
         raise UsageError(wrong or f"what is the {kind} called? --as OWNER/NAME@VERSION")
     if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
         raise UsageError(f"--part says which agent, trainer or model group of a spec it is; leave it out for a {kind}")
+    if not builtin.is_there(path) and any(builtin.is_there(one / path) for one in (*_BUILTIN, builtin.root())):
+        raise UsageError(
+            f"{path} comes with nip-run, whose version pins it, and any spec names it so; to publish a changed "
+            "one, give your copy of it"
+        )
     made = _MAKERS[kind](path, naming, part)
     reference = Reference(kind, naming.owner, naming.name, naming.version)
     release = Release(
@@ -65,7 +74,8 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
         facts=made.facts,
     )
     readme = _readme(release, reference).encode()
-    return Draft(release, {README: readme, **made.contents}, made.notes)
+    again = {README: lambda said, _: _readme(said, reference).encode()}
+    return Draft(release, {README: readme, **made.contents}, made.notes, again)
 
 
 def _words(naming: Naming) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from runner.registry.left_out import in_words
+from runner.registry.differences import Note
 from runner.registry.lineage import Lineage
 from runner.registry.sessions import Session, session_of_release
 from runner.releases.manifest import Release, digest
@@ -16,19 +16,22 @@ from runner.transports.registry import Entry, Registry
 def closed_cycle(release: Release, together: Iterable[Release], registry: Registry) -> str | None:
     """How a release's models would come from themselves, in words, with those published with it; None: they do not.
 
-    Only a run that trained can close a cycle; for one that did, all manifests of runs and models are read.
+    A `Note` where others' releases say a part of it: whoever may publish could else bar an owner from publishing. Only
+    a run that trained can close a cycle; for one that did, all manifests of runs and models are read.
     """
     if release.kind not in (Kind.RUN, Kind.MODEL) or not _session(release).trains:
         return None
     ours = {str(one.reference): one for one in (*together, release)}
-    sessions = [*map(_session, ours.values()), *_published(registry, ours.keys())]
-    chain = Lineage(sessions).way_back(str(release.reference))
-    if not chain:
-        return None
-    shown = ", whose model comes from ".join(chain)
-    return (
-        f"its model would come from itself: {shown}; one of them says what is not so, and {registry.where} takes none"
-    )
+    lineage = Lineage([*map(_session, ours.values()), *_published(registry, ours.keys())])
+    key = str(release.reference)
+    if own := lineage.way_back(key, release.owner):
+        return f"{_in_words(own)}; one of them says what is not so, and {registry.where} takes none"
+    chain = lineage.way_back(key)
+    return Note(f"{_in_words(chain)}; by the word of others, of whom one says what is not so") if chain else None
+
+
+def _in_words(chain: Sequence[str]) -> str:
+    return f"its model would come from itself: {', whose model comes from '.join(chain)}"
 
 
 def _session(release: Release) -> Session:
@@ -48,5 +51,7 @@ def _published(registry: Registry, but: Iterable[str]) -> Iterator[Session]:
                 continue
             try:
                 yield _seen(session_of_release(entry, registry.read(entry)[0]))
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with another release, it is not this one's
-                in_words(error)
+            except MemoryError:
+                raise
+            except Exception:  # noqa: BLE001, S112 - whatever is wrong with another release, it is not this one's
+                continue

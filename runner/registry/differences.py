@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Self
 
 from runner.results.manifest import Manifest
 from runner.storage.formats import RUN_FOLDER
+from runner.storage.strict_json import is_same
 from runner.text import shortened
 from runner.version import __version__
 
@@ -23,9 +25,7 @@ MAX_TOLD = 20
 MOST_SHOWN = 60
 """Characters of a value that is no number."""
 
-_COUNTED_AS_EVER = re.compile(
-    r"(?:accuracy\w*|decided|decision|precision|recall|episode_length|rounds_played|reward)(?: of \S+)?"
-)
+_COUNTED_AS_EVER = re.compile(r"accuracy\w*|decided|decision|precision|recall|episode_length|rounds_played|reward")
 _FIELDS_AS_EVER = ("value", "stderr", "n", "clusters")
 """What 0.1.0 counted as this version does: there a difference is one."""
 
@@ -35,6 +35,12 @@ _SINCE = ("methods", "original_statistics", "variance", "vote_curve")
 
 class Note(str):
     """What a check has to say that is no failure."""
+
+    __slots__ = ()
+
+
+class Otherwise(Note):
+    """What another version told otherwise, or did not compute: of that it cannot be said that it follows."""
 
     __slots__ = ()
 
@@ -78,8 +84,13 @@ class Differences:
 
 
 def by_earlier(manifest: Manifest) -> bool:
-    """Whether what stands in a run's folder was recorded by an earlier version, whatever that calls itself."""
-    return manifest.format < RUN_FOLDER
+    """Whether 0.1.0 recorded what stands in a run's folder: what every later version writes says its format."""
+    return manifest.format < RUN_FOLDER and manifest.version.startswith("0.1.")
+
+
+def by_other(manifest: Manifest) -> bool:
+    """Whether another version than this one says that it recorded what stands in a run's folder."""
+    return by_earlier(manifest) or manifest.version != __version__
 
 
 def recomputed_by(manifest: Manifest) -> str:
@@ -88,99 +99,147 @@ def recomputed_by(manifest: Manifest) -> str:
     return f"recomputed with {__version__}, {played if by_earlier(manifest) else f'played with {manifest.version}'}"
 
 
+def different_counts(manifest: Manifest, again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """What of a manifest is not what follows: which fact, as recorded, and as it follows. 0.1.0 left some out."""
+    for name, value in again.items():
+        recorded = getattr(manifest, name)
+        unknown_then = recorded is None and by_earlier(manifest)
+        if not unknown_then and not is_same(recorded, value):
+            yield name, recorded, value
+
+
+class _Kind(Enum):
+    CHANGED = auto()
+    """Recorded, and another value follows."""
+    BASELESS = auto()
+    """Recorded, and follows from nothing."""
+    NOT_RECORDED = auto()
+    REORDERED = auto()
+    MALFORMED = auto()
+    """It can be read in two ways, or in none: whatever version wrote it."""
+
+
 @dataclass(frozen=True)
 class _Difference:
-    what: str
-    field: str
-    recorded: Any
-    recomputed: Any
+    kind: _Kind
+    line: str
+    what: str = "metrics.json"
+    """The metric, with its agent, or the key of metrics.json."""
+    metric: str | None = None
+    field: str = ""
 
     @property
     def order(self) -> int:
+        if self.kind != _Kind.CHANGED:
+            return 3
         return (self.field != "value") + (self.field not in _FIELDS_AS_EVER)
 
     @property
-    def as_ever(self) -> bool:
-        name = self.what.removeprefix("metric ")
-        if name == self.what:
-            return self.field not in _SINCE
-        return self.field in _FIELDS_AS_EVER and _COUNTED_AS_EVER.fullmatch(name) is not None
-
-    def __str__(self) -> str:
-        ours, theirs = shown_both(self.recorded, self.recomputed)
-        return f"{self.what}, {self.field}: recorded {ours}, recomputed {theirs}"
+    def is_as_ever(self) -> bool:
+        """Whether 0.1.0 counted it as this version does."""
+        if self.metric is None:
+            return self.kind == _Kind.CHANGED and self.what not in _SINCE
+        counted = _COUNTED_AS_EVER.fullmatch(self.metric) is not None
+        return counted and (self.kind == _Kind.BASELESS or self.field in _FIELDS_AS_EVER)
 
 
 def different_metrics(recorded: Mapping[str, Any], again: Mapping[str, Any], manifest: Manifest) -> Differences:
     """Metrics and other numbers that differ, by name, with both values; those that differ in value first."""
-    earlier, other = by_earlier(manifest), manifest.version != __version__
-    found, missing, odd = _compared(recorded, again)
-    then = f"{'not computed then' if earlier or other else 'not recorded'}: {', '.join(dict.fromkeys(missing))}"
-    told = (then,) if missing else ()
-    if not earlier:
-        return Differences((*map(str, found), *odd, *(() if other else told)), told if other else ())
-    rest = [one for one in found if not one.as_ever]
-    ends = dict.fromkeys(one.what.removeprefix("metric ") for one in rest if one.field not in _FIELDS_AS_EVER)
-    return Differences(
-        (*(str(one) for one in found if one.as_ever), *(line for line in odd if _is_as_ever(line))),
-        (
-            *(str(one) for one in rest if one.field in _FIELDS_AS_EVER),
-            *(line for line in odd if not _is_as_ever(line)),
-            *((f"other intervals, or none now: {', '.join(ends)}",) if ends else ()),
-            *told,
-        ),
-    )
+    earlier, other = by_earlier(manifest), by_other(manifest)
+    wrong: list[str] = []
+    otherwise: list[str] = []
+    other_intervals: list[str] = []
+    not_recorded: list[str] = []
+    for one in sorted(_compared(recorded, again), key=lambda one: one.order):
+        if one.kind == _Kind.MALFORMED:
+            wrong.append(one.line)
+        elif one.kind == _Kind.NOT_RECORDED:
+            not_recorded.append(one.what)
+        elif one.kind == _Kind.REORDERED:
+            (otherwise if other else wrong).append(one.line)
+        elif not earlier or one.is_as_ever:
+            wrong.append(one.line)
+        elif one.kind == _Kind.CHANGED and one.field not in _FIELDS_AS_EVER:
+            other_intervals.append(one.what)
+        else:
+            otherwise.append(one.line)
+    if other_intervals:
+        otherwise.append(f"other intervals, or none now: {', '.join(dict.fromkeys(other_intervals))}")
+    if not_recorded:
+        names = ", ".join(dict.fromkeys(not_recorded))
+        (otherwise if other else wrong).append(f"{'not computed then' if other else 'not recorded'}: {names}")
+    return Differences(tuple(wrong), tuple(otherwise))
 
 
-def _compared(recorded: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[list[_Difference], list[str], list[str]]:
-    """What differs, the names of what was not recorded, and what else is odd."""
-    found: list[_Difference] = []
-    missing: list[str] = []
-    odd: list[str] = []
+def _compared(recorded: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[_Difference]:
+    """All in which a metrics.json is not what follows."""
     for name in sorted((recorded.keys() | again.keys()) - {"run_id"}):
-        ours, theirs = recorded.get(name), again.get(name)
-        if ours == theirs:
-            continue
-        if name != "metrics":
-            if name in recorded:
-                found.append(_Difference("metrics.json", name, ours, theirs))
-            else:
-                missing.append(name)
-            continue
-        one, other = _by_name(ours), _by_name(theirs)
-        before = len(found), len(missing), len(odd)
-        for metric in dict.fromkeys((*other, *one)):
-            if metric not in one:
-                missing.append(metric)
-            elif metric not in other:
-                odd.append(f"metric {metric}: recorded, and follows from nothing")
-            else:
-                before_it, now = one[metric], other[metric]
-                missing.extend(key for key in now if now[key] is not None and key not in before_it)
-                found.extend(
-                    _Difference(f"metric {metric}", key, value, now.get(key))
-                    for key, value in before_it.items()
-                    if value != now.get(key)
-                )
-        if before == (len(found), len(missing), len(odd)):
-            odd.append("metrics.json: its metrics are in another order, or some stand there twice")
-    found.sort(key=lambda one: one.order)
-    return found, missing, odd
+        if name == "metrics" and name in recorded and name in again:
+            yield from _compared_metrics(recorded[name], again[name])
+        elif name not in recorded:
+            yield _Difference(_Kind.NOT_RECORDED, "", name)
+        elif not is_same(recorded[name], again.get(name)):
+            line = f"metrics.json, {name}: {_both(recorded[name], again.get(name))}"
+            yield _Difference(_Kind.CHANGED, line, name)
 
 
-def _is_as_ever(line: str) -> bool:
-    """Whether what is odd is so of a metric that 0.1.0 counted as this version does."""
-    return _COUNTED_AS_EVER.fullmatch(line.removeprefix("metric ").partition(":")[0]) is not None
+_Row = Mapping[str, Any]
+_Key = tuple[str | None, str]
+"""The agent that a metric is of, None: the game; and its name."""
 
 
-def _by_name(rows: Any) -> dict[str, Mapping[str, Any]]:
-    """Metrics by name; of what is no list of them nothing."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, Mapping) and isinstance(row.get("metric"), str):
-            agent = row.get("agent")
-            found[row["metric"] if agent is None else f"{row['metric']} of {agent}"] = row
-    return found
+def _compared_metrics(recorded: Any, again: Any) -> Iterator[_Difference]:
+    found, twice = _by_key(recorded)
+    expected, _ = _by_key(again)
+    for line in dict.fromkeys(twice):
+        yield _Difference(_Kind.MALFORMED, line)
+    for key, row in expected.items():
+        if key in found:
+            yield from _compared_rows(key, found[key], row)
+        else:
+            yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1])
+    for key in found.keys() - expected.keys():
+        yield _Difference(
+            _Kind.BASELESS, f"metric {_name(key)}: recorded, and follows from nothing", _name(key), key[1]
+        )
+    if [key for key in found if key in expected] != [key for key in expected if key in found]:
+        yield _Difference(_Kind.REORDERED, "metrics.json: its metrics are in another order")
+
+
+def _compared_rows(key: _Key, recorded: _Row, again: _Row) -> Iterator[_Difference]:
+    for field in dict.fromkeys((*recorded, *again)):
+        if field not in recorded:
+            yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1], field)
+        elif not is_same(recorded[field], again.get(field)):
+            line = f"metric {_name(key)}, {field}: {_both(recorded[field], again.get(field))}"
+            yield _Difference(_Kind.CHANGED, line, _name(key), key[1], field)
+
+
+def _by_key(rows: Any) -> tuple[dict[_Key, _Row], list[str]]:
+    """Metrics by agent and name, the first of each; and what is wrong with their list, whatever follows."""
+    if not isinstance(rows, list):
+        return {}, ["metrics.json: its metrics are no list"]
+    found: dict[_Key, _Row] = {}
+    wrong: list[str] = []
+    for row in rows:
+        agent, metric = (row.get("agent"), row.get("metric")) if isinstance(row, Mapping) else (None, None)
+        if not isinstance(metric, str) or not isinstance(agent, str | None):
+            wrong.append("metrics.json: one of its metrics has no name")
+        elif (agent, metric) in found:
+            wrong.append(f"metric {_name((agent, metric))}: it stands there twice")
+        else:
+            found[agent, metric] = row
+    return found, wrong
+
+
+def _name(key: _Key) -> str:
+    agent, metric = key
+    return shortened(metric if agent is None else f"{metric} of {agent}", MOST_SHOWN)
+
+
+def _both(recorded: Any, again: Any) -> str:
+    ours, theirs = shown_both(recorded, again)
+    return f"recorded {ours}, recomputed {theirs}"
 
 
 def shown_both(one: Any, other: Any) -> Sequence[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from runner.releases.bundle import Bundle, Content
 from runner.releases.limits import USUAL, Limits
@@ -37,6 +38,9 @@ class Draft:
     contents: Mapping[str, Content]
     notes: tuple[str, ...] = field(default=())
     """What whoever publishes it should know, such as what was left out."""
+    made: Mapping[str, Callable[[Release, Path], bytes]] = field(default_factory=dict)
+    """Files by their paths in it that say in words what the others say: each is made again of the release and its
+    files, in a folder, once these are cleaned."""
     kept: Mapping[str, Content] = field(default_factory=dict)
     """Files by their paths in it that stay here, and that the checks read: rows that may not be passed on."""
 

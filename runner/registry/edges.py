@@ -91,6 +91,8 @@ class Edge:
     """Whether the lineage that the run declares does not say so."""
     claimed_by: tuple[Maker, ...] = ()
     """Others that say they made it, where nothing confirms it."""
+    gone: str | None = None
+    """The id of the run that its lineage names, where neither that nor anything of the model's name is here."""
 
 
 class Edges:
@@ -177,7 +179,8 @@ class Edges:
         meant = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
         if any(session.kind == "training" for session in meant):
             return self._broken(use, f"its lineage says that {which} made it, and that made no model of it")
-        return self._named(use, f"its lineage names {which}") or Edge(use, Proof.MISSING, (), _tombstone(last))
+        gone = Edge(use, Proof.MISSING, (), _tombstone(last), gone=last.run_id)
+        return self._named(use, f"its lineage names {which}") or gone
 
     def _broken(self, use: Use, why: str) -> Edge:
         makers, claims = _parted(self._of_name(use), use)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runner.documents.fetched import MARKER, got_from, marker
 from runner.errors import NipRunError, ReleaseError, UsageError
@@ -21,6 +22,7 @@ from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.spec.origin import DATA
 from runner.storage.files import open_to_read
+from runner.storage.strict_json import loads
 from runner.text import in_one_line, shortened
 from runner.transports.incoming import remove_abandoned
 from runner.transports.registry import Entry, Registry
@@ -31,6 +33,7 @@ LOCK = "environment.lock"
 
 PIN = f"{DATA}/inputs/dataset.pin.json"
 """Stands in the place of a dataset's rows, where their licence forbids to pass them on."""
+MAX_PIN = 64 << 20
 WITHOUT_ROWS = "it was published without the rows of its dataset, and show, compare and play need them"
 
 PUBLISHED = "published"
@@ -182,6 +185,21 @@ def small(path: Path, most: int = MAX_SMALL) -> bytes:
     if len(data) > most:
         raise ReleaseError(f"{path} is larger than {most:,} bytes")
     return data
+
+
+def read_pin(path: Path) -> dict[str, Any]:
+    """What a pin says of the rows that it stands for.
+
+    Raises:
+        ReleaseError: it is missing or damaged.
+    """
+    try:
+        said = loads(small(path, MAX_PIN))
+    except ValueError as error:
+        raise ReleaseError(f"{path} is damaged: {error}") from error
+    if not isinstance(said, dict):
+        raise ReleaseError(f"{path} is damaged: not an object")
+    return said
 
 
 def found_in(registry: Registry, named: Reference | Digest) -> Entry:

@@ -155,9 +155,15 @@ def _meant(named: str, runs: Runs, replays: Runs, lineage: Lineage) -> dict[RunK
     by_run = {
         key: group_of(copies[0])
         for key, copies in runs.items()
-        if any(named in (one.run_id, one.key, one.key.partition("/")[2]) for one in (*copies, *replays.get(key, ())))
+        if any(named in _called(one) for one in (*copies, *replays.get(key, ())))
     }
     return _family(by_model or by_run, runs, lineage)
+
+
+def _called(session: Session) -> set[str]:
+    """What a session may be called: by its run, or by its release, with or without its kind and its version."""
+    without_kind = session.key.partition("/")[2] if session.owner is not None else session.key
+    return {session.run_id, *(name for key in (session.key, without_kind) for name in (key, key.partition("@")[0]))}
 
 
 def group_of(session: Session) -> tuple[Group, ...]:
@@ -223,11 +229,13 @@ def _once(replays: Sequence[Session]) -> tuple[Session, ...]:
 def _in_tree(rows: Mapping[RunKey, Row]) -> Iterator[Row]:
     """The rows, each after the first that it came from: one line of descent on one level, a fork on the next.
 
+    A test stands below the training that it is a part of, whatever it was played with, so that time goes down.
     What comes from itself, as cycles do, is begun with the oldest.
     """
+    parents = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
     below: dict[RunKey | None, list[RunKey]] = {}
     for key, row in sorted(rows.items(), key=lambda item: (item[1].session.started_at, item[0])):
-        below.setdefault(row.after[0] if row.after else None, []).append(key)
+        below.setdefault(parents.get(_parent(row.session)) or (row.after[0] if row.after else None), []).append(key)
     left = dict(rows)
     starts = below.get(None, [])
     while left:
@@ -243,6 +251,11 @@ def _in_tree(rows: Mapping[RunKey, Row]) -> Iterator[Row]:
             children = below.get(key, [])
             inner = depth + 1 if len(children) > 1 else depth
             waiting.extend((child, inner) for child in reversed(children))
+
+
+def _parent(session: Session) -> tuple[str, str | None]:
+    """The training run that it is a part of, which is its owner's; of what is no part, none."""
+    return session.parent_run_id or "", session.owner
 
 
 def _age(row: Row) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from runner.registry.store import Store
 from runner.releases.manifest import Release
 from runner.releases.reference import COMPONENTS, Digest, Kind, Reference, parse
 from runner.text import comma_join
-from runner.transports.connect import connect
+from runner.transports.connect import VARIABLE, to_read
 from runner.transports.registry import Entry, Registry
 
 MAX_DEPENDENCIES = 1_000
@@ -90,7 +91,7 @@ class Installer:
     def _registry(self, where: str | None) -> Registry:
         key = where or ""
         if key not in self._open:
-            self._open[key] = self._stack.enter_context(connect(where))
+            self._open[key] = self._stack.enter_context(to_read(where))
         return self._open[key]
 
     def _found(self, meant: Reference | Digest) -> tuple[Registry | None, Entry]:
@@ -100,8 +101,12 @@ class Installer:
             return registry, registry.find(meant)
         if self.where is None and isinstance(meant, Reference) and meant.version and self.store.has(meant):
             return None, Entry(meant, self.store.check(meant).sha256)
-        registry = self._registry(self.where)
+        registry = self._registry(self.where or self._usual())
         return registry, registry.find(meant)
+
+    def _usual(self) -> str | None:
+        """The registry of those who name none; without one, that of all which the lock pins."""
+        return None if os.environ.get(VARIABLE) else self.lock.only_where()
 
     def _walk(self, registry: Registry | None, entry: Entry, wanted: _Wanted) -> None:
         """Add a release, and those that it needs, which are where it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from runner.registry.store import Installed, Store
 from runner.releases.reference import Digest, Kind, Reference, parse
 from runner.spec.components import ComponentUse
 from runner.text import did_you_mean
+from runner.transports.connect import VARIABLE
 
 MAIN_FILES: Mapping[Kind, str] = {
     Kind.PROTOCOL: "protocol.yaml",
@@ -66,7 +68,7 @@ class Finder:
         try:
             found = self.store.by_hash(digest)
         except NotPublished as error:
-            raise NotPublished(f"{digest} is not installed; nip-run install {digest}") from error
+            raise NotPublished(f"{digest} is not installed; {self._to_install(digest)}") from error
         if found.kind != kind:
             raise ReleaseError(f"{digest} is {found}, and a {kind} belongs here")
         return found
@@ -77,8 +79,14 @@ class Finder:
             return found
         if meant.version is not None and self.store.has(meant):
             raise NotPublished(f"{meant} is installed, and {self.lock.path} does not pin it; nip-run install {meant}")
-        hint = nearest(meant, self.lock.pins)
-        raise NotPublished(f"{meant} is not installed{hint}; nip-run install {meant}")
+        near = nearest(meant, self.lock.pins).removeprefix("; ")
+        hint = f". Or {near}" if near else ""
+        raise NotPublished(f"{meant} is not installed; {self._to_install(meant)}{hint}")
+
+    def _to_install(self, meant: Reference | Digest) -> str:
+        """The command, with the registry where that does not follow from the lock or the environment."""
+        usual = os.environ.get(VARIABLE) or self.lock.only_where()
+        return f"nip-run install {meant}" + ("" if usual else " --from WHERE")
 
     def _checked(self, reference: Reference) -> Installed:
         try:

@@ -10,6 +10,7 @@ from runner.registry.links import trained_facts
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.spec.from_run import Source
+from runner.storage.strict_json import is_same
 
 KINDS = ("benchmark", "training")
 
@@ -61,7 +62,7 @@ def wrong_kind(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[str]:
         check_kind(folder, facts, source)
     except ReleaseError as error:
         yield str(error)
-    if _shown(facts.get("trained")) != _shown(trained_facts(folder, source)):
+    if not is_same(_shown(facts.get("trained")), _shown(trained_facts(folder, source))):
         yield (
             f"run {folder.manifest().run_id}: the models that its release says it began with and made are not those of "
             f"its {folder.spec.name} and its stages"

@@ -1,4 +1,4 @@
-"""What a run is of others: a replay of one, a play of it again, a judge of its debates, a part of a training run.
+"""What a run is of others: a replay, a play of it again, a judge of its debates, its child, a part of a training run.
 
 And which sessions are one run: a release may be cleaned of paths and addresses, and then has another identity than the
 run that it was made of.
@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from runner.registry.session_facts import Group
 from runner.registry.sessions import Session
 from runner.releases.manifest import Link
+from runner.text import comma_join
 
 _REPRODUCES = "reproduces"
+_CHILD = "child_of"
 
 _LEFT_BY_CLEANING = (
     "kind", "seed", "started_at", "finished_at", "status", "rollouts", "completions", "prompt_tokens",
@@ -43,8 +46,32 @@ def again_in_words(session: Session) -> Iterator[str]:
         yield f"plays {named or 'a run'} again"
     elif said is not None:
         yield f"has the answers of {said[0]} up to round {said[1]}"
+    if session.looks_like is not None:
+        yield f"looks like {session.looks_like} of this results folder, which has no record of having published it"
     if judged is not None:
         yield f"judges the debates of {judged[0]}"
+    yield from made_from_in_words(session.groups, () if session.parent_run_id is not None else session.links, named)
+
+
+def made_from_in_words(groups: Iterable[Group], links: Iterable[Link], *told: str | None) -> Iterator[str]:
+    """What it continues, and which release it is a child of, but for those that were told."""
+    before = continued(groups)
+    if before:
+        yield f"continues {comma_join(before)}"
+    child = child_of(links)
+    if child is not None and child not in (*told, *before):
+        yield f"child of {child}"
+
+
+def continued(groups: Iterable[Group]) -> list[str]:
+    """What made the models that a training, or a model's, began with: releases, and runs that had none."""
+    steps = [group.lineage[-1] for group in groups if group.made and group.lineage]
+    return list(dict.fromkeys(step.release or step.run_id for step in steps))
+
+
+def child_of(links: Iterable[Link]) -> str | None:
+    """The release that one was made from by changing it."""
+    return next((link.release for link in links if link.role == _CHILD and link.release is not None), None)
 
 
 def kin_in_words(session: Session) -> list[str]:
@@ -83,11 +110,18 @@ class Originals:
         return seen[-1]
 
     def _of(self, session: Session) -> Session | None:
-        """The session that is replayed: by its release, since other runs may have the same id; else by that."""
+        """The session that is replayed: by its release, since other runs may have the same id; else by that.
+
+        Where that release is not here, the run of this machine that it was made of may be: it has the same identity.
+        """
         run_id, link = replayed_run(session), reproduced_by(session)
         if run_id is None:
             return None
-        return self._by_run.get(run_id) if link is None or link.sha256 is None else self._by_sha256.get(link.sha256)
+        by_run = self._by_run.get(run_id)
+        if link is None or link.sha256 is None:
+            return by_run
+        is_own = by_run is not None and by_run.owner is None and by_run.identity == session.identity
+        return self._by_sha256.get(link.sha256, by_run if is_own else None)
 
 
 def as_one(sessions: Sequence[Session]) -> list[Session]:
@@ -95,21 +129,18 @@ def as_one(sessions: Sequence[Session]) -> list[Session]:
 
     A model whose name was a path has another one where it is published, and with it the run has another identity.
     Nothing that leads back to the path is published, not even a hash of it, which could be guessed: the run is known
-    again by when it was played and what it came to.
+    again by what was written down here as it was published. One that only says the same of itself stays another run.
     """
     here = {session.run_id: session for session in sessions if session.owner is None}
-    known = {
-        session.run: own.identity
-        for session in sessions
-        if session.owner is not None
-        and (own := here.get(session.run_id)) is not None
-        and own.identity != session.identity
-        and _is_cleaned_from(session, own)
-    }
-    return [
-        replace(session, identity=known[session.run]) if session.owner is not None and session.run in known else session
-        for session in sessions
-    ]
+    return [_known_again(session, here.get(session.run_id)) for session in sessions]
+
+
+def _known_again(session: Session, own: Session | None) -> Session:
+    if own is None or session.owner is None or own.identity == session.identity:
+        return session
+    if session.sha256 in own.sent_as:
+        return replace(session, identity=own.identity)
+    return replace(session, looks_like=own.run_id) if _is_cleaned_from(session, own) else session
 
 
 def _is_cleaned_from(published: Session, own: Session) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from runner.releases.bundle import Content, opened
 from runner.releases.manifest import Release
 from runner.results.folder import RunFolder
 from runner.spec.origin import DATA
-from runner.storage.files import create, link_to, make_folder, make_folders
+from runner.storage.files import create, link_to, make_folder, make_folders, same_file
 from runner.storage.formats import STAGE_LOG
 from runner.storage.journal import JOURNAL
 
 ROLLOUTS = f"{DATA}/{ROLLOUTS_FILE}"
+_LARGE = 1 << 20
 LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
 
 
@@ -51,11 +53,21 @@ def _written(contents: Mapping[str, Content], target: Path, is_linked: Callable[
             if isinstance(content, Path) and is_linked(path):
                 link_to(target / path, content.absolute())
                 continue
+            if isinstance(content, Path) and _is_same_file(content, target / path):
+                continue
             with opened(content) as source, create(target / path) as file:
                 shutil.copyfileobj(source, file)
     except OSError as error:
         raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
     return target
+
+
+def _is_same_file(content: Path, target: Path) -> bool:
+    """Whether a large file now has a second name there, so that it need not be written once more; it is only read."""
+    said = content.lstat()
+    if not stat.S_ISREG(said.st_mode) or said.st_size < _LARGE:
+        return False
+    return same_file(content, target)
 
 
 def run_folder(target: Path) -> RunFolder:

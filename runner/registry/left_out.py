@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from runner.errors import NipRunError
 from runner.spec.origin import DATA
+from runner.storage.queries import of_the_machine
 
 
 def in_words(error: Exception, folder: Path | None = None) -> str:
@@ -24,3 +26,26 @@ def in_words(error: Exception, folder: Path | None = None) -> str:
     if isinstance(error, (NipRunError, OSError)) and said:
         return said
     return f"it says what cannot be ({type(error).__name__}: {said})" if said else type(error).__name__
+
+
+def is_passing(error: BaseException, folder: Path) -> bool:
+    """Whether the next look at the same bytes in a `folder` may come to something else than this error.
+
+    A full disk, too many open files or too little memory is behind it; that the release lacks a file is not passing.
+    """
+    return any(
+        isinstance(one, (OSError, MemoryError, RecursionError)) or of_the_machine(one)
+        for one in _behind(error)
+        if not (isinstance(one, FileNotFoundError) and _is_in(folder, one.filename))
+    )
+
+
+def _is_in(folder: Path, name: object) -> bool:
+    return name is not None and Path(str(name)).is_relative_to(folder)
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

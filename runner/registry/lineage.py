@@ -32,6 +32,8 @@ class Contact:
     at_least: bool
 
     def __str__(self) -> str:
+        if self.at_least and not self.trained_on:
+            return f"trained on an unknown number of its {self.datapoints} datapoints"
         least = "at least " if self.at_least else ""
         return f"trained on {least}{self.trained_on} of its {self.datapoints} datapoints"
 
@@ -120,11 +122,13 @@ class Lineage(Edges):
             yield use.before()
 
     def _count(self, maker: Maker, found: Ancestry) -> None:
-        """Count the games that a model was trained on; of copies of a run that do not agree, the most."""
+        """Count the games that a model was trained on; of copies that do not agree, and of its parts, the most."""
         for iteration in maker.made.trained_on:
             key = (maker.session.run, iteration)
             run_id, effort = maker.group.games.get(iteration, ("", Effort()))
             owners = frozenset((maker.session.owner,))
+            for part in self._parts(run_id, maker.session.run_id, owners):
+                effort = _most(effort, Effort.of(part.facts))
             if key in found.trained:
                 before = found.trained[key]
                 run_id, effort, owners = run_id or before.run_id, _most(before.effort, effort), owners | before.owners
@@ -146,28 +150,28 @@ class Lineage(Edges):
         trained: set[str] = set()
         at_least = bool(ancestry.unknown)
         for (run, _), games in ancestry.trained.items():
-            parts = [
-                part.datapoints
-                for part in self._by_run.get(games.run_id, ())
-                if part.parent_run_id == run[0]
-                and part.owner in games.owners
-                and not part.private
-                and part.datapoints is not None
-            ]
+            known = (part.datapoints for part in self._parts(games.run_id, run[0], games.owners))
+            parts = [points for points in known if points is not None]
             at_least |= not parts
             trained.update(*parts)
         return trained, at_least
+
+    def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[Session]:
+        """The sessions of a part of a training run, by those whose word counts for it."""
+        for part in self._by_run.get(run_id, ()):
+            if part.parent_run_id == parent and part.owner in owners and not part.private:
+                yield part
 
     def cycles(self) -> list[list[str]]:
         """Runs whose models come from each other, which cannot be: some of them say what is not so."""
         return _cycles(self._after())
 
-    def way_back(self, key: str) -> list[str]:
+    def way_back(self, key: str, owner: str | None = None) -> list[str]:
         """The shortest chain by which the models of a run, or of a model's release, come from itself: from it to it.
 
-        Nothing: they do not.
+        With an owner: through that owner's releases alone. Nothing: they do not.
         """
-        after = self._after()
+        after = self._after(owner)
         before: dict[str, str] = {}
         waiting = deque([key])
         while waiting and key not in before:
@@ -181,10 +185,10 @@ class Lineage(Edges):
             chain.append(before[chain[-1]])
         return chain[::-1]
 
-    def _after(self) -> dict[str, set[str]]:
-        """Of each session the makers of the models that it began with."""
+    def _after(self, owner: str | None = None) -> dict[str, set[str]]:
+        """Of each session, or of an owner's, the makers of the models that it began with."""
         after: dict[str, set[str]] = {}
-        for session in self.sessions:
+        for session in (one for one in self.sessions if owner in (None, one.owner)):
             edges = [self.edge_of(session, group) for group in session.groups]
             makers = {maker.session.key for edge in edges if edge is not None for maker in edge.makers}
             if makers:

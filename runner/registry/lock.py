@@ -21,7 +21,7 @@ from runner.releases.reference import Digest, Reference, parse
 from runner.storage.atomic import atomic_write
 from runner.storage.files import read_bounded
 from runner.storage.locks import locked
-from runner.text import comma_join
+from runner.storage.strict_json import loads
 from runner.transports.registry import version_order
 
 LOCK = "nip-run.lock"
@@ -84,7 +84,7 @@ class Lock:
                 f"{path}:{line}: a merge left both sides here; keep the lines of each release that is meant"
             )
         try:
-            return cls(path, _pins(json.loads(data, object_pairs_hook=_once)))
+            return cls(path, _pins(loads(data)))
         except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
             raise ReleaseError(f"{path} is damaged: {error}; restore it, or remove it and install again") from error
 
@@ -104,6 +104,11 @@ class Lock:
         where = self.pins[reference].where
         inside = where.removeprefix("file:./")
         return where if inside == where else f"file:{(self.path.parent / inside).absolute()}"
+
+    def only_where(self) -> str | None:
+        """The one registry that all of it was installed from; None where there are several, or none."""
+        found = {self.where(reference) for reference in self.pins}
+        return found.pop() if len(found) == 1 else None
 
     def add(self, pins: Mapping[Reference, Pin]) -> Lock:
         """Write further pins, whoever else writes some now.
@@ -150,14 +155,6 @@ class Lock:
             inside = Path(pin.where.removeprefix("file:")).relative_to(self.path.parent.absolute())
             return Pin(pin.sha256, f"file:./{inside.as_posix()}")
         return pin
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it names {comma_join(sorted({name for name in names if names.count(name) > 1}))} twice")
-    return found
 
 
 def _pins(said: Any) -> dict[Reference, Pin]:

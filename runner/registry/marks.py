@@ -10,19 +10,23 @@ from runner.registry.edges import MINTED, Edge, Maker, Proof
 from runner.registry.lineage import Ancestry, Contact, Total
 from runner.registry.sessions import Session
 
+NO_WEIGHTS = "weights not known"
+"""Of a run with a trained model that nothing but a name identifies; `legend` says so, once below the table."""
+
 
 def marks_of(session: Session, ancestry: Ancestry, contact: Contact | None) -> list[str]:
     """What a reader must know of a run, the worst first."""
-    marks = [] if contact is None or not (contact.trained_on or contact.at_least) else [str(contact)]
+    gone = _gone(ancestry.edges)
+    marks = [] if contact is None or not (contact.trained_on or (contact.at_least and not gone)) else [str(contact)]
     for edge in ancestry.edges:
         if edge.left_out and edge.makers:
             marks.append(f"goes on from {made_by(edge)}, which its own lineage leaves out")
+        elif edge.gone is not None:
+            marks.append(f"ancestor {gone[edge.gone]} is not here: what its training took is not known")
         elif edge.why is not None:
             marks.append(edge.why)
         if edge.claimed_by:
             marks.append(claimed_in_words(edge))
-        if without_weights(edge):
-            marks.append(f"weights not known: nothing but a name says which {edge.use.model} it is")
         marks.extend(
             f"{maker.session.key}, an ancestor, was yanked: {maker.session.yanked}"
             for maker in edge.makers
@@ -32,7 +36,19 @@ def marks_of(session: Session, ancestry: Ancestry, contact: Contact | None) -> l
         marks.append(f"yanked: {session.yanked}")
     if session.facts.get("pinned") is False:
         marks.append("not pinned: its files are in no public commit")
+    if any(map(without_weights, ancestry.edges)):
+        marks.append(NO_WEIGHTS)
     return list(dict.fromkeys(marks))
+
+
+def _gone(edges: Iterable[Edge]) -> dict[str, str]:
+    """What each ancestor that is not here is called, by its run's id: by its release, where any step names it."""
+    found: dict[str, str] = {}
+    for edge in edges:
+        if edge.gone is not None:
+            release = edge.use.lineage[-1].release
+            found[edge.gone] = release or found.get(edge.gone, edge.gone)
+    return found
 
 
 def made_by(edge: Edge) -> str:
@@ -98,15 +114,14 @@ def total_json(ancestry: Ancestry) -> dict[str, Any]:
 
 
 def effort_in_words(total: Total, *names: str) -> str:
-    """`24 rollouts`, `at least 24 rollouts`; `none` where nothing was trained, as far as anybody knows."""
+    """`24 rollouts`, `at least 24 rollouts`, `not known`; `none`: nothing was trained, as far as anybody knows."""
     shown = []
     for name in names:
-        value = getattr(total.effort, name) or 0
-        least = "at least " if name in total.at_least else ""
-        if value or least:
+        if value := getattr(total.effort, name):
+            least = "at least " if name in total.at_least else ""
             figure = f"${value:.2f}" if name == "cost_usd" else f"{value:,} {name.replace('_', ' ')}"
             shown.append(f"{least}{figure}")
-    return ", ".join(shown) or "none"
+    return ", ".join(shown) or ("none" if total.at_least.isdisjoint(names) else "not known")
 
 
 def proof_in_words(edge: Edge) -> str:
@@ -128,7 +143,11 @@ _PROOFS = {
 
 
 def legend(marks: Iterable[str]) -> str | None:
-    """What the words mean that marks begin with where they tell who made a model; None where none does."""
-    begun = {mark.split(" ", 1)[0].rstrip(":") for mark in marks}
-    told = [f"{proof}: {how}" for proof, how in _PROOFS.items() if proof in begun]
-    return f"how it is known which run made a model: {'; '.join(told)}" if told else None
+    """What words of marks mean: of those who tell who made a model, and that weights are not known; None: no such."""
+    found = set(marks)
+    begun = {mark.split(" ", 1)[0].rstrip(":") for mark in found}
+    proofs = "; ".join(f"{proof}: {how}" for proof, how in _PROOFS.items() if proof in begun)
+    told = [f"how it is known which run made a model: {proofs}"] if proofs else []
+    if NO_WEIGHTS in found:
+        told.append(f"{NO_WEIGHTS}: nothing but a name says which model it is")
+    return "; ".join(told) or None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -35,31 +35,63 @@ class TooFar(Exception):
         self.read = read
 
 
-@dataclass
-class _Waiting:
-    """Rows of one stream whose like has not come yet."""
+@dataclass(frozen=True)
+class _Placed:
+    """A row where it stands in its stream, from 1."""
 
-    rows: dict[Key, deque[tuple[int, Row]]] = field(default_factory=dict)
-    size: int = 0
+    key: Key
+    row: Row
+    place: int
 
-    def add(self, key: Key, place: int, row: Row) -> None:
-        self.rows.setdefault(key, deque()).append((place, row))
-        self.size += len(repr(row))
+    @property
+    def size(self) -> int:
+        return len(repr(self.row))
 
-    def take(self, key: Key) -> tuple[int, Row] | None:
-        found = self.rows.get(key)
-        if found is None:
+
+class _Stream:
+    """A stream that is read row by row, and its rows that wait for their like."""
+
+    def __init__(self, rows: Iterator[Row], key: Callable[[Row], Key]) -> None:
+        self._rows, self._key = rows, key
+        self._waiting: dict[Key, deque[_Placed]] = {}
+        self._last_matched = 0
+        self.size_waiting = 0
+        self.read = 0
+        self.has_ended = False
+
+    def next(self) -> _Placed | None:
+        """Its next row; None at its end."""
+        row = next(self._rows, None)
+        if row is None:
+            self.has_ended = True
             return None
-        place, row = found.popleft()
-        if not found:
-            del self.rows[key]
-        self.size -= len(repr(row))
-        return place, row
+        self.read += 1
+        return _Placed(self._key(row), row, self.read)
 
-    def rest(self) -> Iterator[tuple[Key, int, Row]]:
-        found = [(place, key, row) for key, rows in self.rows.items() for place, row in rows]
-        found.sort(key=lambda one: one[0])
-        yield from ((key, place, row) for place, key, row in found)
+    def wait(self, placed: _Placed) -> None:
+        self._waiting.setdefault(placed.key, deque()).append(placed)
+        self.size_waiting += placed.size
+
+    def take(self, key: Key) -> _Placed | None:
+        """The first row of this key that waits."""
+        alike = self._waiting.get(key)
+        if alike is None:
+            return None
+        placed = alike.popleft()
+        if not alike:
+            del self._waiting[key]
+        self.size_waiting -= placed.size
+        return placed
+
+    def left(self) -> list[_Placed]:
+        """The rows that wait, in their order."""
+        return sorted((placed for alike in self._waiting.values() for placed in alike), key=lambda one: one.place)
+
+    def passes(self, place: int) -> bool:
+        """Whether a row that is matched now stands after all that were matched before."""
+        is_next = place > self._last_matched
+        self._last_matched = max(self._last_matched, place)
+        return is_next
 
 
 def matched(recorded: Iterator[Row], again: Iterator[Row], key: Callable[[Row], Key]) -> Iterator[Match]:
@@ -68,42 +100,31 @@ def matched(recorded: Iterator[Row], again: Iterator[Row], key: Callable[[Row], 
     Raises:
         TooFar: the streams are in orders so different that it would take more memory than is given.
     """
-    ours, theirs = _Waiting(), _Waiting()
-    furthest = [0, 0]
+    ours, theirs = _Stream(recorded, key), _Stream(again, key)
 
-    def match(of: Key, mine: tuple[int, Row], other: tuple[int, Row]) -> Match:
-        # Rows in one order are matched in that order, however far apart they stand.
-        moved = mine[0] < furthest[0] or other[0] < furthest[1]
-        furthest[:] = max(furthest[0], mine[0]), max(furthest[1], other[0])
-        return Match(of, mine[1], other[1], mine[0], moved)
+    def match(mine: _Placed | None, other: _Placed | None) -> Match:
+        if mine is not None and other is not None:
+            # Rows in one order are matched in that order, however far apart they stand.
+            in_order = [ours.passes(mine.place), theirs.passes(other.place)]
+            return Match(mine.key, mine.row, other.row, mine.place, moved=not all(in_order))
+        if mine is not None:
+            return Match(mine.key, mine.row, None, mine.place)
+        assert other is not None
+        return Match(other.key, None, other.row, other.place)
 
-    place = 0
-    while True:
-        place += 1
-        mine, other = next(recorded, None), next(again, None)
-        if mine is None and other is None:
-            break
-        one, two = (None if row is None else key(row) for row in (mine, other))
-        if mine is not None and one is not None:
-            if one == two and other is not None and one not in ours.rows and one not in theirs.rows:
-                yield match(one, (place, mine), (place, other))
-                continue
-            like = theirs.take(one)
-            if like is not None:
-                yield match(one, (place, mine), like)
-            elif other is None:  # the other stream has ended: nothing is to come
-                yield Match(one, mine, None, place)
+    while not (ours.has_ended and theirs.has_ended):
+        mine, other = ours.next(), theirs.next()
+        if mine is not None:
+            if (like := theirs.take(mine.key)) is not None or theirs.has_ended:
+                yield match(mine, like)
             else:
-                ours.add(one, place, mine)
-        if other is not None and two is not None:
-            like = ours.take(two)
-            if like is not None:
-                yield match(two, like, (place, other))
-            elif mine is None:
-                yield Match(two, None, other, place)
+                ours.wait(mine)
+        if other is not None:
+            if (like := ours.take(other.key)) is not None or ours.has_ended:
+                yield match(like, other)
             else:
-                theirs.add(two, place, other)
-        if ours.size + theirs.size > MAX_WAITING:
-            raise TooFar(place)
-    yield from (Match(of, row, None, at) for of, at, row in ours.rest())
-    yield from (Match(of, None, row, at) for of, at, row in theirs.rest())
+                theirs.wait(other)
+        if ours.size_waiting + theirs.size_waiting > MAX_WAITING:
+            raise TooFar(max(ours.read, theirs.read))
+    yield from (match(mine, None) for mine in ours.left())
+    yield from (match(None, other) for other in theirs.left())

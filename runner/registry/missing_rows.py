@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -14,14 +12,13 @@ from runner.datasets.load import Dataset, load_dataset
 from runner.datasets.settings import DatasetSettings
 from runner.documents.fields import from_plain
 from runner.errors import NipRunError, Place, ReleaseError, SpecError, UsageError
-from runner.registry.fetched import PIN, Got, small
+from runner.registry.fetched import PIN, Got, read_pin
 from runner.registry.recompute import write_tables
 from runner.registry.run_bundle import ROWS
 from runner.storage.atomic import atomic_write
 from runner.text import in_one_line, shortened
 
 OPTION = "dataset.path"
-MAX_PIN = 64 << 20
 
 
 def lacks_rows(got: Got) -> bool:
@@ -31,7 +28,7 @@ def lacks_rows(got: Got) -> bool:
 
 def what_is_needed(got: Got) -> str:
     """Which dataset a release needs, in a sentence."""
-    pin = _pin(got)
+    pin = read_pin(got.folder / PIN)
     source = pin.get("source") if isinstance(pin.get("source"), dict) else {}
     from_ = [f"{name} {source[name]}" for name in ("repository", "commit", "path") if source and source.get(name)]
     from_ = from_ or ([str(pin["file"])] if pin.get("file") else [])
@@ -44,23 +41,15 @@ def what_is_needed(got: Got) -> str:
     )
 
 
-def _pin(got: Got) -> Mapping[str, Any]:
-    try:
-        said = json.loads(small(got.folder / PIN, MAX_PIN))
-    except (ValueError, RecursionError) as error:
-        raise ReleaseError(f"{got.folder / PIN} is damaged: {error}") from error
-    if not isinstance(said, dict):
-        raise ReleaseError(f"{got.folder / PIN} is damaged: not an object")
-    return said
-
-
 def put_rows(got: Got, file: Path) -> None:
     """Put the rows that were played into a got folder, out of a dataset's file or the rows of another run.
 
     Raises:
-        UsageError: they are not the rows that were played, or it was published with its rows.
+        UsageError: there is no such file, they are not the rows that were played, or it was published with its rows.
         ReleaseError: a file of the release is damaged.
     """
+    if not file.is_file():
+        raise UsageError(f"--set {OPTION}={file}: there is no such file")
     run = got.run
     if run is None or got.release.file(PIN) is None:
         raise UsageError(f"--set {OPTION}: {got.release.reference} has the rows of its dataset, or needs none")
@@ -84,7 +73,7 @@ def put_rows(got: Got, file: Path) -> None:
 def _settings(got: Got, file: Path) -> Iterator[DatasetSettings]:
     """How the rows may stand in a file: as a run keeps them, or as in the file that they were chosen from."""
     yield DatasetSettings(path=str(file))
-    said = _pin(got).get("selection")
+    said = read_pin(got.folder / PIN).get("selection")
     try:
         yield from_plain(DatasetSettings, {**(said or {}), "path": str(file), "revision": None})
     except (NipRunError, TypeError, ValueError, KeyError) as error:

@@ -18,6 +18,7 @@ from runner.registry.links import (
     trained_as_recorded,
     trained_facts,
 )
+from runner.registry.markdown import code
 from runner.registry.run_facts import sources_of_manifest
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link, Release
@@ -97,7 +98,7 @@ def _draft(
         owner=naming.owner,
         name=reference.name,
         version=naming.version,
-        description=naming.description or f"Model group {name} of {manifest.run_id}, trained from {said['base_model']}",
+        description=naming.description or _described(name, manifest.run_id, said["base_model"], took["continues"]),
         licence=naming.licence,
         visibility=naming.visibility,
         identity=_identity(manifest, last, weights),
@@ -114,7 +115,8 @@ def _draft(
             "base_model": said["base_model"],
             "iteration": last["iteration"],
             "address": address,
-            "effort": took["in all"],
+            "effort": took["own"],
+            "continues": took["continues"],
             "trained": [dict(group)],
         },
     )
@@ -182,7 +184,10 @@ def _address(began: Mapping[str, Any], model: str) -> str | None:
 
 
 def _took(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What each training took in data, and all of them; null where a part of it is not known."""
+    """What each training of a run took in data, and all of them: its own, and with all before; null: not known here.
+
+    Of a model that was trained before, that is in the releases it came from: `nip-run history` adds it up.
+    """
     games = {row["iteration"]: row for row in group["games"]}
     steps = [
         {
@@ -200,7 +205,20 @@ def _took(group: Mapping[str, Any]) -> dict[str, Any]:
     learnt = _behind_last(group)
     rows = [games.get(one, {}) for one in sorted(learnt)]
     total = {name: _sum([row.get(name) for row in rows]) for name in EFFORT}
-    return {"steps": steps, "in all": total}
+    before = _continued(group)
+    return {"steps": steps, "continues": before, "own": total, "in all": total if before is None else None}
+
+
+def _continued(group: Mapping[str, Any]) -> str | None:
+    """What made the model that a run's training began with, by its release, else its run; None: nobody trained it."""
+    before = group["lineage"][-1] if group["lineage"] else None
+    return None if before is None else before["release"] or before["run_id"]
+
+
+def _described(group: str, run_id: str, base: str, continues: str | None) -> str:
+    """A model in a line."""
+    past = f"trained from {base}" if continues is None else f"continues {continues}, its base is {base}"
+    return f"Model group {group} of {run_id}, {past}"
 
 
 def _behind_last(group: Mapping[str, Any]) -> set[int]:
@@ -247,11 +265,16 @@ def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tu
 
 
 def _readme(release: Release, said: Mapping[str, Any], took: Mapping[str, Any]) -> str:
-    total = took["in all"]
+    total, continues = took["own"], took["continues"]
     told = ", ".join(f"{name.replace('_', ' ')}: {'unknown' if v is None else f'{v:,}'}" for name, v in total.items())
     weights = said.get("weights")
     where = (
         "" if weights is None else f"\nWeights: sha256:{weights['sha256']}, {weights['address'] or 'not published'}.\n"
+    )
+    before = (
+        ""
+        if continues is None
+        else f"\nIt continues {code(continues)}, whose training is not counted here: `nip-run history` adds it up.\n"
     )
     served = (
         "\nSay where it is served: `base_url` in `model.yaml` is for you to fill in.\n" if "base_url" in said else ""
@@ -261,8 +284,8 @@ def _readme(release: Release, said: Mapping[str, Any], took: Mapping[str, Any]) 
 A model that a training run made: {len(said["lineage"])} trainings from {said["base_model"]}. All of them are in
 `model.yaml`, and what each took in data in `training.yaml`.
 
-In all, for this run's trainings: {told}.
-{where}{served}
+For this run's own trainings: {told}.
+{before}{where}{served}
 In a spec:
 
 ```yaml

@@ -17,6 +17,8 @@ from runner.storage.files import read_bounded
 
 SHORTEST = 3
 """A name of fewer characters would be found in any text."""
+_SHORTEST_HOST = 2
+"""Of a server that the spec itself names, such as `g7`."""
 
 GENERIC = frozenset(
     (
@@ -64,7 +66,7 @@ class Names:
 
     def also(self, words: Collection[str], what: str) -> Names:
         """With further words, such as hosts, where these say something and are not spared."""
-        return Names(self.paths, {**_telling(dict.fromkeys(words, what)), **self.words}, self.spared)
+        return Names(self.paths, {**_telling(dict.fromkeys(words, what), _SHORTEST_HOST), **self.words}, self.spared)
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, str]]:
         """Where they stand in bytes, and what each is."""
@@ -79,20 +81,23 @@ class Names:
         return [*paths, *((word_pattern(word), what) for word, what in words)]
 
 
-def _telling(words: Mapping[str, str]) -> dict[str, str]:
-    return {word: what for word, what in words.items() if len(word) >= SHORTEST and word.lower() not in GENERIC}
+def _telling(words: Mapping[str, str], shortest: int = SHORTEST) -> dict[str, str]:
+    return {word: what for word, what in words.items() if len(word) >= shortest and word.lower() not in GENERIC}
 
 
 def path_pattern(path: str) -> re.Pattern[bytes]:
     """A path in text, JSON, or percent-encoded, where it does not go on in the same name."""
-    forms = {path, path.replace("/", "\\/"), quote(path, safe=""), path.replace("\\", "\\\\")}
+    encoded = quote(path, safe="")
+    lower = re.sub("%..", lambda found: found[0].lower(), encoded)
+    forms = {path, path.replace("/", "\\/"), path.replace("\\", "\\\\"), encoded, lower, quote(encoded, safe="")}
     joined = b"|".join(re.escape(form.encode("utf-8", "surrogateescape")) for form in sorted(forms))
     return re.compile(b"(?:" + joined + b")(?![A-Za-z0-9_-])")
 
 
 def word_pattern(word: str) -> re.Pattern[bytes]:
     """A word that is no part of a longer one, as it is and in lower case; in JSON an escape may stand before it."""
-    before = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%2[fF]))"
+    before = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2})"
+    before += rb"|(?<=%25[0-9a-fA-F]{2}))"
     spelled = sorted({word, word.lower()})
     joined = b"|".join(re.escape(one.encode("utf-8", "surrogateescape")) for one in spelled)
     return re.compile(before + b"(?:" + joined + b")(?![A-Za-z0-9_])")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from runner.registry.clean import FREE, rules_of
@@ -11,6 +12,7 @@ from runner.registry.rules import Rules
 from runner.registry.searching import Finder, search
 from runner.registry.secret_keys import secret_values
 from runner.registry.secrets import HeldSecrets, known_forms
+from runner.registry.strict import is_public
 from runner.releases.bundle import Content
 from runner.releases.manifest import MANIFEST, Release
 
@@ -28,16 +30,18 @@ def private_in(release: Release, contents: Mapping[str, Content], raw: Draft, na
 
 
 def _published_words(release: Release) -> set[str]:
-    """The words of the public addresses that its files come from, which tell nothing new."""
+    """The words of the addresses that its files come from, which tell nothing new where anybody knows their hosts."""
     urls = [source.repository for source in release.sources.values() if source.repository and source.clean]
-    return {word for url in urls for word in url.replace(":", "/").replace("@", "/").split("/") if word}
+    words = [[word for word in re.split(r"[:/]+", re.sub(r"^[a-z+]+://", "", url)) if word] for url in urls]
+    public = [(at.rpartition("@")[2], *path) for at, *path in filter(None, words) if is_public(at.rpartition("@")[2])]
+    return {word for said in public for word in said}
 
 
 class _Addresses:
     """Finds the addresses of a spec's servers."""
 
     def __init__(self, rules: Rules) -> None:
-        self._patterns = [path_pattern(text) for text in rules.addresses]
+        self._patterns = [re.compile(path_pattern(text).pattern, re.IGNORECASE) for text in rules.addresses]
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, str]]:
         for pattern in self._patterns:

@@ -10,8 +10,10 @@ from typing import Any
 
 from runner.models.keys import OPENAI
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
+from runner.registry.kinship import made_from_in_words
 from runner.registry.markdown import cell, code, plain, prose
 from runner.registry.run_data import accuracy_of
+from runner.registry.session_facts import groups_of
 from runner.releases.manifest import Release, Source
 from runner.results.manifest import Manifest
 from runner.spec.origin import DATA
@@ -28,6 +30,7 @@ def readme(
         f"# {code(str(release.reference))}",
         *([plain(release.description)] if release.description else []),
         _what(manifest),
+        *_made_from(release, manifest),
         *_models(manifest, spec),
         _result(manifest, metrics),
         _commands(release, manifest, spec, has_rows=has_rows),
@@ -43,6 +46,14 @@ def _what(manifest: Manifest) -> str:
         f"{kind} of {code(manifest.name)} on {code(manifest.benchmark)}: protocol {code(manifest.protocol)}, seed "
         f"{manifest.seed}, played with nip-run {code(manifest.version)} from {code(manifest.started_at)}."
     )
+
+
+def _made_from(release: Release, manifest: Manifest) -> Iterator[str]:
+    """What it continues or is a child of; of a part of a training run, that is told of the whole."""
+    links = () if manifest.parent_run_id is not None else release.links
+    told = [plain(words) for words in made_from_in_words(groups_of(release.facts), links)]
+    if told:
+        yield f"It {'; '.join(f'is a {words}' if words.startswith('child') else words for words in told)}."
 
 
 def _models(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:

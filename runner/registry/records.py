@@ -18,6 +18,7 @@ from runner.results.tables import COLUMNS
 from runner.storage.files import create, open_to_read
 from runner.storage.parquet import read_tables
 from runner.storage.queries import process_spill
+from runner.storage.strict_json import loads
 
 TABLE = "rollouts"
 
@@ -74,9 +75,11 @@ def published_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _row(line: bytes, damaged: str) -> dict[str, Any]:
     try:
-        said = orjson.loads(line)
+        said = loads(line)
     except orjson.JSONDecodeError as error:
         raise RunError(f"{damaged}: not JSON, or longer than {MAX_ROW >> 20} MiB") from error
+    except ValueError as error:
+        raise RunError(f"{damaged}: {error}") from error
     if not isinstance(said, dict):
         raise RunError(f"{damaged}: not an object")
     return said

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.errors import RunError
-from runner.registry.differences import by_earlier, different_metrics, recomputed_by, some_of
+from runner.registry.differences import (
+    Note,
+    by_earlier,
+    by_other,
+    different_counts,
+    different_metrics,
+    recomputed_by,
+    some_of,
+)
 from runner.registry.fetched import Got
 from runner.registry.recompute import check_claims
 from runner.registry.reproducible import link_of, sound, suffixed
 from runner.registry.rows import different_from_published
+from runner.registry.verify import wrong_in_run
 from runner.results.folder import RunFolder
 from runner.results.manifest import COUNTED
 from runner.results.results import Results
@@ -74,31 +83,39 @@ def replayed(got: Got, results: Results, watch: Watch | None = None) -> Replayed
     name = results.name_for(suffixed(run.run_id, "-reproduced"), again=True)
     which = WhichRun(run_id=name, replay=source)
     mine, _ = as_begun(plan_of(load_spec(run.spec)), results, which)
-    result = run_plan(mine, results, name, RunOptions(replay=source, watch=watch, reproduces=link_of(got)))
+    options = RunOptions(replay=source, watch=watch, reproduces=link_of(got))
+    earlier = by_earlier(run.manifest())
+    try:
+        result = run_plan(mine, results, name, options)
+    except RunError as error:  # an answer is missing, or was given to another question
+        if wrong := [line for line in wrong_in_run(run) if not isinstance(line, Note)]:
+            return Replayed(got, name, (str(error), *wrong), by_earlier=earlier)
+        raise
+    wrong, otherwise = _different(run, result)
+    return Replayed(got, result.run_id, tuple(wrong), tuple(otherwise), earlier)
+
+
+def _different(run: RunFolder, result: RunResult) -> tuple[list[str], list[str]]:
+    """What of a run its replay does not bear out, and what another version told otherwise."""
     manifest = run.manifest()
     metrics = different_metrics(read_json(run.metrics), result.metrics, manifest)
+    counts = {name: getattr(result.manifest, name) for name in COUNTED}
     wrong = [
         *some_of(metrics.wrong, "numbers"),
-        *some_of(_different_rows(run, result), "rows"),
-        *_different_counts(run, result),
+        *some_of(_different_rows(run, result, by_other(manifest)), "rows"),
+        *(
+            f"{name}: published {published!r}, recomputed {again!r}"
+            for name, published, again in different_counts(manifest, counts)
+        ),
     ]
-    otherwise = tuple(some_of(metrics.otherwise, "numbers"))
-    return Replayed(got, result.run_id, tuple(wrong), otherwise, by_earlier(manifest))
+    return wrong, list(some_of(metrics.otherwise, "numbers"))
 
 
-def _different_rows(run: RunFolder, result: RunResult) -> Iterator[str]:
+def _different_rows(run: RunFolder, result: RunResult, other_version: bool) -> Iterator[str]:
     try:
-        yield from different_from_published(run, result.folder)
+        yield from different_from_published(run, result.folder, other_version=other_version)
     except RunError as error:  # the published rows end here, or there are none
         yield str(error)
-
-
-def _different_counts(run: RunFolder, result: RunResult) -> Iterator[str]:
-    published = run.manifest()
-    for name in COUNTED:
-        ours, theirs = getattr(published, name), getattr(result.manifest, name)
-        if ours is not None and ours != theirs:
-            yield f"{name}: published {ours!r}, recomputed {theirs!r}"
 
 
 def facts_of(found: Replayed) -> Mapping[str, Any]:

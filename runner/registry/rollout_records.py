@@ -23,6 +23,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.storage.files import open_to_read
+from runner.storage.strict_json import is_same
 
 _NEED_CALLS = frozenset(
     ("episode_length", "rounds_played", "retries_per_round", "token_limit_proportion", "calls_per_message")
@@ -87,7 +88,7 @@ class Records:
         said = {"run_id": self._manifest.run_id, "datapoint_id": job.datapoint.id, "y": job.datapoint.label}
         said |= {"repeat": job.repeat, "seed": job.seed, "correct": rollout.correct}
         for column, value in said.items():
-            if row[column] != value or type(row[column]) is not type(value):
+            if not is_same(row[column], value):
                 raise ReleaseError(f"rollout {name}: {column} is {row[column]!r}, and follows to be {value!r}")
         self._metrics.add(rollout)
         if self._decision is not None:
@@ -186,7 +187,9 @@ def _is_number(value: Any) -> bool:
 def differing(published: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
     """The numbers that do not follow from the records, in words; those that need calls are not looked at."""
     ours, theirs = ({(row["agent"], row["metric"]): row for row in one["metrics"]} for one in (again, published))
-    lines = [] if published.get("outcomes") == again["outcomes"] else ["the outcomes"]
+    lines = [] if is_same(published.get("outcomes"), again["outcomes"]) else ["the outcomes"]
+    if len(theirs) < len(published["metrics"]):
+        lines.append("its metrics (some stand there twice)")
     for key in ours.keys() | theirs.keys():
         if key[1] in _NEED_CALLS:
             continue
@@ -194,8 +197,8 @@ def differing(published: Mapping[str, Any], again: Mapping[str, Any]) -> list[st
         name = key[1] if key[0] is None else f"{key[0]}.{key[1]}"
         if mine is None or said is None:
             lines.append(f"{name} (it is in one of them alone)")
-        elif any(mine[one] != said.get(one) for one in _COMPARED):
-            one = next(one for one in _COMPARED if mine[one] != said.get(one))
+        elif wrong := [one for one in _COMPARED if not is_same(said.get(one), mine[one])]:
+            one = wrong[0]
             lines.append(f"{name}: {one} is {said.get(one)!r}, and {mine[one]!r} by the records")
     return sorted(lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from runner.registry.records import ROLLOUTS_FILE, published_rows
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
 from runner.storage.parquet import read_tables
+from runner.storage.strict_json import is_same, loads
 from runner.text import in_one_line, shortened
 
 MOST_SHOWN = 80
@@ -31,12 +32,15 @@ KEYS: Mapping[str, Sequence[str]] = {
 }
 """What says of which game, and of what in it, a row is."""
 
+_NOT_ITS_NAME = frozenset(("run_id",))
 
-def different_rows(recorded: RunFolder, again: RunFolder, *, but: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Rows that differ, by table and rollout, of all tables that were recorded; `but` are columns that may."""
-    published = recorded.path / ROLLOUTS_FILE
+
+def different_rows(recorded: RunFolder, again: RunFolder, *, other_version: bool = False) -> Iterator[str]:
+    """Rows that differ, by table and rollout, of all tables that were recorded."""
+    published, but = recorded.path / ROLLOUTS_FILE, frozenset[str]()
     if published.is_file():
-        yield from _differences(ROLLOUTS_FILE, "rollouts", lambda: _published(published), again, but)
+        rows = partial(_published, published, other_version)
+        yield from _differences(ROLLOUTS_FILE, "rollouts", rows, again, but)
     for name in COLUMNS:
         path = recorded.table(name)
         if path.is_file():
@@ -45,13 +49,16 @@ def different_rows(recorded: RunFolder, again: RunFolder, *, but: frozenset[str]
             yield f"{path.name} is missing"
 
 
-def different_from_published(recorded: RunFolder, again: RunFolder) -> Iterator[str]:
-    """The published rollouts of a run held against those of a run of another name that replayed it."""
+def different_from_published(recorded: RunFolder, again: RunFolder, *, other_version: bool = False) -> Iterator[str]:
+    """The published rollouts of a run held against those of a run of another name that replayed it.
+
+    Another version may have had fewer columns.
+    """
     path = recorded.path / ROLLOUTS_FILE
     if not path.is_file():
         yield f"{ROLLOUTS_FILE} is missing"
         return
-    yield from _differences(ROLLOUTS_FILE, "rollouts", lambda: _published(path), again, frozenset(("run_id",)))
+    yield from _differences(ROLLOUTS_FILE, "rollouts", partial(_published, path, other_version), again, _NOT_ITS_NAME)
 
 
 def _differences(
@@ -59,7 +66,7 @@ def _differences(
 ) -> Iterator[str]:
     """What is wrong with recorded rows, each thing once: they are matched by what they are of, and not by place."""
     key = partial(_key, KEYS[table])
-    added: list[tuple[Key, str]] = []
+    added: list[tuple[bytes, str]] = []
     in_order = True
     try:
         for found in matched(recorded(), table_rows(again, table), key):
@@ -70,7 +77,7 @@ def _differences(
             if found.recorded is None:
                 yield f"{file}: {_told(table, found.key, whole=True)} is missing"
             elif found.again is None:
-                added.append((found.key, at))
+                added.append((_digest(found.key), at))
                 if len(added) == MAX_ADDED:
                     yield from _added(added, again, table)
                     added = []
@@ -81,20 +88,25 @@ def _differences(
     yield from _added(added, again, table)
 
 
-def _added(added: Sequence[tuple[Key, str]], again: RunFolder, table: str) -> Iterator[str]:
-    """Rows that are too many: of a rollout that has its row already, or of none of the journal."""
+def _added(added: Sequence[tuple[bytes, str]], again: RunFolder, table: str) -> Iterator[str]:
+    """Rows that are too many, each by the digest of its key: of a rollout that has its row already, or of none."""
     if not added:
         return
-    asked = {key for key, _ in added}
-    known = {key for key in map(partial(_key, KEYS[table]), table_rows(again, table)) if key in asked}
-    for key, at in added:
-        yield f"{at}: it {'stands there once too often' if key in known else 'follows from no game of the journal'}"
+    asked = {digest for digest, _ in added}
+    known = asked.intersection(_digest(_key(KEYS[table], row)) for row in table_rows(again, table))
+    for digest, at in added:
+        yield f"{at}: it {'stands there once too often' if digest in known else 'follows from no game of the journal'}"
 
 
 def _key(columns: Sequence[str], row: Row) -> Key:
     """What a row is of, for rows of any content."""
     values = (row.get(name) for name in columns)
-    return tuple(one if isinstance(one, (str, int, type(None))) else repr(one) for one in values)
+    return tuple(one if type(one) in (str, int, type(None)) else repr(one) for one in values)
+
+
+def _digest(key: Key) -> bytes:
+    """What a key is known by where many are held: a stranger's has any length."""
+    return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
 
 
 def _told(table: str, key: Key, *, whole: bool = False) -> str:
@@ -107,26 +119,36 @@ def _told(table: str, key: Key, *, whole: bool = False) -> str:
     )
 
 
-def _wrong_columns(ours: Row, theirs: Row, but: frozenset[str]) -> str:
+def _wrong_columns(recorded: Row, again: Row, but: frozenset[str]) -> str:
     """The columns in which a recorded row is not what follows, with both values; nothing where it is."""
-    wrong = [name for name in theirs if name not in but and ours.get(name) != theirs[name]]
-    wrong += [name for name in ours if name not in theirs]
+    wrong = [
+        name
+        for name, value in again.items()
+        if name not in but and not (name in recorded and is_same(recorded[name], value))
+    ]
+    wrong += [name for name in recorded if name not in again]
     told = [
-        f"{in_one_line(shortened(name, MOST_SHOWN))}: recorded {_short(ours.get(name))}, "
-        f"recomputed {_short(theirs.get(name))}"
+        f"{in_one_line(shortened(name, MOST_SHOWN))}: recorded {_short(recorded, name)}, "
+        f"recomputed {_short(again, name)}"
         for name in wrong[:MAX_COLUMNS]
     ]
     return "; ".join([*told, *([f"and {len(wrong) - MAX_COLUMNS:,} more columns"] if wrong[MAX_COLUMNS:] else [])])
 
 
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+def _short(row: Row, name: str) -> str:
+    if name not in row:
+        return "nothing"
+    shown = repr(row[name])
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
 
 
-def _published(path: Path) -> Iterator[Row]:
-    for said in published_rows(path):
-        yield {name: _json(value) if _is_json("rollouts", name) else value for name, value in said.items()}
+def _published(path: Path, other_version: bool) -> Iterator[Row]:
+    """The rows of a `rollouts.jsonl`; columns that another version did not write, in any row, are null."""
+    left_out: Row | None = None
+    for row in published_rows(path):
+        if left_out is None:
+            left_out = dict.fromkeys(COLUMNS["rollouts"].keys() - row.keys()) if other_version else {}
+        yield {**left_out, **row}
 
 
 def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
@@ -146,15 +168,11 @@ def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
         }
 
 
-def _is_json(table: str, column: str) -> bool:
-    return COLUMNS[table].get(column) == "JSON"
-
-
 def _json(value: Any) -> Any:
-    """A value of a column of JSON, which some write as text."""
+    """A value of a column of JSON, which a table has as text."""
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return loads(value.encode())
     except ValueError:
         return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ _OF_HOSTS = re.compile(
     r"(?i)(?:.*[_-])?(?:hosts?|hostname|nodes?|nodename|servers?|addr|address|addresses|endpoints?|ur[il]s?|ips?|ports?|peers?)"
 )
 _OF_FILES = re.compile(r"(?i)(?:.*[_-])?(?:path|paths|dir|dirs|directory|folder|folders|file|files|root)")
+_READ_AS = {"description": Reading.PROSE}
 _KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.-]*")
 _HOMES = re.compile(r"(?:.*[\\/])?(?:home|users|homes)[\\/][^\\/]+[\\/]*", re.IGNORECASE)
 
@@ -72,8 +74,14 @@ def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
         at = split.netloc.rpartition("@")[2]
         found |= {at} if ":" in at else set()
         if host not in _LOOPBACK and re.search(r"[.:\d-]", host):
-            found |= {host, at, at.partition(":")[0]} - {""}
+            found |= {host, at, re.sub(r":\d*\Z", "", at), *_encoded(host)}
     return tuple(sorted((text for text in found if len(text) > 2), key=lambda text: (-len(text), text)))
+
+
+def _encoded(host: str) -> Iterator[str]:
+    """A host whose name has letters that addresses do not have, as they have it, and the other way round."""
+    with suppress(UnicodeError):
+        yield host.encode("idna").decode() if not host.isascii() else host.encode().decode("idna")
 
 
 @dataclass
@@ -96,7 +104,7 @@ class Rules:
 
     @staticmethod
     def _pattern(text: str) -> re.Pattern[str]:
-        return re.compile(r"(?<![\w.-])" + re.escape(text) + r"(?![\w-])")
+        return re.compile(r"(?<![\w.-])" + re.escape(text) + r"(?![\w-])", re.IGNORECASE)
 
     @property
     def addresses(self) -> list[str]:
@@ -134,7 +142,7 @@ class Rules:
             return self._took(PATH, key if key == "cache" else _last_part(text))
         if free and _OF_FILES.fullmatch(key) and re.search(r"[\\/]", text) and "://" not in text:
             return self._took(PATH, _last_part(f"./{text}"))
-        return self._without(text, Reading.FREE if free else Reading.NAMES)
+        return self._without(text, Reading.FREE if free else _READ_AS.get(key, Reading.NAMES))
 
     def text(self, text: str) -> str:
         """A text in which only what the spec itself says can tell: its models' paths, its servers, its hashes."""

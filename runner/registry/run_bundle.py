@@ -78,12 +78,19 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         parameters.FILE: parameters.parameters(spec),
         SAVED_SPEC: parameters.SPEC.encode(),
         run_data.FILE: run_data.run_data(manifest, metrics),
-        readme.FILE: readme.readme(release, manifest, spec, metrics, has_rows=has_rows),
+        readme.FILE: _readme(release, folder, has_rows=has_rows),
         **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, points)}),
     }
     if not manifest.is_training_run and manifest.status in PLAYED:
         contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
-    return Draft(release, contents, tuple(_notes(manifest, spec, contents, has_rows=has_rows)))
+    notes = tuple(_notes(manifest, spec, contents, has_rows=has_rows))
+    made = {readme.FILE: lambda said, at: _readme(said, RunFolder.got(at / DATA), has_rows=has_rows)}
+    return Draft(release, contents, notes, made)
+
+
+def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
+    metrics = read_json(folder.metrics) if folder.metrics.is_file() else {}
+    return readme.readme(release, folder.manifest(), Source(folder.path).spec, metrics, has_rows=has_rows)
 
 
 def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> list[Draft]:
@@ -174,7 +181,6 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
 def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
     """Which rows were played, without their content: where they come from, and hashes that show them to be the same."""
     source = sources_of_manifest(manifest).get("dataset")
-    groups: dict[str, int] = {}
     said = {
         "file": None if source is None or source.path is None else PurePath(source.path).name,
         "source": None if source is None else vars(source),
@@ -186,8 +192,7 @@ def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
                 "id": p.id,
                 "content_sha256": p.content_sha256,
                 "sha256": p.sha256,
-                "played_sha256": p.digest,
-                "group": groups.setdefault(p.group, len(groups)),
+                "group_sha256": p.group_sha256,
             }
             for p in points
         ],

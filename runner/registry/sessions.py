@@ -11,6 +11,7 @@ from typing import Any, Self
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.registry.links import links_of_manifest, trained_facts
+from runner.registry.sent import sent_as
 from runner.registry.session_facts import Group, WrongFact, check_types, groups_of, typed
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
@@ -47,6 +48,10 @@ class Session:
     """The hash of the weights whose files are in the release, by their own hashes."""
     where: str | None = None
     """The registry that its release is in."""
+    sent_as: frozenset[str] = frozenset()
+    """Of a run of the results folder the releases that were made of it here, by the hashes of their manifests."""
+    looks_like: str | None = None
+    """The run of the results folder that a release seems to be of, though nothing here says so."""
 
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
@@ -165,6 +170,7 @@ def session_of_folder(folder: RunFolder) -> Session:
         groups,
         links_of_manifest(manifest),
         points=lambda: content_hashes(folder),
+        sent_as=sent_as(folder),
     )
 
 

@@ -16,6 +16,23 @@ _PUBLIC = re.compile(
     r"(?:[\w-]+\.)*(?:openai\.com|pydantic\.dev|vllm\.ai|huggingface\.co|json-schema\.org)", re.IGNORECASE
 )
 """Whose addresses stand in errors everywhere."""
+_REST = r"[^\s'\"<>|;,()`:]*"
+_HOMES = r"(?:/(?:home|homes|Users|root|mnt|Volumes)/|\\(?:[Uu]sers|home)\\)"
+"""Folders whose names alone say that a machine's path goes through them, wherever in a word they stand."""
+_HOME = re.compile(rf"{_HOMES}{_REST}|(?<!\w)[A-Za-z]:(?:[Uu]sers[\\/]|[\w.-]+\\){_REST}")
+_SLASH = r"%(?:25)?(?:2[fF]|5[cC])"
+_ENCODED_HOME = re.compile(rf"{_SLASH}(?:home|homes|[Uu]sers|root|mnt|Volumes){_SLASH}[\w.@+~%-]*")
+_ENCODED = re.compile(
+    rf"(?<![\w%])(?:[A-Za-z]%3[aA])?(?:{_SLASH}[\w.@+~-]+){{2,}}(?:{_SLASH})?|{_ENCODED_HOME.pattern}"
+)
+_VARIABLE = re.compile(
+    rf"(?:\$(?:env:)?(?:\{{[A-Z_][A-Z0-9_]*\}}|[A-Z_][A-Z0-9_]*)|%[A-Za-z_][A-Za-z0-9_()]*%)[\\/]{_REST}"
+)
+_MOUNT = re.compile(rf"(?<![\w:/.])//(?P<at>[\w.\x24-]+)/{_REST}")
+_STORE = re.compile(
+    r"(?i)(?:unix|ipc|s3[an]?|gs|gcs|az|azure|abfss?|wasbs?|hdfs|dbfs|r2|oci|swift|minio|rsync|sftp|scp)://"
+)
+"""Places that are one's own, whatever their names."""
 _FILES = (
     r"(?:py|pyc|json|jsonl|ya?ml|toml|txt|csv|log|md|so|c|cc|cpp|cu|h|hpp|js|ts|rs|go|parquet|gguf|bin|pt|pth|lock|"
     r"safetensors|jinja|html|sock)"
@@ -26,10 +43,13 @@ _WEB = re.compile(
     r"(?i)(?:https?|wss?|tcp|udp|grpcs?|rpc|rediss?|file|ftp|ssh|nfs|smb|zmq|amqps?|postgres(?:ql)?|mysql)://"
 )
 _IS_PUBLIC = re.compile(
-    r"(?i)(?:[\w-]+\.)+(?!(?:local|lan|internal|intranet|corp|home|localdomain|private)\Z)[a-z][a-z-]+"
+    r"(?i)(?:[\w-]+\.)+(?!(?:local|lan|internal|intern|intranet|corp|home|localdomain|private)\Z)[a-z][a-z-]+"
 )
 """A name that anybody can ask for; one with a port is a server's."""
-_USER = re.compile(r"(?<![\w/.@-])[A-Za-z_][\w.-]*@[A-Za-z0-9][\w-]*(?:\.[\w-]+)*(?::\S+)?")
+_SITE = re.compile(r"(?:(?:www|docs|github|gitlab)\.)?[A-Za-z-]+\.(?:com|org|net|io|ai|edu)")
+_USER = re.compile(r"(?<![\w/.@-])(?P<user>[A-Za-z_][\w.-]*)@(?P<at>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)(?::(?P<rest>\S+))?")
+_NO_USER = re.compile(r"(?i)v?\d[\w.]*|i\d+|latest|main|master|stable")
+"""What stands behind `@` in names of versions, of iterations and of branches."""
 _SHARE = re.compile(r"\\\\[\w.\x24-]+(?:\\[^\s\\'\"<>|]*)*")
 _DRIVE = re.compile(r"(?<![\w])[A-Za-z]:[\\/][^\s'\"<>|;,]*")
 _PATH = re.compile(
@@ -38,16 +58,21 @@ _PATH = re.compile(
 _FOUR = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?:/\d{1,2})?(?![\w.]*\d)(?:(?::|', ?)\d{1,5})?")
 _SIX = re.compile(
     r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+(?:%\w+)?\](?::\d+)?"
-    r"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){1,7}(?::[0-9A-Fa-f]{1,4}){1,6}(?![\w:])"
-    r"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){4,7}[0-9A-Fa-f]{1,4}(?![\w:])|(?<![\w:.])::[0-9A-Fa-f]{1,4}(?![\w:])"
+    r"|(?<![\w:.])(?:(?:[0-9A-Fa-f]{1,4}:){1,7}(?::[0-9A-Fa-f]{1,4}){1,6}"
+    r"|(?:[0-9A-Fa-f]{1,4}:){4,7}[0-9A-Fa-f]{1,4}|::[0-9A-Fa-f]{1,4})(?:%\w+)?(?![\w:])"
 )
 _DOMAIN = re.compile(
     r"(?<![\w.@/-])(?:[A-Za-z0-9_](?:[\w-]*\w)?\.)+(?P<top>[A-Za-z][A-Za-z0-9-]{1,62})\.?(?::\d+)?(?![\w-])"
 )
 _TOP = re.compile(
-    r"(?i)com|net|org|edu|gov|mil|int|local|lan|internal|intranet|corp|home|localdomain|private|cluster|svc|cloud|ac|uk|de|"
-    r"fr|ch|at|nl|be|it|es|se|no|dk|fi|pl|cz|eu|us|ca|au|nz|jp|kr|cn|tw|sg|in|br|mx|ru|il"
+    r"(?i)com|net|org|edu|gov|mil|int|local|lan|internal|intern|intranet|corp|home|localdomain|private|cluster|svc|"
+    r"cloud|ac|uk|de|fr|ch|at|nl|be|it|es|se|no|dk|fi|pl|cz|eu|us|ca|au|nz|jp|kr|cn|tw|sg|in|br|mx|ru|il"
 )
+_INTERNAL = re.compile(
+    r"(?i)(?<![\w.@/-])(?:[\w-]+\.)+(?:lan|internal|intern|intranet|corp|localdomain|(?<=\w\.)[\w-]+\.local)"
+    r"(?::\d+)?(?![\w./-])"
+)
+"""Hosts by endings that no name of anything else has."""
 _PORT = re.compile(r"(?<![\w./-])(?P<host>[A-Za-z][\w.-]*):\d{2,5}(?![\w.])")
 _NO_HOST = re.compile(
     rf"(?i)(?:line|code|status|errno|rank|row|col|column|char|position|error|cuda|gpu|step|[\w.-]+\.{_FILES})"
@@ -64,10 +89,17 @@ class Reading(IntEnum):
 
     NAMES = 0
     """A value of a spec or a manifest: public addresses, relative paths and names with dots are meant to be there."""
-    FREE = 1
+    PROSE = 1
+    """A description: also hosts with a port, and those that are more than `example.org`."""
+    FREE = 2
     """A value under a key that is anybody's: also hosts that are the whole of it, or end as hosts do."""
-    WORDS = 2
+    WORDS = 3
     """What a machine says: also relative paths, and what is a host by the word before it, as in `host gpu-7`."""
+
+
+def is_public(host: str) -> bool:
+    """Whether a host's name is one that anybody can ask for."""
+    return _IS_PUBLIC.fullmatch(host) is not None
 
 
 def without_places(text: str, took: Callable[[str], None], reading: Reading = Reading.WORDS) -> str:
@@ -85,10 +117,13 @@ class _Reader:
     def cleaned(self) -> str:
         text = _URL.sub(self._aside, self._text.replace("\0", ""))
         for least, pattern, by in (
+            (Reading.NAMES, _ENCODED, self._path), (Reading.NAMES, _VARIABLE, self._path),
+            (Reading.NAMES, _MOUNT, self._mount),
             (Reading.NAMES, _SHARE, self._path), (Reading.NAMES, _DRIVE, self._path),
-            (Reading.FREE, _USER, self._address), (Reading.NAMES, _SIX, self._address),
+            (Reading.NAMES, _USER, self._user), (Reading.NAMES, _SIX, self._address),
             (Reading.NAMES, _FOUR, self._address), (Reading.NAMES, _PATH, self._shown),
-            (Reading.FREE, _PORT, self._port), (Reading.FREE, _DOMAIN, self._domain),
+            (Reading.NAMES, _HOME, self._path), (Reading.NAMES, _INTERNAL, self._address),
+            (Reading.PROSE, _PORT, self._port), (Reading.PROSE, _DOMAIN, self._domain),
             (Reading.WORDS, _PORT_OF, self._named), (Reading.WORDS, _NAMED, self._named),
         ):  # fmt: skip
             if self._reading >= least:
@@ -110,16 +145,29 @@ class _Reader:
     def _url(self, found: re.Match[str]) -> str:
         host, has_login = found["at"].rpartition("@")[2], "@" in found["at"]
         is_strict = self._reading == Reading.WORDS
+        if _STORE.match(found[0]) or _ENCODED_HOME.search(found[0]):
+            return self._address(found)
         if not is_strict and not has_login and (_WEB.match(found[0]) is None or _IS_PUBLIC.fullmatch(host)):
             return found[0]
         return found[0] if _PUBLIC.fullmatch(host) and not has_login else self._address(found)
+
+    def _user(self, found: re.Match[str]) -> str:
+        is_version = _NO_USER.fullmatch(found["at"]) and self._reading == Reading.NAMES
+        is_everybody = found["user"] == "git" and _IS_PUBLIC.fullmatch(found["at"]) and self._reading != Reading.WORDS
+        return found[0] if is_version or is_everybody else self._address(found)
+
+    def _mount(self, found: re.Match[str]) -> str:
+        is_public = _IS_PUBLIC.fullmatch(found["at"]) and self._reading != Reading.WORDS
+        return found[0] if is_public else self._path(found)
 
     def _domain(self, found: re.Match[str]) -> str:
         whole = found[0].rstrip(".")
         is_file = re.fullmatch(rf"[\w-]+\.{_FILES}(?::\d+)?", whole)
         spared = is_file or _CLASS.fullmatch(whole) or _PUBLIC.fullmatch(whole) or whole in ("e.g", "i.e")
-        if self._reading == Reading.FREE and found[0] != self._text and not _TOP.fullmatch(found["top"]):
+        if self._reading < Reading.WORDS and found[0] != self._text and not _TOP.fullmatch(found["top"]):
             spared = True  # as `message.role` in a template
+        if self._reading == Reading.PROSE and _SITE.fullmatch(whole):
+            spared = True
         return found[0] if spared else self._address(found)
 
     def _port(self, found: re.Match[str]) -> str:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.models.records import read_records
-from runner.models.settings import NOT_PUBLISHED
 from runner.registry.component_files import GOLDEN, changed_renderings
-from runner.registry.differences import Note, by_earlier, different_metrics, recomputed_by, some_of
+from runner.registry.differences import (
+    Note,
+    Otherwise,
+    by_earlier,
+    by_other,
+    different_counts,
+    different_metrics,
+    recomputed_by,
+    some_of,
+)
 from runner.registry.fetched import PARAMETERS, PIN, SPEC, Got, check_lock, get, opened
 from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words
@@ -22,6 +29,7 @@ from runner.registry.recompute import recomputed
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.rows import different_rows
 from runner.registry.run_bundle import ROWS
+from runner.registry.run_data import accuracy_of
 from runner.registry.signing import check_release
 from runner.releases.bundle import checked_copy
 from runner.releases.reference import Kind
@@ -37,12 +45,12 @@ from runner.spec.from_run import Source
 from runner.spec.origin import DATA
 from runner.storage.atomic import read_json
 from runner.storage.files import open_to_read
+from runner.storage.formats import RUN_FOLDER
 from runner.storage.log_lines import FROM_ELSEWHERE
+from runner.storage.strict_json import is_same
 from runner.text import comma_join
 from runner.training.stage_log import read_stages
 from runner.transports.registry import Entry, Registry
-
-"""Counts of a manifest that follow from the journal alone. Cost does not: prices change."""
 
 DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
 """What `get` adds to the files of a release."""
@@ -85,7 +93,7 @@ def _whatever_goes_wrong(found: Iterator[str]) -> Iterator[str]:
 def _without(place: str, line: str) -> str:
     """A message that names no folder which is gone when it is read."""
     shown = line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
-    return line if shown == line else Note(shown) if isinstance(line, Note) else shown
+    return line if shown == line else type(line)(shown) if isinstance(line, Note) else shown
 
 
 def wrong_in_got(folder: Path) -> Iterator[str]:
@@ -181,16 +189,13 @@ def _wrong_facts(got: Got, run: RunFolder) -> Iterator[str]:
     facts, manifest = got.release.facts, run.manifest()
     said = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
     for name, value in said.items():
-        if name in facts and facts[name] != value:
+        if name in facts and not is_same(facts[name], value):
             yield f"{got.release.reference}: its facts say {name} {facts[name]!r}, and its manifest.json {value!r}"
     yield from (f"{got.release.reference}: {wrong}" for wrong in wrong_kind(run, facts))
     if run.metrics.is_file() and facts.get("accuracy") is not None:
-        rows = read_json(run.metrics).get("metrics", [])
-        found: Mapping[str, Any] = next(
-            (one for one in rows if (one["agent"], one["metric"]) == (None, "accuracy")), {}
-        )
-        for name, value in facts["accuracy"].items():
-            if found.get(name) != value:
+        found = accuracy_of(read_json(run.metrics)) or {}
+        for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
+            if not is_same(value, found.get(name)):
                 yield f"{got.release.reference}: its facts say accuracy.{name} {value!r}, and its metrics.json " + (
                     repr(found.get(name))
                 )
@@ -212,6 +217,8 @@ def wrong_in_run(folder: RunFolder) -> Iterator[str]:
         return
     wrong = [*_wrong_journal(folder, manifest), *_wrong_inputs(folder, manifest)]
     yield from wrong
+    if manifest.format < RUN_FOLDER and not by_earlier(manifest):
+        yield f"manifest.json says no format, and every nip-run since 0.1.0 writes one, as {manifest.version}"
     if not wrong:
         try:
             yield from _wrong_numbers(folder, manifest)
@@ -249,8 +256,8 @@ def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     for name in sorted(prompts.keys() | manifest.prompts_sha256.keys()):
         if prompts.get(name) != manifest.prompts_sha256.get(name):
             yield f"{inputs / 'prompts' / name}.jinja is not the template that the manifest has the hash of"
-    for what, is_same in _hashes(folder, plan, manifest):
-        if not is_same:
+    for what, is_right in _hashes(folder, plan, manifest):
+        if not is_right:
             yield f"{folder.path}: {what} not what the manifest has the hash of"
 
 
@@ -262,10 +269,9 @@ def _hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple
     if not manifest.is_training_run and manifest.parent_run_id is None:
         yield "inputs/protocol.yaml is", protocol == manifest.protocol_sha256
     yield "the game (rules, prompts, models) is", plan.game_hash == manifest.game_sha256
-    cleaned = any(settings.base_url == NOT_PUBLISHED for settings in plan.spec.experiment.models.values())
     # The hash is of the spec as it was saved: a key that came later is not in it, and stands in the plan's.
     said = tagged_hash("spec", Source(folder.path).spec)
-    yield "spec.yaml is", cleaned or manifest.spec_sha256 in (said, spec_hash(plan))
+    yield "spec.yaml is", manifest.spec_sha256 in (said, spec_hash(plan))
 
 
 def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
@@ -276,10 +282,11 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         found = different_metrics(read_json(folder.metrics), again.metrics, manifest)
         yield from some_of(found.wrong, "numbers")
         if found.otherwise:
-            yield from map(Note, (recomputed_by(manifest), *some_of(found.otherwise, "numbers")))
+            yield from map(Otherwise, (recomputed_by(manifest), *some_of(found.otherwise, "numbers")))
         yield from (
-            f"manifest.json says {name} {getattr(manifest, name)!r}; from the journal follows {again.counts[name]!r}"
-            for name in (*COUNTED, "status")
-            if getattr(manifest, name) is not None and getattr(manifest, name) != again.counts[name]
+            f"manifest.json says {name} {recorded!r}; from the journal follows {value!r}"
+            for name, recorded, value in different_counts(
+                manifest, {name: again.counts[name] for name in (*COUNTED, "status")}
+            )
         )
-        yield from some_of(different_rows(folder, again.folder), "rows")
+        yield from some_of(different_rows(folder, again.folder, other_version=by_other(manifest)), "rows")

@@ -1,14 +1,17 @@
 """A published run without the rows of its dataset into the datapoints that its games are held against.
 
-Their hashes and groups stand in its pin, their labels in its rollouts. What a datapoint says is in none of them, and
-no number of a board depends on it: a game's name follows from the hash. That a hash is that of such a row is the
-publisher's word, and a mark says so.
+Their hashes, and those of their groups' names, stand in its pin, their labels in its rollouts; the hash of each in a
+task follows from these, so that it ranks in another's list only with the very datapoints, labels and groups of it. What
+a datapoint says is in none of them, and a game's name follows from the hash. That such rows were played is the
+publisher's word, as with rows, beside which records could be written by hand: its numbers are as published.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from runner.datasets.datapoint import Datapoint
 from runner.datasets.load import Dataset
 from runner.errors import ReleaseError
 from runner.prompts.templates import VARIABLES
-from runner.registry.fetched import PIN, small
+from runner.registry.fetched import PIN, read_pin
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.rollout_records import rows_of
 from runner.results.board_rows import saved_value
@@ -26,9 +29,20 @@ from runner.results.folder import RunFolder
 from runner.results.tasks import WITHHELD, PlayedDatapoint, template_variables
 from runner.storage.atomic import atomic_write
 
-MARK = "datapoints withheld: their labels and hashes are as it says"
-MAX_PIN = 64 << 20
+MARK = "labels withheld: as published"
+"""What is said of a row whose datapoints nobody else can look at."""
 _HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class _Withheld(Datapoint):
+    """A datapoint of which nothing but its hashes is known."""
+
+    said_hash: str = ""
+
+    @cached_property
+    def content_hash(self) -> str:
+        return self.said_hash
 
 
 def take_withheld(folder: RunFolder) -> Dataset:
@@ -48,45 +62,30 @@ def take_withheld(folder: RunFolder) -> Dataset:
             f"its datapoints are withheld, and of {len(unknown)} of them no rollout has the label, so that its task "
             "and its numbers cannot be made again"
         )
-    if group_by is not None and any(type(row.get("group")) is not int for row in rows):
-        raise ReleaseError(f"its datapoints are withheld, and {PIN} does not say which of them are one group")
-    groups = {row["id"]: row["id"] if group_by is None else str(row["group"]) for row in rows}
-    _write(folder, rows, groups, labels, has_groups=group_by is not None)
+    if group_by is None and any(row["group_sha256"] is not None for row in rows):
+        raise ReleaseError(f"its spec does not group its datapoints, and {PIN} does")
+    played = [_played(row, labels[row["id"]]) for row in rows]
+    lines = [orjson.dumps(vars(one), option=orjson.OPT_APPEND_NEWLINE) for one in played]
+    atomic_write(folder.path / WITHHELD, b"".join(lines))
     columns = tuple(sorted(template_variables(folder) - VARIABLES.keys()))
-    points = tuple(_point(row, labels[row["id"]], groups[row["id"]], columns) for row in rows)
+    empty = dict.fromkeys(columns, "")
+    points = tuple(
+        _Withheld(one.id, one.label, empty, one.group, row["sha256"]) for one, row in zip(played, rows, strict=True)
+    )
     return Dataset(points, columns, manifest.dataset_source_sha256 or "", group_by)
 
 
-def _point(row: Mapping[str, Any], label: int, group: str, columns: tuple[str, ...]) -> Datapoint:
-    point = Datapoint(row["id"], label, dict.fromkeys(columns, ""), group)
-    vars(point)["content_hash"] = row["sha256"]  # which is of what is withheld
-    return point
+def _played(row: Mapping[str, Any], label: int) -> PlayedDatapoint:
+    group = row["group_sha256"]
+    return PlayedDatapoint(row["id"], group or row["id"], label, row["content_sha256"], {}, group is not None)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        for row in orjson.loads(small(path, MAX_PIN))["rows"]:
-            hashes = [row["sha256"], row["content_sha256"], row.get("played_sha256") or row["sha256"]]
+        for row in read_pin(path)["rows"]:
+            hashes = [row["sha256"], row["content_sha256"], row["group_sha256"] or row["sha256"]]
             if type(row["id"]) is not str or any(_HASH.fullmatch(one) is None for one in hashes):
                 raise ValueError("a row has no id or hash")
             yield row
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReleaseError(f"{PIN} does not say which datapoints were played: {error}") from error
-
-
-def _write(
-    folder: RunFolder,
-    rows: list[dict[str, Any]],
-    groups: Mapping[str, str],
-    labels: Mapping[str, int],
-    *,
-    has_groups: bool,
-) -> None:
-    lines = []
-    for row in rows:
-        id_ = row["id"]
-        played = PlayedDatapoint(id_, groups[id_], labels[id_], row["content_sha256"], {}, row.get("played_sha256"))
-        if not has_groups and played.said_digest not in (None, played.own_digest):
-            raise ReleaseError(f"{PIN}: the hash of datapoint {id_!r} is not that of its content, label and group")
-        lines.append(orjson.dumps(vars(played), option=orjson.OPT_APPEND_NEWLINE))
-    atomic_write(folder.path / WITHHELD, b"".join(lines))

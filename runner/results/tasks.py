@@ -36,8 +36,8 @@ class PlayedDatapoint:
     """The hash of the columns that templates use, and of nothing else."""
     columns: Mapping[str, Any]
     """All columns but id and label: a question may slice by one that no template uses."""
-    said_digest: str | None = None
-    """Its hash in the task's where its group is withheld, and another name stands for it."""
+    group_is_hash: bool = False
+    """Whether its group is withheld, and `group` is the hash of its name."""
 
     @property
     def sha256(self) -> str:
@@ -46,12 +46,15 @@ class PlayedDatapoint:
 
     @property
     def digest(self) -> str:
-        """Its hash in the task's."""
-        return self.said_digest or self.own_digest
+        """Its hash in the task's, which follows from hashes alone where its group and its columns are withheld."""
+        return tagged_hash("played", [self.id, self.group_sha256 or self.id, self.label, self.content_sha256])
 
     @property
-    def own_digest(self) -> str:
-        return tagged_hash("played", [self.id, self.group, self.label, self.content_sha256])
+    def group_sha256(self) -> str | None:
+        """The hash of its group's name; None of one that is a group by itself."""
+        if self.group == self.id:
+            return None
+        return self.group if self.group_is_hash else tagged_hash("group", self.group)
 
 
 def played_datapoints(folder: RunFolder, group_by: str | None) -> Iterator[PlayedDatapoint]:

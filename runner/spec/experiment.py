@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
@@ -293,15 +293,20 @@ RENAMED_KEYS: Mapping[str, str] = {"rollouts.most_calls": "rollouts.max_calls"}
 """Old names of keys that still work in this version, each with the new one in the same section."""
 
 
-@cache
 def experiment_schema() -> dict[str, Any]:
-    """The JSON Schema of a spec file, which nobody changes. `extends` is read before the schema sees the rest."""
+    """The JSON Schema of a spec file, a copy that may be changed. `extends` is read before the schema sees the rest."""
+    copied: dict[str, Any] = json.loads(_experiment_schema())
+    return copied
+
+
+@cache
+def _experiment_schema() -> str:
     result = schema(Experiment, "nip-run experiment")
     use = result["$defs"]["ProtocolUse"]["properties"]
     for field_ in fields(Parameters):
         # What a spec leaves out is the protocol's own default, which the spec's schema cannot know.
         use[field_.name].pop("default", None)
-    return result
+    return json.dumps(result)
 
 
 @cache
@@ -330,7 +335,7 @@ _USED: Mapping[str, tuple[str, str]] = {
 
 def editor_schema() -> dict[str, Any]:
     """The schema for editors, of a file as it is written: the bases that it extends may hold what it leaves out."""
-    result = for_editors(deepcopy(experiment_schema()), "base/offline.yaml")
+    result = for_editors(experiment_schema(), "base/offline.yaml")
     section = result["$defs"]["ProtocolUse"]
     use = section["properties"].pop("use")
     other = rf"\.ya?ml$|{_RELEASE}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 from runner.errors import RunError
 from runner.storage.files import create, read_bounded
+from runner.storage.strict_json import loads
 
 MAX_JSON = 64 << 20
 """The largest file of ours that is read whole."""
@@ -70,10 +70,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON file of our own making.
 
     Raises:
-        RunError: it is missing or damaged.
+        RunError: it is missing or damaged, or has a key twice, so that readers could differ in what it says.
     """
     try:
-        data = json.loads(read_bounded(path, MAX_JSON))
+        data = loads(read_bounded(path, MAX_JSON))
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

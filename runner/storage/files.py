@@ -84,6 +84,14 @@ def make_folder(path: Path) -> None:
         raise OSError(errno.ENOTDIR, f"{what} stands where a folder of ours belongs; remove it", str(path))
 
 
+def same_file(path: Path, name: Path) -> bool:
+    """Give a file a second name; False where its disk has no such names, or is another one."""
+    with suppress(OSError):
+        os.link(path, name)
+        return True
+    return False
+
+
 def link_to(path: Path, target: Path) -> None:
     """A link in a folder of our own that nobody else writes to, to a file that is only read by it.
 

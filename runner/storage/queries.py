@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,33 +55,54 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
     return duckdb.connect(":memory:", config=config)
 
 
-_idle: list[duckdb.DuckDBPyConnection] = []
+_idle: ContextVar[dict[str, duckdb.DuckDBPyConnection] | None] = ContextVar("idle", default=None)
+"""Within `kept_connections`: those that may be used again, by their memory."""
+_MOST_IDLE = 2
+
+
+@contextmanager
+def kept_connections() -> Iterator[None]:
+    """For as long as the block goes on, what is lent is used again: for whoever reads many small files."""
+    kept: dict[str, duckdb.DuckDBPyConnection] = {}
+    token = _idle.set(kept)
+    try:
+        yield
+    finally:
+        _idle.reset(token)
+        for connection in kept.values():
+            connection.close()
 
 
 @contextmanager
 def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """What `connect` makes, with one thread; and used again once the block ended well and left no table in it.
+    """What `connect` makes, with one thread; within `kept_connections` used again, without anything of its last user.
 
-    To make one takes longer than what a small file is read or written in.
+    To make one takes longer than what a small file is read or written in. The block is one transaction, which is taken
+    back at its end with all that was made in it, and no setting can be changed in it.
     """
-    try:
-        connection = _idle.pop()
-        connection.execute(f"SET memory_limit = '{memory}'")
-    except IndexError:
+    idle = _idle.get()
+    connection = None if idle is None else idle.pop(memory, None)
+    if connection is None:
         connection = connect(memory=memory)
+        connection.execute("SET lock_configuration = true")
     try:
+        connection.begin()
         yield connection
-        is_empty = connection.execute(_LEFT).fetchone() == (0,)
+        connection.rollback()
+        is_as_made = idle is not None and connection.execute(_LEFT).fetchone() == (0,)
     except BaseException:
         connection.close()
         raise
-    if is_empty and not _idle:
-        _idle.append(connection)
+    if idle is not None and is_as_made and memory not in idle and len(idle) < _MOST_IDLE:
+        idle[memory] = connection
     else:
         connection.close()
 
 
-_LEFT = "SELECT (SELECT count(*) FROM duckdb_tables()) + (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
+_LEFT = (
+    "SELECT (SELECT count(*) FROM duckdb_variables()) + (SELECT count(*) FROM duckdb_prepared_statements()) "
+    "+ (current_setting('search_path') <> '')::INTEGER"
+)
 
 TABLE_MEMORY = "512MB"
 
@@ -218,6 +240,13 @@ def _no_place_for(path: Path) -> RunError:
         f"DuckDB cannot open {path} by this name, and there is no temporary folder with a plain name; set TMPDIR to "
         "one, or rename the folder"
     )
+
+
+def of_the_machine(error: BaseException) -> bool:
+    """Whether an error is one of DuckDB's that does not follow from the question and its data, as of a full disk."""
+    import duckdb
+
+    return isinstance(error, duckdb.Error) and not isinstance(error, (duckdb.DataError, duckdb.ProgrammingError))
 
 
 @contextmanager

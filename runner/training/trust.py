@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from runner.documents.fetched import from_elsewhere
 from runner.errors import UsageError
 from runner.models.keys import KeyUse, check_allowed
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
@@ -44,8 +45,15 @@ def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyU
     _check_addresses(plan, override)
     if plan.spec.fetched is None:
         return
-    check_allowed(to_allow(plan), allowed, plan.spec.fetched)
+    check_allowed(to_allow(plan), allowed, _this_spec(plan))
     _check_size(plan)
+
+
+def _this_spec(plan: AnyPlan) -> str:
+    """How a spec has to do with what came from elsewhere, and where that is."""
+    root = plan.spec.fetched
+    assert root is not None
+    return f"this spec {from_elsewhere(plan.spec.path, root)} (it is in {root})"
 
 
 def _asked(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
@@ -92,6 +100,6 @@ def _check_size(plan: AnyPlan) -> None:
         costs = [None if one.cost_usd is None else one.cost_usd[1] for one in asked]
         told = "a price that is not known" if None in costs else f"at most ${sum(filter(None, costs)):,.2f}"
         raise UsageError(
-            f"this spec came from elsewhere (it is in {plan.spec.fetched}) and may make {most:,} calls, for {told}; "
+            f"{_this_spec(plan)} and may make {most:,} calls, for {told}; "
             "nothing was sent. Say the most that you will spend: budget.usd=N, or budget.completions=N"
         )

@@ -35,6 +35,8 @@ class Added:
     """The commit, where the place has commits."""
     note: str | None = None
     """Such as the branch or pull request that is to be merged."""
+    proposed_at: str | None = None
+    """Where it can be read until others have merged it; None where everybody sees it already."""
 
 
 class Transport(Protocol):

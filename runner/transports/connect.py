@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from runner.errors import UsageError
 from runner.text import in_one_line, shortened
 from runner.transports.base import Transport
 from runner.transports.registry import Registry
+from runner.transports.registry_folder import check_registry
 
 VARIABLE = "NIP_RUN_REGISTRY"
 """The registry that is meant where a command names none."""
@@ -38,6 +40,18 @@ def connect(where: str | None = None, *, pull_request: bool = False) -> Registry
         ReleaseError: it cannot be read.
     """
     return Registry(_transport(where or default_where(), pull_request=pull_request))
+
+
+def to_read(where: str | None = None) -> Registry:
+    """`connect`, for who adds nothing: a folder must be there, and hold a registry or nothing.
+
+    Raises:
+        UsageError, ReleaseError: as `connect`; or the folder is missing, or holds something else.
+    """
+    registry = connect(where)
+    if registry.where.startswith("file:"):
+        check_registry(Path(registry.where.removeprefix("file:")))
+    return registry
 
 
 def _transport(where: str, *, pull_request: bool) -> Transport:

@@ -80,6 +80,8 @@ class FolderTransport:
         target = self._root / folder
         entries = pinned(files)
         is_there = False
+        if self._root.is_file():
+            raise ReleaseError(f"no registry can be at {self._root}: that is a file")
         try:
             make_folders(self._root)
             mode = stat.S_IMODE(self._root.stat().st_mode)

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
@@ -156,7 +156,7 @@ class GitTransport:
         if HEAD not in refs or (target is not None and target not in refs):
             usual = [name for name in _USUAL_BRANCHES if name in branches] or branches
             if not branches:
-                return None, _USUAL_BRANCHES[0]
+                return None, self._place.own_branch or _USUAL_BRANCHES[0]
             if usual[0] not in _USUAL_BRANCHES and len(branches) > 1:
                 raise ReleaseError(f"{self.where}: it does not say which of its branches is meant; name one: @BRANCH")
             target = f"{_HEADS}{usual[0]}"
@@ -258,7 +258,8 @@ class GitTransport:
                 made, own = commit, f"{own}-{secrets.token_hex(3)}"
                 if not self._push(commit, own, None):
                     raise ReleaseError(f"{self.where}: cannot make the branch {own}; try again")
-        return Added(made, f"it is on the branch {own}; open a pull request from it into {branch}, and merge it")
+        at = str(replace(self._place, revision=own))
+        return Added(made, f"it is on the branch {own}; open a pull request from it into {branch}, and merge it", at)
 
     def _at(self, commit: str, folder: str) -> str | None:
         """The hash of a folder with all that is in it."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from runner.errors import UsageError
+from runner.storage.files import read_bounded
 from runner.transports.local_path import local_path
 
 _FORMS = (
@@ -55,6 +57,17 @@ class Place:
     def commit(self) -> str | None:
         """The revision, where it is a commit: pinned, and nothing can be added to it."""
         return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else None
+
+    @property
+    def own_branch(self) -> str | None:
+        """What an empty repository of this machine calls its branch; of others git does not say it."""
+        if not self.local:
+            return None
+        for folder in (Path(self.url), Path(self.url) / ".git"):
+            with suppress(OSError, UnicodeDecodeError):
+                name = read_bounded(folder / HEAD, 1_000).decode().strip().removeprefix("ref: refs/heads/")
+                return name if is_branch_name(name) and not _COMMIT.fullmatch(name) else None
+        return None
 
     def __str__(self) -> str:
         named = self.revision if self.revision != self.commit else None

@@ -195,7 +195,8 @@ class HubTransport:
                 f"{self.where}: the Hub names no commit, but {commit[:60]!r}; look there what became of it"
             )
         if self._pull_request:
-            return Added(commit, f"pull request {info.pr_url}: others see it once it is merged")
+            said = f"pull request {info.pr_url}: others see it once it is merged"
+            return Added(commit, said, f"hf:{self._repository}@{commit}")
         self._commit = commit
         self._small.clear()
         for folder, files in folders.items():

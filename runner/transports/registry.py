@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class Registry:
         """The release that is meant: of a name without a version, the newest that is not yanked.
 
         Raises:
-            NotPublished: there is none; with the nearest name.
+            NotPublished: there is none, with the nearest name; or all versions of it are yanked.
             UsageError: the first digits of a hash are those of several.
         """
         if isinstance(named, Digest):
@@ -86,11 +87,18 @@ class Registry:
             found = [entry for entry in self._listing.of_name(named) if entry.reference == named]
         else:
             of_name = self._listing.of_name(named)
-            found = [entry for entry in of_name if entry.yanked is None] or of_name
+            found = [entry for entry in of_name if entry.yanked is None]
+            if of_name and not found:
+                last = of_name[-1]
+                raise NotPublished(
+                    f"{self.where} has no {named} that is not yanked; {last.reference} was yanked: {last.yanked}. "
+                    "Name that version to have it all the same"
+                )
         if found:
             return found[-1]
         raise NotPublished(
-            f"{self.where} has no {shortened(str(named), 200)}{self._nearest(named)}; what there is: nip-run search"
+            f"{self.where} has no {shortened(str(named), 200)}{self._nearest(named)}; what there is: "
+            f"{shlex.join(['nip-run', 'search', '--from', self.where])}"
         )
 
     def _is_itself(self, entry: Entry) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
+from runner.text import did_you_mean
 from runner.transports.folder import FolderTransport
 from runner.transports.registry import Registry
 from tests.registry.planted import publish
@@ -20,9 +21,16 @@ FACTS = {
 }  # fmt: skip
 
 
-def release(name: str, *links: Link, **changes: Any) -> Bundle:
-    said = Release(kind=Kind.RUN, owner="acme", name=name, version="1", facts={**FACTS, **changes}, links=links)
+def release(name: str, *links: Link, licence: str | None = None, **changes: Any) -> Bundle:
+    facts = {**FACTS, **changes}
+    said = Release(
+        kind=Kind.RUN, owner="acme", name=name, version="1", licence=licence, facts=facts, links=links
+    )  # fmt: skip
     return Bundle.of(said, {})
+
+
+def test_a_misspelt_kind_is_told_the_nearest_in_plain_words() -> None:
+    assert did_you_mean("runs", Kind) == "; did you mean 'run'?"
 
 
 def test_a_run_is_one_row_with_what_one_chooses_it_by(tmp_path: Path) -> None:
@@ -32,21 +40,32 @@ def test_a_run_is_one_row_with_what_one_chooses_it_by(tmp_path: Path) -> None:
         Registry(FolderTransport(where)),
         release("x-1"),
         release("named"),
+        release("copy", licence="MIT"),
         release("x-2", again, run_id="x-2", models={"a": "m\nacme/fake@1"}),
         release("x-3", again, run_id="x-3", replay_of=["x-1", None]),
+        release("learn", Link(role="child_of", release="run/acme/x-1@1"), run_id="learn", kind="training"),
+        release("learn-t1", run_id="learn-t1", parent_run_id="learn", iteration=1),
         release("odd", replay_of="x-1"),
         release("odder", rejudge_of=["x-1", 1, "last"]),
     )
     done = nip_run_here("search", "--from", where, cwd=tmp_path)
     first, *rows = [line.rstrip() for line in done.stdout.splitlines()]
     assert first.split("  ")[0] == "run"
-    assert [row.split()[0] for row in rows] == ["acme/named@1", "acme/x-1@1", "acme/x-2@1", "acme/x-3@1"]
-    assert " ".join(rows[0].split()) == "acme/named@1 tiny/v1 m 0.750 [0.500, 0.875] done -"
-    assert rows[1].split() == ["acme/x-1@1"]  # the same run, by its other name
-    assert "[plays run/acme/x-1@1 again]" in rows[2]
-    assert "[a replay of run/acme/x-1@1, in which nobody was asked]" in rows[3]
+    assert " ".join(rows[0].split()) == "acme/x-1@1 acme/named@1 tiny/v1 m 0.750 [0.500, 0.875] done - -"
+    told = [(row.split()[0], row.rpartition("  ")[2]) for row in rows[1:]]
+    assert told == [
+        ("acme/copy@1", "[the same run as acme/x-1@1]"),  # under another licence
+        ("acme/learn@1", "[training; 1 part: --all; child of run/acme/x-1@1]"),
+        ("acme/x-2@1", "[plays run/acme/x-1@1 again]"),
+        ("acme/x-3@1", "[a replay of run/acme/x-1@1, in which nobody was asked]"),
+    ]
+    part = nip_run_here("search", "learn-t1", "--from", where, cwd=tmp_path).stdout
+    assert "[test of learn, after iteration 0]" in part
     assert [line.split(": ")[1] for line in done.stderr.splitlines()] == ["run/acme/odd@1", "run/acme/odder@1"]
     found = json.loads(nip_run_here("search", "--from", where, "--json", cwd=tmp_path).stdout)["releases"]
-    assert [one["same_run"] for one in found] == [["run/acme/x-1@1"], ["run/acme/named@1"], [], []]
-    assert found[2]["links"][0]["release"] == "run/acme/x-1@1"
-    assert found[3]["facts"] == {**FACTS, "run_id": "x-3", "replay_of": ["x-1", None]}
+    by_name = {one["release"].removeprefix("run/acme/").partition("@")[0]: one for one in found}
+    assert by_name["copy"]["same_run"] == ["run/acme/x-1@1", "run/acme/named@1"]
+    assert by_name["x-2"]["same_run"] == []
+    assert by_name["x-2"]["links"][0]["release"] == "run/acme/x-1@1"
+    assert by_name["x-3"]["facts"] == {**FACTS, "run_id": "x-3", "replay_of": ["x-1", None]}
+    assert "learn-t1" in by_name

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from runner.documents.dump import dump
+from runner.documents.fetched import MARKER, from_elsewhere, marker
 from runner.documents.reader import read
 from runner.errors import Place
 from tests.support.document_layers import layers, loaded_within, refused, write
@@ -289,3 +290,11 @@ def test_any_data_is_read_back_unchanged(tmp_path: Path) -> None:
     for _ in range(60):
         data = {f"r{i}": value(3) for i in range(4)}
         assert _read_again(tmp_path, data) == data
+
+
+def test_what_came_from_elsewhere_is_named_where_the_spec_itself_did_not(tmp_path: Path) -> None:
+    got = tmp_path / "got"
+    got.mkdir()
+    (got / MARKER).write_bytes(marker("run/acme/learn@1", "0" * 64, "file:/there"))
+    assert from_elsewhere(got / "spec.yaml", got) == "came from elsewhere"
+    assert from_elsewhere(tmp_path / "own.yaml", got) == "uses what came from elsewhere, run/acme/learn@1"

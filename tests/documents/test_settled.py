@@ -57,6 +57,19 @@ def test_texts_of_any_characters_are_read_as_omegaconf_reads_them() -> None:
     assert settled > 25
 
 
+@pytest.mark.parametrize("key", ["1e5", "-a", "+1", ".x", "'${x}'", "'a${b}'", "[a]"])
+def test_a_document_with_a_key_that_is_not_plainly_text_is_left_to_omegaconf(key: str) -> None:
+    assert settled_document(node_of(f"a: {{b: {{? {key}\n : 1}}}}\n")) is None
+    assert settled_document(node_of("'1e5': {b: 1, '-': 2}\n")) == {"1e5": {"b": 1, "-": 2}}
+
+
+@pytest.mark.parametrize("beside", ["x", "1e3"])
+@pytest.mark.parametrize("key", ["1e5", "-2E+1", "1_0e0"])
+def test_a_key_that_may_be_a_number_is_refused_whatever_stands_beside(key: str, beside: str) -> None:
+    (said,) = parse(f"a: {{{key}: 1, b: {beside}}}\n", Document("a", Path())).problems
+    assert "put it in quotes" in str(said)
+
+
 def test_what_is_no_plain_data_is_left_to_omegaconf() -> None:
     assert is_settled({"a": [1, 2.5, None, True, {"b": "x"}]})
     for value in ({1: "a"}, (1,), "${a}", Path("x"), [["\\${x}"]], {"a": b"x"}):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from runner.errors import NipRunError, Place, RunError, SpecError
+from runner.prompts.sandbox import scan
 from runner.prompts.templates import (
     CONFIDENCE,
     LAST_ROUND,
@@ -253,6 +254,20 @@ def test_a_template_that_nests_deep_is_refused_before_it_is_compiled(tmp_path: P
     assert (
         rendered(tmp_path, chain.replace("size == 1 or " * 120, "size == 5 or " * 80).replace("%}{%", "%}x{%")) == "x"
     )
+
+
+def test_a_verdict_that_depends_on_how_deep_the_caller_stands_is_not_kept() -> None:
+    source = "{{ " + "(" * 40 + "size" + ")" * 40 + " }}"
+
+    def at_depth(frames: int) -> list[str]:
+        try:
+            return [why for _, why in scan(source).refused] if frames == 0 else at_depth(frames - 1)
+        except RecursionError:
+            return ["none"]
+
+    limit = sys.getrecursionlimit()
+    assert "the template nests too deep" in [why for left in range(150, 20, -10) for why in at_depth(limit - left)]
+    assert scan(source).refused == ()
 
 
 def test_all_that_is_forbidden_is_reported_with_its_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -12,17 +13,19 @@ from typing import IO, Any
 
 import pytest
 
-from runner.errors import ReleaseError, UsageError
+from runner.errors import ReleaseError, RunError, UsageError
 from runner.registry.board import RegistryBoard, registry_board
 from runner.registry.board_cache import BoardCache
 from runner.registry.draft import Naming
 from runner.registry.fetched import PIN
-from runner.registry.left_out import in_words
+from runner.registry.left_out import in_words, is_passing
 from runner.registry.run_bundle import draft_of
 from runner.registry.withheld import MARK
 from runner.releases.bundle import Bundle
 from runner.results.folder import RunFolder
 from runner.results.results import Results
+from runner.results.tasks import PlayedDatapoint
+from runner.storage.parquet import write_parquet
 from runner.transports.base import Stored
 from runner.transports.connect import connect
 from runner.transports.folder import FolderTransport
@@ -113,7 +116,7 @@ def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs
     marks = rows["run/acme/learn-t1@1"]["marks"]  # none of its datapoints: it measures on the test split
     assert [mark.partition(":")[0] for mark in marks] == [
         "test of learn, after iteration 0",
-        *2 * ["weights not known"],
+        "weights not known",
     ]
 
 
@@ -141,7 +144,11 @@ def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Pat
     rollouts = bytes(release(trained_results, "before").contents["data/rollouts.jsonl"])
     anew = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{ "', 1)}
     publish(registry, release(trained_results, "before", owner="third", contents=anew))
+    said = {**release(trained_results, "before").release.facts, "replay_of": ["before", None]}
+    replay = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{  "', 1)}
+    publish(registry, release(trained_results, "before", owner="replays", contents=replay, facts=said))
     rows = by_release(registry_board(registry, cache=cache))
+    assert rows["run/replays/before@1"]["marks"][0] == "a replay of before, in which nobody was asked"  # and no play
     ours, theirs = rows["run/acme/before@1"], rows["run/other/before@1"]
     assert rows["run/third/before@1"]["marks"][0] == "another play of run/acme/before@1"
     assert ours["marks"][1] == "another play of run/third/before@1"
@@ -230,7 +237,11 @@ def test_what_does_not_follow_from_its_records_is_refused_by_name_and_the_others
     assert len(board.rows) == 3
     assert [name for name, _ in board.left_out] == [f"run/{what}/before@1"]
     assert why in board.left_out[0][1]
+    watched = registry._transport
+    assert isinstance(watched, Watched)
+    watched.opened.clear()
     assert registry_board(registry, cache=cache).left_out == board.left_out
+    assert not any("/data/" in path for path in watched.opened)
 
 
 def without_rows(results: Path, change: Any = lambda rows: rows) -> Bundle:
@@ -251,8 +262,17 @@ def test_a_run_without_the_rows_of_its_dataset_ranks_among_the_others_and_is_tol
     ours, theirs = (by_release(board)[f"run/{owner}/before@1"] for owner in ("acme", "shy"))
     same = ("task", "list", "rank", "accuracy", "ci_low", "ci_high", "n", "clusters")
     assert [theirs[name] for name in same] == [ours[name] for name in same]
-    assert (MARK in theirs["marks"], theirs["numbers"]) == (True, "recomputed from its records")
+    assert (MARK in theirs["marks"], theirs["numbers"]) == (True, "as published")
     assert MARK not in ours["marks"]
+
+
+def test_a_withheld_datapoint_has_the_hash_in_its_task_that_its_id_group_label_and_content_come_to() -> None:
+    known = PlayedDatapoint("p", "of six", 1, "ab" * 32, {"question": "?"})
+    withheld = PlayedDatapoint("p", str(known.group_sha256), 1, "ab" * 32, {}, group_is_hash=True)
+    assert withheld.digest == known.digest
+    alone = PlayedDatapoint("p", "p", 1, "ab" * 32, {})
+    others = [alone, *(replace(withheld, **one) for one in ({"label": 0}, {"group": "cd" * 32}, {"id": "q"}))]
+    assert len({one.digest for one in (known, *others)}) == 5
 
 
 @pytest.mark.sample(1)
@@ -261,12 +281,12 @@ def test_a_run_without_the_rows_of_its_dataset_ranks_among_the_others_and_is_tol
     [
         (lambda rows: rows[:-1], "the datapoints differ"),
         (lambda rows: [{**rows[0], "sha256": "ab" * 32}, *rows[1:]], "the datapoints differ"),
-        (lambda rows: [{**rows[0], "played_sha256": "ab" * 32}, *rows[1:]], "is not that of its content"),
+        (lambda rows: [{**row, "group_sha256": "ab" * 32} for row in rows], "does not group its datapoints"),
         (lambda rows: [{**rows[0], "id": "unplayed"}, *rows[1:]], "of 1 of them no rollout has the label"),
         (lambda rows: [{**rows[0], "content_sha256": "x"}, *rows[1:]], "does not say which datapoints"),
         (lambda rows: 7, "does not say which datapoints"),
     ],
-    ids=["fewer", "other hash", "other task", "without label", "no hash", "no rows"],
+    ids=["fewer", "other hash", "other groups", "without label", "no hash", "no rows"],
 )
 def test_withheld_datapoints_that_are_not_those_of_its_games_are_refused_by_name(
     registry: Registry, cache: Path, trained_results: Path, change: Any, why: str
@@ -282,6 +302,26 @@ def test_any_error_is_told_in_one_line_with_the_paths_of_the_release_but_for_wan
     assert in_words(ReleaseError(f"{tmp_path}/spec.yaml:3: no"), tmp_path) == "data/spec.yaml:3: no"
     with pytest.raises(MemoryError):
         in_words(MemoryError())
+
+
+@pytest.mark.parametrize(
+    ("row", "folder", "passing"),
+    [('{"y": 1}', "gone", True), ('{"y": "x"}', "", False), ("{", "", False)],
+    ids=["no place to write", "a wrong type", "no JSON"],
+)
+def test_what_this_machine_lacks_is_no_refusal_that_stays(tmp_path: Path, row: str, folder: str, passing: bool) -> None:
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text(row + "\n")
+    with pytest.raises(RunError) as told:
+        write_parquet([lines], {"y": "TINYINT"}, tmp_path / folder / "rows.parquet")
+    assert is_passing(told.value, tmp_path) is passing
+
+
+def test_a_file_that_a_release_lacks_is_its_own_fault_and_one_that_cannot_be_read_is_not(tmp_path: Path) -> None:
+    lacking, unread = RunError("x"), RunError("x")
+    lacking.__cause__ = FileNotFoundError(errno.ENOENT, "", str(tmp_path / "spec.yaml"))
+    unread.__cause__ = OSError(errno.EMFILE, "", str(tmp_path / "spec.yaml"))
+    assert (is_passing(lacking, tmp_path), is_passing(unread, tmp_path)) == (False, True)
 
 
 def _better(said: dict[str, Any]) -> None:

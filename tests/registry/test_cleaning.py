@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ import orjson
 import pytest
 
 from runner.registry.clean import clean
-from runner.registry.draft import Draft
+from runner.registry.draft import Draft, Naming
 from runner.registry.laid_out import as_got, lay_out, run_folder
 from runner.registry.reading import unreadable_spec
 from runner.registry.rules import Rules
+from runner.registry.run_bundle import draft_of
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import opened
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
+from runner.results.folder import RunFolder
+from runner.results.results import Results
 from runner.spec.rejudged import DEBATES
 from tests.support.drafts import draft_by_hand
 from tests.support.runs import journal_records, played
@@ -66,6 +70,17 @@ def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path
     assert list(unreadable_spec(lay_out(contents, tmp_path / "as_ones_own"))) == []
     (said,) = unreadable_spec(as_got(draft.release, contents, tmp_path / "as_got"))
     assert "dataset.path: it leads out of" in said
+
+
+def test_a_large_file_is_not_written_once_more_to_be_read_as_got(tmp_path: Path) -> None:
+    rows, small = tmp_path / "rows", tmp_path / "small"
+    rows.write_bytes(b"x" * (1 << 20))
+    small.write_bytes(b"x")
+    release = Release(kind=Kind.RUN, owner="acme", name="x", version="1")
+    got = as_got(release, {"data/a.jsonl": rows, "data/b.jsonl": small}, tmp_path / "got")
+    assert [(got / "data" / name).is_symlink() for name in ("a.jsonl", "b.jsonl")] == [False, False]
+    assert (got / "data" / "a.jsonl").samefile(rows)
+    assert not (got / "data" / "b.jsonl").samefile(small)
 
 
 def test_the_head_of_debates_is_cleaned_without_holding_what_follows(tmp_path: Path) -> None:
@@ -202,8 +217,6 @@ def test_an_address_under_its_key_goes_whatever_it_is() -> None:
 
 
 def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     from runner.releases.manifest import Source
 
     result = played(spec_file(tmp_path, size=4), tmp_path / "results")
@@ -273,3 +286,67 @@ def test_a_spec_as_written_keeps_no_comment_and_its_values_are_read_by_the_rule_
     assert [word for word in ("plan", "10.1", "mine", "/a/", "raid") if word in text] == []
     kept = clean_yaml("a: 1  # on host gpu-7\n", rules)
     assert kept == "a: 1  # on host ???\n"
+
+
+B = "/home" + "/bob"
+PLACES = {
+    f"-I{B}/x.y": "-I???", f"a?{B}/x": "a????", f"x{B}": "x???", f"vllm:{B}/m": "vllm:???", "\\x\\Users\\bob": "\\x???",
+    "//nas17/share/bob": "???", "$HOME/bob": "???", "${HOME}/bob": "???", "%USERPROFILE%\\bob": "???",
+    "C:Users\\bob": "???", "%2Fhome%2Fbob": "???", "a%2fhome%2fbob": "a???", "%252Fhome%252Fbob": "???",
+    "C%3A%5CUsers%5Cbob": "???", "unix:///run/bob.sock": "???", "s3://bucket/bob": "???", "gs://a.example.org/b": "???",
+    "bobby@gpu18": "???", "mailto:bob@uni.de": "mailto:???", "fe80::17%eth0": "???", "h.cluster.local:80": "???",
+    "x.corp": "???", "https://example.org/?at=%2Fhome%2Fbob": "???",
+}  # fmt: skip
+"""What stands in a spec, and what leaves of it."""
+NO_PLACES = (
+    "acme/terse@1.0", "terse@1.0", "claude@20240620", "learn@i3", "mine@latest", "git@github.com:acme/b.git",
+    "datasets/users/x.jsonl", "data/media/y", "https://example.org/home/x", "//docs.example.org/x", "a // b", "5 % 3",
+    "50%/x", "$5/kg", "a@b", "/no_think", "llama3:70b", "hf://acme/x", "org/name", "message.role", "x.local", "3@4",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("said", PLACES)
+def test_a_place_leaves_no_value_in_whatever_word_it_stands(said: str) -> None:
+    from runner.registry.strict import Reading, without_places
+
+    for reading in Reading:
+        assert without_places(said, lambda _: None, reading) == PLACES[said], reading
+        assert without_places(PLACES[said], lambda _: None, reading) == PLACES[said]
+    assert Rules({}, ()).value({"extra_body": {"x": f"see {said}"}}) == {"extra_body": {"x": f"see {PLACES[said]}"}}
+
+
+def test_what_is_no_place_stays_in_a_value() -> None:
+    from runner.registry.strict import Reading, without_places
+
+    read = {said: without_places(said, lambda _: None, Reading.NAMES) for said in NO_PLACES if said != "a@b"}
+    assert [said for said, left in read.items() if left != said] == []
+
+
+def test_a_description_has_no_host_that_is_more_than_a_site() -> None:
+    said = (
+        "on gpu17.cs.uni.de and node:8000 by me@gpu18, xn--gpu-17a.intern:80; see arxiv.org, v1.2 of main.py, e.g. x.y"
+    )
+    left = "on ??? and ??? by ???, ???; see arxiv.org, v1.2 of main.py, e.g. x.y"
+    assert Rules({}, ()).scalar(said, "description") == left
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [("http://[fd00::7]:8000/v1", "[fd00::7]"), ("http://h.x.de/v1", "H.X.de"), ("http://bücher.x/", "xn--bcher-kva.x"),
+     ("http://xn--bcher-kva.x/", "bücher.x")],
+)  # fmt: skip
+def test_a_server_is_known_however_its_host_is_written(url: str, text: str) -> None:
+    rules = Rules({}, (url,))
+    assert rules.text(f"at {text}!") == "at ???!"
+    assert rules.text("[fd00] is a list") == "[fd00] is a list"
+
+
+def test_the_readme_is_made_of_what_is_left(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
+    folder = RunFolder(on_vllm[0])
+    raw = draft_of(folder, Results.of(folder), Naming("acme"))
+    (draft,) = clean([replace(raw, release=replace(raw.release, description="by me@gpu18"))], tmp_path)
+    readme = draft.contents["README.md"]
+    assert isinstance(readme, bytes)
+    assert b"\nby ???\n" in readme
+    assert b"| `tiny-8b` |" in readme
+    assert b"somebody" not in readme

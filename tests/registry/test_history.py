@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from runner.registry.history import history_of
 from runner.registry.marks import proof_in_words
+from runner.registry.sent import record, sent_as
 from runner.registry.sessions import Session
 from runner.releases.manifest import Link
+from runner.results.folder import RunFolder
 from tests.registry.planted import measured, step, training
 
 BASE, ONE = "base", "ft:one"
@@ -31,21 +36,59 @@ def test_a_replay_is_in_the_row_of_what_it_replays_and_a_fresh_play_is_a_session
     assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, in which nobody was asked",))
     other = replace(measured("a", "m"), owner=None, identity="1", sha256=None)  # of one's own, and called the same
     assert [len(row.replays) for row in history_of("a", [other, replay, first])] == [1, 0]
+    own = replace(first, owner=None, key="a", sha256=None)  # its release is not looked at, and it is the same run
+    assert [[one.key for one in row.replays] for row in history_of("a", [own, here])] == [["b"]]
+    assert len(history_of("run/acme/a", [first])) == len(history_of("acme/a", [first])) == 1
     round_about = [measured(one, BASE, facts={"replay_of": [of, None]}) for one, of in ("xy", "yx")]
     assert [row.kind for row in history_of("verifier", round_about)] == ["replay", "replay"]
     judged = measured("j", BASE, facts={"rejudge_of": ["a", "00", "last"]})
     assert [(row.kind, *row.marks) for row in history_of("j", [judged])] == [("rejudged", "judges the debates of a")]
 
 
+def test_the_tests_of_a_training_stand_below_it_in_the_order_in_which_they_were_played() -> None:
+    played = [{"parent_run_id": "one", "iteration": n, "started_at": f"2030-01-0{n + 1}"} for n in range(2)]
+    tests = [
+        measured("one-t0", BASE, facts=played[0]),
+        measured("one-t1", ONE, step("one", ONE, BASE), facts=played[1]),
+    ]
+    rows = history_of("verifier", [*reversed(tests), training("one", ONE, BASE)])
+    assert [(row.session.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)]
+    assert [row.after for row in rows[:2]] == [(), ()]  # it was played with what there was before
+
+
 def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_one_run() -> None:
     """The model's name was a path, and is in no published byte: not even as a hash, which could be guessed."""
     ended = {"finished_at": "2025", "completion_tokens": 70}
-    here = replace(training("a", ONE, BASE, identity={"run": "11" * 32}, facts=ended), owner=None, key="a")
-    sent = training("a", ONE, BASE, identity={"run": "22" * 32}, facts={**ended, "cleaned": [{"rule": "model path"}]})
-    model = replace(sent, kind="model", key="model/acme/a-v@1")
+    told = {**ended, "cleaned": [{"rule": "model path"}]}
+    sent = training("a", ONE, BASE, identity={"run": "22" * 32}, facts=told)
+    model = replace(sent, kind="model", key="model/acme/a-v@1", sha256="ee" * 32)
+    here = training("a", ONE, BASE, identity={"run": "11" * 32}, facts=ended)
+    here = replace(here, owner=None, key="a", sent_as=frozenset(map(str, (sent.sha256, model.sha256))))
     tested = measured("t", ONE, step("a", ONE, BASE))
     row, test = history_of("verifier", [sent, model, here, replace(tested, owner=None)])
     assert [proof_in_words(edge) for edge in test.edges] == ["declared: a (iteration 0)"]
     assert (row.own.total.effort.rollouts, len(row.published)) == (10, 2)
-    other = training("a", ONE, BASE, identity={"run": "22" * 32}, facts={**sent.facts, "completion_tokens": 71})
-    assert len(history_of("verifier", [other, here])) == 2  # one that only has the same id
+    assert (row.marks, sent.looks_like) == ((), None)
+
+
+@pytest.mark.parametrize(("tokens", "looks_like"), [(70, True), (71, False)], ids=["the same facts", "others"])
+def test_a_release_that_this_machine_did_not_make_of_a_run_is_another_whatever_facts_it_copies(
+    tokens: int, looks_like: bool
+) -> None:
+    ended = {"finished_at": "2025", "completion_tokens": 70}
+    here = replace(training("a", ONE, BASE, identity={"run": "11" * 32}, facts=ended), owner=None, key="a")
+    told = {**ended, "completion_tokens": tokens, "cleaned": [{"rule": "x"}]}
+    copied = training("a", "ft:other", BASE, identity={"run": "22" * 32}, facts=told, owner="mallory", yanked="stolen")
+    first, second = sorted(history_of("a", [copied, here]), key=lambda row: row.session.owner or "")
+    assert (first.published, first.marks) == ((), ())
+    assert [one.key for one in second.published] == [copied.key]
+    assert any("looks like a of this results folder" in mark for mark in second.marks) is looks_like
+
+
+def test_what_was_made_of_a_run_is_written_down_beside_the_runs(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs" / "a")
+    assert sent_as(folder) == frozenset()
+    for sha256 in ("ab" * 32, "cd" * 32, "ab" * 32):
+        record(folder, "run/acme/a@1", sha256, "file:/there")
+    assert sent_as(folder) == {"ab" * 32, "cd" * 32}
+    assert sent_as(RunFolder(tmp_path / "runs" / "b")) == frozenset()

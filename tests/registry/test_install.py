@@ -18,7 +18,7 @@ from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind, Reference
 from runner.transports.connect import connect
 from tests.support.components import Project, naming, published
-from tests.support.processes import command, environment
+from tests.support.processes import command, environment, nip_run_here
 
 PROMPTS = builtin.root() / "prompts" / "code_validation" / "nip"
 TERSE = Reference(Kind.PROMPTS, "acme", "terse", "1")
@@ -110,6 +110,13 @@ def test_what_a_release_needs_is_installed_with_it(project: Project, registry: P
     assert "lacking" not in (project.folder / LOCK).read_text("utf-8")
     done = project.here("uninstall", str(TERSE))
     assert "spec/acme/whole@1 is still installed, and needs prompts/acme/terse@1" in done.stderr
+
+
+def test_without_a_registry_that_of_all_the_others_is_asked(project: Project) -> None:
+    project.installs("prompts/acme/terse")
+    words = ("install", "protocol/acme/council@1.2")
+    done = nip_run_here(*words, cwd=project.folder, NIP_RUN_STORE=str(project.store))
+    assert (done.returncode, "protocol/acme/council@1.2" in done.stdout) == (0, True), done.stderr
 
 
 def test_a_yanked_release_is_passed_over_and_told_of_when_asked_for(project: Project, registry: Path) -> None:

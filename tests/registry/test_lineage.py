@@ -11,11 +11,12 @@ import pytest
 from runner.errors import ReleaseError
 from runner.hashing import tagged_hash
 from runner.registry.checks import CHECKS, Subject
+from runner.registry.differences import Note
 from runner.registry.draft import Draft
 from runner.registry.edges import Edge, Proof
 from runner.registry.history import history_of
 from runner.registry.lineage import Lineage
-from runner.registry.marks import marks_of
+from runner.registry.marks import effort_in_words, marks_of
 from runner.registry.names import Names
 from runner.registry.sessions import Session, session_of_release
 from runner.releases.bundle import Bundle
@@ -190,9 +191,7 @@ CLAIM = "claimed by run/mallory/evil@1 (iteration 0) and model/mallory/evil@1 (i
 
 def test_a_trained_model_that_nothing_identifies_is_marked() -> None:
     made = training("local", "output", BASE)
-    assert marks(measured("end", "output", step("local", "output", BASE)), made) == [
-        "weights not known: nothing but a name says which output it is"
-    ]
+    assert marks(measured("end", "output", step("local", "output", BASE)), made) == ["weights not known"]
 
 
 def test_a_stranger_cannot_claim_a_model_whose_name_anybody_may_give() -> None:
@@ -212,7 +211,14 @@ def test_a_missing_ancestor_is_a_tombstone_with_its_digest_and_what_lies_behind_
     """The prototype's page raised KeyError for a run whose root was never published."""
     gone = step("second", TWO, ONE, release="run/acme/second@1", release_sha256="ab" * 32)
     end = measured("end", TWO, step("first", ONE, BASE), gone)
-    assert marks(end, FIRST) == [f"made by second, run/acme/second@1, which is not here (sha256:{'ab' * 32})"]
+    assert str(edge_of(end, FIRST).why).endswith(f"which is not here (sha256:{'ab' * 32})")  # type: ignore[union-attr]
+    untold = "is not here: what its training took is not known"
+    assert marks(end, FIRST) == [f"ancestor run/acme/second@1 {untold}"]
+    lines = step("gone", ONE, BASE), step("gone", TWO, ONE, iteration=1, release="run/acme/gone@1")
+    measuring = {"datapoints_sha256": ["a", "b"]}
+    alone = measured("end", TWO, *lines, facts=measuring)  # one mark, however many of its models are in the lineage
+    assert marks(alone) == [f"ancestor run/acme/gone@1 {untold}"]
+    assert effort_in_words(Lineage([alone]).ancestry(alone).total, "rollouts", "cost_usd") == "not known"
     assert rollouts_behind(end, FIRST) == (10, True)
     assert rollouts_behind(end) == (0, True)
 
@@ -257,6 +263,7 @@ def test_cycles_are_told_and_end() -> None:
     ("published", "beside", "refused"),
     [
         ({"egg": "public"}, [], True),
+        ({"mallory/egg": "public"}, [], None),
         ({"egg": "private"}, [], True),
         ({}, ["egg"], True),
         ({}, [], False),
@@ -264,12 +271,13 @@ def test_cycles_are_told_and_end() -> None:
     ],
 )
 def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
-    published: dict[str, str], beside: list[str], refused: bool, tmp_path: Path
+    published: dict[str, str], beside: list[str], refused: bool | None, tmp_path: Path
 ) -> None:
-    def release(run: str, visibility: str = "public") -> Release:
+    def release(name: str, visibility: str = "public") -> Release:
+        owner, _, run = name.rpartition("/")
         model, before, maker = {"chicken": ("c", "e", "egg"), "egg": ("e", "c", "chicken")}.get(run, ("o", "b", "none"))
         said = group(f"ft:{before}", step(maker, f"ft:{before}", f"ft:{model}"), made=[step(run, f"ft:{model}", "x")])
-        return run_release(run, said, visibility=visibility)
+        return run_release(run, said, owner=owner or "acme", visibility=visibility)
 
     with connect(str(tmp_path)) as registry:
         if published:
@@ -279,8 +287,20 @@ def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
         beside_it = [release(name) for name in beside]
         subject = Subject(draft, draft, tmp_path, registry, frozenset(), names, beside=beside_it)
         said = list(CHECKS["references"](subject))
-    chain = "run/acme/chicken@1, whose model comes from run/acme/egg@1, whose model comes from run/acme/chicken@1"
-    assert [chain in line for line in said] == [True] * refused
+    egg = "run/mallory/egg@1" if refused is None else "run/acme/egg@1"
+    chain = f"run/acme/chicken@1, whose model comes from {egg}, whose model comes from run/acme/chicken@1"
+    assert [(chain in line, isinstance(line, Note)) for line in said] == [(True, refused is None)] * (
+        refused is not False
+    )
+
+
+def test_a_training_took_no_less_than_its_own_published_games_say() -> None:
+    parent = training("first", ONE, BASE)
+    end = measured("end", ONE, step("first", ONE, BASE))
+    for owner, most in (("acme", 500), ("mallory", 10)):
+        facts = {"parent_run_id": "first", "kind": "training", "rollouts": 500}
+        games = session("first-i0", group("any"), facts=facts, owner=owner)
+        assert rollouts_behind(end, parent, games) == (most, False)
 
 
 def test_a_chain_of_thousands_needs_no_stack() -> None:
@@ -311,7 +331,7 @@ def test_a_benchmark_whose_lineage_trained_on_its_datapoints_is_marked() -> None
     end = measured("end", ONE, step("first", ONE, BASE), facts={"datapoints_sha256": ["a", "b", "c", "d"]})
     assert marks(end, FIRST, games_of(FIRST, "b", "d", "x")) == ["trained on 2 of its 4 datapoints"]
     assert marks(end, FIRST, games_of(FIRST, "x")) == []
-    assert marks(end, FIRST) == ["trained on at least 0 of its 4 datapoints"]  # nothing is known of its games
+    assert marks(end, FIRST) == ["trained on an unknown number of its 4 datapoints"]  # nothing is known of its games
     foreign = games_of(FIRST, "a", "b", "c", "d", owner="mallory")
     assert marks(end, FIRST, games_of(FIRST, "x"), foreign) == []  # whose games they are is for their run to say
 
@@ -359,4 +379,4 @@ def test_what_a_model_of_another_group_says_is_no_claim() -> None:
     duo = session("duo", group(BASE, made=[lines[0]]), group(BASE, made=[lines[1]], group="p"))
     models = [session("duo", one) for one in (group(BASE, made=[lines[0]]), group(BASE, made=[lines[1]], group="p"))]
     end = replace(measured("end", "m:v", lines[0]), owner=None)
-    assert marks(end, duo, *models) == ["weights not known: nothing but a name says which m:v it is"]
+    assert marks(end, duo, *models) == ["weights not known"]

@@ -103,7 +103,7 @@ def test_a_models_release_has_its_lineage_what_it_took_and_its_small_weights(by_
     run_pins = sources_of_manifest(by_command.run(LEARN).manifest())
     assert (bundle.release.sources, "spec" in run_pins) == (run_pins, True)  # publish takes both, or neither
     took = yaml.safe_load(bytes(made.contents["training.yaml"]))
-    assert took["in all"] == bundle.release.facts["effort"]
+    assert took["in all"] == took["own"] == bundle.release.facts["effort"]
     assert took["steps"][0]["games"][0]["completions"] > 0
 
 
@@ -158,6 +158,24 @@ def test_the_same_run_copied_elsewhere_gives_the_same_release(trained_results: P
     ]
     assert made[0] == made[1]
     assert len(made[0]) == 2
+
+
+def test_a_continued_model_says_so_and_does_not_call_its_last_training_all(
+    trained_results: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained_results / "runs", tmp_path / "runs")
+    here = Results(tmp_path)
+    spec = here.run(LEARN).path / "spec.yaml"
+    saved = yaml.safe_load(spec.read_text())
+    step = {"model": "m", "from_model": "dummy", "run_id": "first", "iteration": 1, "release": "run/umbra/first@1"}
+    saved["models"]["v"] |= {"model": "m", "base_model": "dummy", "lineage": [step]}
+    spec.write_text(yaml.safe_dump(saved))
+    alone, made = model_drafts(here.run(LEARN), here, Naming("acme"))
+    assert alone.release.description == "Model group p of learn, trained from dummy"
+    assert made.release.description.startswith("Model group v of learn, continues run/umbra/first@1")
+    took = yaml.safe_load(bytes(made.contents["training.yaml"]))
+    assert (took["continues"], took["in all"], took["own"]["rollouts"]) == ("run/umbra/first@1", None, 12)
+    assert b"It continues `run/umbra/first@1`" in bytes(made.contents["README.md"])
 
 
 def test_a_run_links_its_parts_its_models_and_what_it_began_with(trained_results: Path) -> None:

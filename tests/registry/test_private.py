@@ -11,10 +11,14 @@ from urllib.parse import quote
 import pytest
 
 from runner.redaction import Redactor
+from runner.registry.draft import Draft
 from runner.registry.names import Names
+from runner.registry.private import private_in
 from runner.registry.searching import BLOCK, REACH, Finder, search
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.releases.bundle import Content
+from runner.releases.manifest import Release, Source
+from runner.releases.reference import Kind
 
 ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"
 HELD = "a-secret+of/our own~42"
@@ -102,7 +106,8 @@ NAMES = Names({CAROL: "the path of your home"}, {"carol": "your user name", "box
 @pytest.mark.parametrize(
     "text",
     [f"{CAROL}/x.py", '"\\/home\\/carol\\/x"', "%2Fhome%2Fcarol", "by carol, on", "carol@example", "x\\ncarol said",
-     "http://box7.lan:80/", f"file://{CAROL}"],
+     "http://box7.lan:80/", f"file://{CAROL}", f"-I{CAROL}/x", "%2fhome%2fcarol", "%252Fhome%252Fcarol", "a%5Ccarol",
+     "//nas/carol", "$HOME/carol", "C:Users\\carol", "s3://x/carol", "me%40box7.lan"],
 )  # fmt: skip
 def test_a_name_of_this_machine_is_found(text: str) -> None:
     said = found(NAMES, {"README.md": f"one\ntwo\n{text}\n".encode()})
@@ -122,6 +127,27 @@ def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
     hosts = names.also(["queen", "vllm", "carol"], "a host")
     assert [len(found(hosts, {"x": text})) for text in (b"on queen", b"by vllm 0.6", b"carol")] == [1, 0, 0]
     assert found(hosts.but({"queen"}), {"x": b"on queen"}) == []
+    short = NAMES.also(["g7", "h"], "a host")
+    assert [len(found(short, {"x": text})) for text in (b"on g7!", b"g77 h", b"on h")] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("repository", "is_spared"),
+    [("https://github.com/carol/x", True), ("git@github.com:carol/x.git", True), ("https://git.corp/carol/x", False),
+     ("ssh://carol@git.example.org/x", False), ("carol@gitbox:x.git", False), ("https://git/carol", False)],
+)  # fmt: skip
+def test_only_words_of_an_address_that_anybody_knows_are_spared(repository: str, is_spared: bool) -> None:
+    sources = {"spec": Source(repository=repository, commit="1" * 40, path="s", clean=True)}
+    release = Release(kind=Kind.PROMPTS, owner="acme", name="x", version="1", sources=sources)
+    said = list(private_in(release, {"x": b"by carol"}, Draft(release, {}), NAMES))
+    assert ("x:1: your user name; take it out, and publish again" in said) is not is_spared
+
+
+def test_an_address_is_found_in_whatever_case_it_is_written() -> None:
+    release = Release(kind=Kind.SPEC, owner="acme", name="x", version="1")
+    raw = Draft(release, {"s.yaml": b"base_url: http://Gpu7.Corp.de:80/v1"})
+    (said,) = private_in(release, {"x": b"on GPU7.corp.de"}, raw, NAMES)
+    assert said.startswith("x:1: an address of a server")
 
 
 def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

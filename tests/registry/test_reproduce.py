@@ -6,13 +6,14 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.errors import ReleaseError, UsageError
+from runner.errors import Interrupted, ReleaseError, UsageError
 from runner.registry.chain import chain_of, different_models
 from runner.registry.fetched import Got, get, opened
 from runner.registry.fresh import compared, fresh_plan
@@ -27,7 +28,10 @@ from runner.runs.result import RunResult
 from runner.spec.load import load_spec
 from runner.training.plan import plan_of
 from runner.training.stage_log import read_stages
+from runner.transports.base import Stored
 from runner.transports.connect import connect
+from runner.transports.folder import FolderTransport
+from runner.transports.registry import Registry
 from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here
 from tests.support.runs import metric, played
@@ -77,6 +81,12 @@ def test_by_its_reference_it_is_got_into_the_results_and_once(run: Path, tmp_pat
         done = nip_run_here("reproduce", reference, "--from", "registry", "--json", cwd=tmp_path)
         assert (done.returncode, json.loads(done.stdout)["follows"]) == (0, True), done.stderr
     assert (tmp_path / "results" / "published" / "acme" / run.name / "1" / "data" / "journal.jsonl").is_file()
+
+
+def test_a_run_of_ones_own_is_said_to_be_one(run: Path, tmp_path: Path) -> None:
+    results = run.parent.parent
+    done = nip_run_here("reproduce", run.name, "--results", results, cwd=tmp_path)
+    assert (done.returncode, f"nip-run verify {run.name} --results {results}" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(run: Path, tmp_path: Path) -> None:
@@ -130,6 +140,19 @@ def test_a_missing_rollout_is_told_by_its_id_and_no_other(run: Path, tmp_path: P
         1,
         [f"rollouts.jsonl: rollout {gone} is missing"],
     )
+
+
+@pytest.mark.full
+def test_of_a_journal_that_was_cut_it_is_told_what_does_not_follow(run: Path, tmp_path: Path) -> None:
+    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    changed = bundle_of(run, data__journal_DOT_jsonl=b"".join(lines[:-1]))
+    reference = publish(tmp_path / "registry", changed)
+    with connect(str(tmp_path / "registry")) as registry:
+        got = get(registry, parse(reference), tmp_path / "got")
+    missing, *different = replayed(got, Results(tmp_path / "results")).different
+    assert "has no answer number" in missing
+    assert [line for line in different if line.endswith("it follows from no game of the journal")], different
+    assert [line for line in different if line.startswith("manifest.json says completions")], different
 
 
 def test_a_run_of_another_version_is_recomputed_and_that_is_said(copy: Path, tmp_path: Path) -> None:
@@ -217,6 +240,17 @@ def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
     asked = nip_run_here("reproduce", "my copy", cwd=tmp_path)
     said = f"nip-run reproduce 'my copy' --from file:{registry}"
     assert (asked.returncode, said in asked.stderr) == (2, True), asked.stderr
+
+
+def test_a_signal_ends_the_whole_chain_and_not_one_part_of_it(training: tuple[Path, str], tmp_path: Path) -> None:
+    class Signalled(FolderTransport):
+        def stored(self, prefix: str = "") -> Iterator[Stored]:
+            raise Interrupted(f"interrupted at {prefix}")
+
+    with connect(str(training[0])) as there:
+        got = get(there, parse(training[1]), tmp_path / "got")
+    with pytest.raises(Interrupted):
+        chain_of(got, Registry(Signalled(str(training[0]))), Results(tmp_path / "results"))
 
 
 @pytest.mark.full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from runner.errors import RunError
 from runner.registry.differences import MAX_TOLD, some_of
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.rows import different_from_published, different_rows
@@ -78,10 +80,26 @@ def renamed(rows: Rows) -> list[str]:
 
 def many_columns(rows: Rows) -> list[str]:
     rows[0] |= {f"column {number}": 1 for number in range(10_000)}
-    return [f"{ROLLOUTS_FILE}, row 1, rollout {rows[0]['rollout_id']}: column 0: recorded 1, recomputed None; "]
+    return [f"{ROLLOUTS_FILE}, row 1, rollout {rows[0]['rollout_id']}: column 0: recorded 1, recomputed nothing; "]
 
 
-FORGED = (removed, cut, doubled, added, moved, changed, changed_behind_a_gap, renamed, many_columns)
+def of_other_types(rows: Rows) -> list[str]:
+    rows[0]["y"] = bool(rows[0]["y"])
+    rows[1]["repeat"] = float(rows[1]["repeat"])
+    rows[2]["correct"] = int(rows[2]["correct"])
+    rows[3]["rewards"] = json.dumps(rows[3]["rewards"])
+    del rows[4]["votes"]
+    recorded = (f"y: recorded {rows[0]['y']}", "repeat: recorded 0.0", f"correct: recorded {rows[2]['correct']}",
+                "rewards: recorded '{", "votes: recorded nothing")  # fmt: skip
+    return [
+        f"{ROLLOUTS_FILE}, row {place}, rollout {row['rollout_id']}: {said}"
+        for place, (row, said) in enumerate(zip(rows, recorded, strict=False), 1)
+    ]
+
+
+FORGED = (
+    removed, cut, doubled, added, moved, changed, changed_behind_a_gap, renamed, many_columns, of_other_types,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("forge", FORGED)
@@ -97,6 +115,36 @@ def test_what_was_done_to_published_rows_is_told_once(
     for line in expected:
         assert [one for one in told if one.startswith(line)], (line, told)
     assert all(len(line) < 1000 for line in told)
+
+
+def test_a_key_that_stands_twice_in_a_row_is_no_row(run: RunFolder, tmp_path: Path) -> None:
+    rows = bytes(bundle_of(run.path).contents[f"data/{ROLLOUTS_FILE}"])
+    (tmp_path / ROLLOUTS_FILE).write_bytes(rows.replace(b'"correct":', b'"correct":true,"correct":', 1))
+    with pytest.raises(RunError, match=re.escape(f"{ROLLOUTS_FILE}:1 is damaged: it names correct twice")):
+        list(different_from_published(RunFolder(tmp_path), run))
+
+
+def test_columns_that_another_version_did_not_write_are_left_out_of_every_row_or_of_none(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in bytes(bundle_of(run.path).contents[f"data/{ROLLOUTS_FILE}"]).splitlines()]
+    for without in (rows, rows[1:]):
+        written = [row if row not in without else {**row, "votes": ...} for row in rows]
+        plain = [{name: value for name, value in row.items() if value is not ...} for row in written]
+        (tmp_path / ROLLOUTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in plain))
+        for other_version in (True, False):
+            told = list(different_from_published(RunFolder(tmp_path), run, other_version=other_version))
+            assert len(told) == (0 if other_version and without is rows else len(without)), told
+
+
+def test_keys_of_any_length_take_no_memory_while_their_rows_are_looked_for(run: RunFolder, tmp_path: Path) -> None:
+    with (tmp_path / ROLLOUTS_FILE).open("w") as file:
+        file.writelines(json.dumps({"rollout_id": f"{number:0100000}"}) + "\n" for number in range(100))
+    tracemalloc.start()
+    told = sum("follows from no game" in one for one in different_from_published(RunFolder(tmp_path), run))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (told, most < 6_000_000) == (100, True), most
 
 
 def test_messages_and_calls_that_are_missing_are_told_by_what_they_are_of(run: RunFolder, tmp_path: Path) -> None:

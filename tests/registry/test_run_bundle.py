@@ -286,8 +286,9 @@ def test_no_manifest_is_larger_than_is_read_however_many_datapoints_there_are() 
 
 
 def test_the_readme_tells_the_result_and_the_commands(run: Path) -> None:
-    made = draft(run)
+    made = draft(run, Naming("acme", child_of="run/umbra/x@1"))
     text, name = read(made, "README.md").decode(), made.release.name
+    assert "It is a child of run/umbra/x\\@1." in text
     accuracy = made.release.facts["accuracy"]
     assert f"**{accuracy['value']:.3f}** [{accuracy['ci_low']:.3f}, {accuracy['ci_high']:.3f}]" in text
     for command in (

@@ -21,6 +21,7 @@ from runner.releases.bundle import Bundle
 from runner.releases.reference import Reference, parse
 from runner.results.folder import RunFolder
 from runner.transports.connect import connect
+from runner.version import __version__
 from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here
 from tests.support.runs import played
@@ -233,6 +234,49 @@ def _metric(run: Path) -> str:
     return "metric accuracy, value: recorded 0.9999"
 
 
+def _metric_twice(run: Path) -> str:
+    said = json.loads((run / "metrics.json").read_text())
+    row = next(row for row in said["metrics"] if row["metric"] == "accuracy")
+    said["metrics"].insert(0, {**row, "value": 0.9999})
+    said["metrics"][-1].pop("clusters")
+    (run / "metrics.json").write_text(json.dumps(said))
+    edited(run / "manifest.json", f'"version": "{__version__}"', '"version": "0.2.1"')
+    return "metric accuracy: it stands there twice"
+
+
+def _key_twice(run: Path) -> str:
+    edited(run / "metrics.json", '"value"', '"value": 0.9999, "value"')
+    return "metrics.json is damaged: it names value twice"
+
+
+def _fact_twice(run: Path) -> str:
+    edited(run / "manifest.json", '"seed"', '"seed": 3, "seed"')
+    return "manifest.json is damaged: it names seed twice"
+
+
+def _no_count(run: Path) -> str:
+    edited(run / "manifest.json", f'"completions": {RunFolder(run).manifest().completions}', '"completions": null')
+    return "manifest.json says completions None"
+
+
+def _no_format(run: Path) -> str:
+    edited(run / "manifest.json", '"format": 1,', "")
+    return "manifest.json says no format"
+
+
+def _interval_without_format(run: Path) -> str:
+    _no_format(run)
+    said = json.loads((run / "metrics.json").read_text())
+    said["metrics"][0]["ci_low"] = 0.9999
+    (run / "metrics.json").write_text(json.dumps(said))
+    return "ci_low: recorded 0.9999"
+
+
+def _address_taken_out(run: Path) -> str:
+    edited(run / "spec.yaml", "base_url: null", "base_url: ???")
+    return "spec.yaml is not what the manifest has the hash of"
+
+
 def _count(run: Path) -> str:
     said = json.loads((run / "manifest.json").read_text())
     said["completions"] += 1
@@ -249,7 +293,13 @@ def _table(run: Path) -> str:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("forge", [_metric, _seed, _dataset, _prompt, _protocol, _journal, _count, _table])
+@pytest.mark.parametrize(
+    "forge",
+    [
+        _metric, _metric_twice, _key_twice, _fact_twice, _seed, _dataset, _prompt, _protocol, _journal, _count,
+        _no_count, _no_format, _interval_without_format, _address_taken_out, _table,
+    ],
+)  # fmt: skip
 def test_what_was_changed_in_a_run_is_named(forge: Callable[[Path], str], copy: Path) -> None:
     run = run_in(copy)
     said = forge(run)

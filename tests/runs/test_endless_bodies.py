@@ -82,7 +82,7 @@ def test_sigterm_ends_a_run_within_seconds(row: str, server: Loopback, tmp_path:
     assert time.monotonic() - at < 10
 
 
-WITH_24_MIB = """
+WITH_40_MIB = """
 import resource, sys
 import duckdb, numpy, scipy.special, runner.models.providers.openai, runner.results.leaderboard, runner.results.metrics
 from runner.api import run
@@ -92,7 +92,7 @@ from runner.spec.load import load_spec
 spec = load_spec(sys.argv[1])
 with open("/proc/self/status") as status:
     (used,) = (int(line.split()[1]) << 10 for line in status if line.startswith("VmSize"))
-resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.RLIM_INFINITY))
 try:
     run(spec, sys.argv[2])
 except NipRunError as error:
@@ -103,6 +103,6 @@ except NipRunError as error:
 
 def test_a_process_without_memory_ends_its_run_and_says_so(server: Loopback, tmp_path: Path) -> None:
     path = spec_file(tmp_path, f"{server.root}/endless%20body/v1", size=8, models={"m": {"timeout": 60.0}})
-    done = python(WITH_24_MIB, path, tmp_path / "r", cwd=tmp_path)
+    done = python(WITH_40_MIB, path, tmp_path / "r", cwd=tmp_path)
     assert (done.returncode, "out of memory; what was paid for is kept" in done.stdout) == (1, True), done.stderr
     assert json.loads((only_run(tmp_path / "r") / "manifest.json").read_bytes())["status"] == "failed"

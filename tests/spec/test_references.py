@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "not installed": (
         {"prompts": "acme/quick@1", "dataset": {"path": "acme/sums@2"}},
         [
-            "dataset.path: dataset/acme/sums@2 is not installed; did you mean 'dataset/acme/sums@1'?; nip-run install ",
+            "dataset.path: dataset/acme/sums@2 is not installed; nip-run install dataset/acme/sums@2. Or did you mean",
             "prompts: prompts/acme/quick@1 is not installed; nip-run install prompts/acme/quick@1",
         ],
     ),
@@ -175,7 +175,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "an extended spec": (
         {"extends": "acme/tinny@1"},
-        ["extends: spec/acme/tinny@1 is not installed; did you mean 'spec/acme/tiny@1'?; nip-run install"],
+        ["extends: spec/acme/tinny@1 is not installed; nip-run install spec/acme/tinny@1. Or did you mean 'spec"],
     ),
 }  # fmt: skip
 

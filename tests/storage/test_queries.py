@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pytest
 
-from runner.storage.queries import connect, duckdb_pattern
+from runner.storage.queries import connect, duckdb_pattern, kept_connections, lent
 from tests.support.files import json_lines
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.runs import only_run
@@ -114,3 +116,47 @@ def test_a_link_reads_the_one_file_that_is_meant(tmp_path: Path) -> None:
             one = tmp_path / f"{name}.jsonl"
             assert connection.execute("SELECT name FROM read_json(?)", [duckdb_pattern(one)]).fetchall() == [(name,)]
             assert json_lines(one) == [{"name": name}]
+
+
+@pytest.fixture
+def kept() -> Iterator[None]:
+    with kept_connections():
+        yield
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize(
+    "left",
+    [
+        "CREATE TABLE f(a INTEGER)", "CREATE TEMP VIEW f AS SELECT 1", "CREATE MACRO f(a) AS a + 1",
+        "SET VARIABLE f = 1", "PREPARE f AS SELECT 1", "CREATE TYPE f AS ENUM ('x')",
+        "SET search_path = 'pg_catalog'", "SET threads = 7",
+    ],
+)  # fmt: skip
+def test_whoever_is_lent_a_connection_finds_it_as_it_was_made(left: str) -> None:
+    asked = [f"SELECT count(*) FROM duckdb_{of}() WHERE {of[:-1]}_name = 'f'" for of in ("tables", "views", "types")]
+    asked += ["SELECT current_setting('threads'), current_setting('search_path')", "SELECT getvariable('f')"]
+    with suppress(duckdb.InvalidInputException), lent("64MB") as connection:
+        assert connection.execute(left) is connection
+    with lent("64MB") as connection:
+        assert [connection.execute(one).fetchall() for one in asked] == [*3 * [[(0,)]], [(1, "")], [(None,)]]
+        for again in ("SELECT f(1)", "EXECUTE f"):
+            with pytest.raises(duckdb.Error, match="does not exist"):
+                connection.sql(again)
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_connection_is_lent_again_and_none_with_a_memory_that_is_no_size() -> None:
+    with lent("63MB") as first:
+        pass
+    with pytest.raises(duckdb.Error), lent("nonsense"):
+        pass
+    with lent("63MB") as again:
+        assert again is first
+
+
+def test_a_connection_outlives_no_block_that_keeps_none() -> None:
+    with lent("63MB") as connection:
+        pass
+    with pytest.raises(duckdb.ConnectionException):
+        connection.execute("SELECT 1")

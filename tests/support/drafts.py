@@ -26,7 +26,7 @@ def draft_by_hand(run: Path, *, owner: str = "acme", licence: str | None = "MIT"
     for name in ("manifest.json", "metrics.json", "spec.yaml"):
         contents[f"data/{name}"] = (run / name).read_bytes()
     rows = parquet_rows(run / "rollouts.parquet")
-    contents["data/rollouts.jsonl"] = b"".join(json.dumps(row, default=str).encode() + b"\n" for row in rows)
+    contents["data/rollouts.jsonl"] = b"".join(json.dumps(_plain(row)).encode() + b"\n" for row in rows)
     models = {row["agent"]: row["model"] for row in manifest["agents"]}
     contents["README.md"] = f"# {run.name}\n\nPlayed with {models}, run {manifest['identity']}.\n".encode()
     contents["environment.lock"] = b"# Python 3.11\norjson==3.11.4\n"
@@ -45,3 +45,9 @@ def draft_by_hand(run: Path, *, owner: str = "acme", licence: str | None = "MIT"
         facts={"run_id": run.name, "kind": manifest["kind"], "models": models, "status": manifest["status"]},
     )
     return Draft(Release(**{**vars(release), **changes}), contents)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its JSON as values, which its table has as text."""
+    nested = ("rewards", "votes", "verdicts")
+    return row | {name: json.loads(row[name]) for name in nested if row[name] is not None}

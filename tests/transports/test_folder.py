@@ -15,9 +15,9 @@ import pytest
 from runner.errors import NotPublished, ReleaseError, TakenError, UsageError
 from runner.releases.bundle import Bundle, Content
 from runner.releases.manifest import Release
-from runner.releases.reference import Digest, Kind, Reference
+from runner.releases.reference import Digest, Kind, Reference, parse
 from runner.transports.base import Added
-from runner.transports.connect import connect
+from runner.transports.connect import connect, to_read
 from runner.transports.folder import FolderTransport
 from runner.transports.registry import Registry
 from tests.support.paths import ROOT
@@ -339,6 +339,11 @@ def test_a_place_has_one_name_however_it_is_written(
             continue
         with connect(scheme + text) as found:
             assert found.where.partition(":")[::2] == (scheme.partition(":")[0] or "file", str(tmp_path / meant)), text
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "on").symlink_to("loop/deeper")
+    for text in ("loop/../reg", "on/..", f"{'n' * 300}/../reg"):
+        with pytest.raises(UsageError, match="cannot be followed"):
+            connect(f"{scheme}{tmp_path}/{text}")
     with pytest.raises(UsageError, match="home directory"):
         connect(f"{scheme.removesuffix('file://')}~nobody-of-this-name/reg")
 
@@ -365,4 +370,33 @@ def test_hidden_files_of_a_copy_that_goes_on_are_no_part_of_a_release(tmp_path: 
 
 def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotPublished, match="nothing is published there"):
-        connect(str(tmp_path / "typo")).find(REFERENCE)
+        to_read(str(tmp_path)).find(REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("registri", "there is no such folder; did you mean 'registry'"),
+        ("registry/run/acme/tiny/1/README.md", "that is a file"),
+        (".", "it holds other things, and no release; did you mean '.*/registry'"),
+        ("registry/run/acme/tiny/1", "it holds other things, and no release$"),
+    ],
+)
+def test_what_is_no_registry_does_not_look_like_an_empty_one(tmp_path: Path, typed: str, said: str) -> None:
+    publish(tmp_path / "registry", bundle())
+    with pytest.raises(ReleaseError, match=said):
+        to_read(str(tmp_path / typed))
+
+
+def test_a_file_takes_no_release(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ReleaseError, match="that is a file"):
+        publish(tmp_path / "file", bundle())
+
+
+def test_a_name_of_which_all_is_yanked_is_got_by_its_version_alone(tmp_path: Path) -> None:
+    publish(tmp_path, bundle())
+    registry(tmp_path).yank(REFERENCE, "it is wrong")
+    with pytest.raises(NotPublished, match=f"{REFERENCE} was yanked: it is wrong. Name that version"):
+        registry(tmp_path).find(parse("run/acme/tiny"))
+    assert registry(tmp_path).find(REFERENCE).yanked == "it is wrong"

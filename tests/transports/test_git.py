@@ -64,6 +64,14 @@ def test_a_commit_or_a_tag_is_read_as_it_was_and_not_added_to(repository: Path) 
         assert registry.where == f"git:{repository}@v1"
 
 
+def test_an_empty_repository_gets_the_branch_that_it_calls_its_own(repository: Path) -> None:
+    git.git(repository, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    with connect(f"git:{repository}") as registry:
+        registry.publish([bundle()], "one")
+    assert git.git(repository, "branch", "--format=%(refname:short)") == "trunk"
+    assert len(listed(f"git:{repository}")) == 1
+
+
 def test_a_branch_is_read_and_added_to_by_its_name(repository: Path) -> None:
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
@@ -177,6 +185,8 @@ def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Pa
     assert branch.startswith("publish/prompts-acme-new-1-")
     assert added.note == f"it is on the branch {branch}; open a pull request from it into main, and merge it"
     assert git.git(repository, "rev-parse", branch) == added.revision
+    assert added.proposed_at == f"git:{repository}@{branch}"
+    assert len(listed(added.proposed_at)) == 2
     with connect(f"git:{repository}", pull_request=True) as registry:  # the same again, as after a cut connection
         assert registry.publish([bundle("new")], "two")[1] == added
     with connect(f"git:{repository}") as registry:  # others go on meanwhile

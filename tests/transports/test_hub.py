@@ -85,7 +85,7 @@ def test_a_pull_request_is_seen_once_it_is_merged(hub: Loopback, monkeypatch: py
     with registry("acme/open", pull_request=True) as one:
         _, added = one.publish([bundle("asked")], "Publish")
         assert f"{hub.root}/datasets/acme/open/discussions/" in str(added.note)
-    with registry("acme/open") as main, registry(f"acme/open@{added.revision}") as asked:
+    with registry("acme/open") as main, connect(str(added.proposed_at)) as asked:
         assert [entry.reference.name for entry in main.entries()] == []
         assert [entry.reference.name for entry in asked.entries()] == ["asked"]
 
