@@ -72,6 +72,10 @@ COMMANDS: Mapping[str, Command] = {
         "show a run and its rollouts, one transcript, or the chats that were sent", look.show, "runner.cli.show",
         "show last --wrong", "show RUN ROLLOUT", "show RUN ROLLOUT RUN ROLLOUT", "show RUN ROLLOUT --prompt verifier",
     ),
+    "report": Command(
+        "write a run as one page: its summary, all its games, each as a conversation", look.report,
+        "runner.cli.report", "report last -o report.html",
+    ),
     "sweep": Command(
         "show the points of a sweep as one table, seeds pooled, with rank ranges", look.sweep, "runner.cli.sweep",
         "sweep spec.yaml", "sweep spec.yaml --metric recall", "sweep spec.yaml --json",

@@ -50,7 +50,8 @@ def run_page(folder: RunFolder) -> str:
 def _about(manifest: Manifest, protocol: Protocol) -> dict[str, Any]:
     names = protocol.agent_names
     members = {
-        channel: [name for name in names if channel in protocol.visible_channels(name)] for channel in protocol.channel_names
+        channel: [name for name in names if channel in protocol.visible_channels(name)]
+        for channel in protocol.channel_names
     }
     return {
         "run_id": manifest.run_id,
