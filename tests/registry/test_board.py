@@ -224,7 +224,7 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
         ("doubled", "is not that of game 0 of its spec"),
         ("noise", "not JSON"),
         ("lies", "its release says accuracy 0.9"),
-        ("spec", "data/spec.yaml"),
+        ("spec", "not those of its spec.yaml"),
         ("empty", "manifest"),
         ("odd", "its facts are not those of a run: trained cannot be '7'"),
     ],

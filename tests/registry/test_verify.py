@@ -83,7 +83,7 @@ def published_files(folder: Path) -> list[Path]:
 def every(path: Path, step: int) -> Iterator[int]:
     """Every so many bytes of a file, and its last one."""
     size = path.stat().st_size
-    yield from {*range(0, size, step), size - 1}
+    yield from {*range(0, size, step), size - 1} if size else ()
 
 
 FILES = (

@@ -14,7 +14,7 @@ from runner.transports.git import GitTransport
 from runner.transports.git_watch import Bounds
 from runner.transports.registry import Registry
 from tests.support import git
-from tests.support.hostile_git import ROWS, Row, marker, release_tree
+from tests.support.hostile_git import BOMB, ROWS, Row, marker, release_tree
 from tests.support.hostile_git_servers import SERVERS, serving
 from tests.support.registries import bundle
 
@@ -108,6 +108,14 @@ def test_what_is_planted_runs_for_who_uses_git_as_it_comes(name: str, tmp_path: 
     git.git(tmp_path / "copy", "commit", "-q", "-m", "a")
     git.git(tmp_path / "copy", "push", "-q", "origin", "HEAD:main", check=False)
     assert marker(repository).exists()
+
+
+def test_a_hundred_million_files_are_not_counted_to_the_end_by_who_lists_them(tmp_path: Path) -> None:
+    with (
+        registry_at(str(planted(BOMB, tmp_path)), BOMB) as registry,
+        pytest.raises(ReleaseError, match="more than 20,000 files"),
+    ):
+        registry.entries()
 
 
 @pytest.mark.sample(5)
