@@ -164,13 +164,6 @@ def export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source-url", metavar="URL", help="hf-eval-results: where the result can be read")
 
 
-def report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN)
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE.html", help="the page; it needs no other file"
-    )
-
-
 def explain_misses(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--cache", type=Path, metavar="FILE", help="default: the cache that the run used")

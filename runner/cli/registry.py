@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from runner.cli import arguments
 from runner.cli import arguments_look as look
+from runner.cli import arguments_pages as pages
 from runner.cli import arguments_play as play
 from runner.cli import arguments_registry as registry
 
@@ -73,8 +74,8 @@ COMMANDS: Mapping[str, Command] = {
         "show last --wrong", "show RUN ROLLOUT", "show RUN ROLLOUT RUN ROLLOUT", "show RUN ROLLOUT --prompt verifier",
     ),
     "report": Command(
-        "write a run as one page: its summary, all its games, each as a conversation", look.report,
-        "runner.cli.report", "report last -o report.html",
+        "write runs as one page: what they came to, all games, each as a conversation", pages.report,
+        "runner.cli.report", "report last -o report.html", "report RUN RUN -o report.html", "report last --dir site",
     ),
     "sweep": Command(
         "show the points of a sweep as one table, seeds pooled, with rank ranges", look.sweep, "runner.cli.sweep",

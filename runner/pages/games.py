@@ -11,7 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from runner.pages.packing import PIECE_BYTES, Text, Texts, by_length
+from runner.pages.packing import PIECE_BYTES, Text, Texts, by_length, packed
+from runner.pages.site import Keep
 from runner.prompts.chat import ChatMessage
 from runner.protocols.protocol import Decision
 from runner.results.folder import RunFolder
@@ -99,7 +100,52 @@ def by_column(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-class Piece:
+class GamesData:
+    """The games of one run as its page reads them: what is full is kept at once, so memory is bounded by a piece."""
+
+    def __init__(self, slug: str, keep: Keep) -> None:
+        self._slug, self._keep = slug, keep
+        self.count = 0
+        self._lists: list[int] = []
+        self._rows: list[dict[str, Any]] = []
+        self._firsts: list[int] = []
+        self._piece = _Piece(0)
+
+    def add(self, game: Game, row: dict[str, Any]) -> None:
+        self._piece.add(game)
+        self._rows.append(row)
+        self.count += 1
+        if self._piece.is_full:
+            self._keep_piece()
+            self._firsts.append(self._piece.first)
+            self._piece = _Piece(self.count)
+        if len(self._rows) == ROWS:
+            self._keep_rows()
+            self._lists.append(self.count - ROWS)
+            self._rows = []
+
+    def about(self) -> dict[str, Any]:
+        """Where the games stand that were added so far, all of which are kept by now."""
+        if len(self._piece):
+            self._keep_piece()
+        if self._rows:
+            self._keep_rows()
+        return {
+            "count": self.count,
+            "lists": [*self._lists, *([self.count - len(self._rows)] if self._rows else [])],
+            "pieces": [*self._firsts, *([self._piece.first] if len(self._piece) else [])],
+        }
+
+    def _keep_piece(self) -> None:
+        self._keep(f"{self._slug}-games-{len(self._firsts)}", packed(self._piece.to_json()))
+
+    def _keep_rows(self) -> None:
+        first = self.count - len(self._rows)
+        data = {"format": FORMAT, "first": first, "count": len(self._rows), "columns": by_column(self._rows)}
+        self._keep(f"{self._slug}-list-{len(self._lists)}", packed(data))
+
+
+class _Piece:
     """Games that are read together."""
 
     def __init__(self, first: int) -> None:
@@ -121,19 +167,6 @@ class Piece:
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "first": self.first, "texts": self._texts.all, "games": self._games}
-
-
-def pieces(games: Iterator[Game]) -> Iterator[tuple[Piece, list[dict[str, Any]]]]:
-    """Games in pieces, each with the rows of its games."""
-    piece, rows = Piece(0), []
-    for game in games:
-        piece.add(game)
-        rows.append(row_of(game))
-        if piece.is_full:
-            yield piece, rows
-            piece, rows = Piece(piece.first + len(piece)), []
-    if rows:
-        yield piece, rows
 
 
 class _Packer:

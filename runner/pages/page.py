@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import unicodedata
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -93,34 +94,37 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(json=as_json, plain=in_one_line)
+    made.filters.update(json=as_json, plain=in_one_line, route=partial(quote, safe="/"))
     return made
 
 
-def page(
-    template: str,
+def rendered(template: str, facts: Mapping[str, Any]) -> Markup:
+    """A template of ours with its facts; every text in it is escaped, and shows what cannot be seen."""
+    return Markup(_environment().get_template(template).render(**facts))  # noqa: S704 - the environment escapes
+
+
+def html(
     title: str,
-    facts: Mapping[str, Any],
+    links: Sequence[tuple[str, str]],
+    sections: Sequence[tuple[str, Markup]],
+    about: Mapping[str, Any],
+    data: Mapping[str, bytes],
     *,
-    about: Mapping[str, Any] | None = None,
-    data: Mapping[str, bytes] | None = None,
     connects: bool = False,
 ) -> str:
-    """A page: `about` is what the script reads first, `data` the pieces that it has in itself."""
+    """A whole page: `about` is what the script reads first, `data` the pieces that the page has in itself."""
     carriers = Markup("\n").join(
         Markup('<script type="application/octet-stream" id="data-{}">{}</script>').format(name, Markup(encoded(piece)))  # noqa: S704 - no character of it means anything in HTML
-        for name, piece in (data or {}).items()
+        for name, piece in data.items()
     )
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            title=title,
-            policy=policy(connects=connects),
-            style=Markup(style()),  # noqa: S704 - ours
-            script=Markup(script()),  # noqa: S704 - ours
-            about=about,
-            carriers=carriers,
-            **facts,
-        )
-    )
+    facts = {
+        "title": title,
+        "policy": policy(connects=connects),
+        "style": Markup(style()),  # noqa: S704 - ours
+        "script": Markup(script()),  # noqa: S704 - ours
+        "links": links,
+        "sections": sections,
+        "about": about,
+        "carriers": carriers,
+    }
+    return rendered("base.html", facts)

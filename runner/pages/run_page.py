@@ -1,13 +1,13 @@
-"""The page of one run: what was played, what it came to, and all of its games."""
+"""The pages of runs: what was played, what it came to, and all of its games."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.pages.games import ROWS, by_column, games_of, pieces
-from runner.pages.packing import packed
-from runner.pages.page import page
+from runner.pages.games import FORMAT, GamesData, games_of, row_of
+from runner.pages.page import rendered
+from runner.pages.site import Keep, Section, Site
 from runner.protocols.protocol import Protocol, stance_word
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
@@ -18,33 +18,37 @@ FIRST = 100
 """So many games stand in the page for a browser without JavaScript."""
 
 
-def run_page(folder: RunFolder) -> str:
-    """A run as one page that needs nothing else.
+def runs_site(folders: Sequence[RunFolder], keep: Keep) -> Site:
+    """Runs as a site; their games are kept as they come.
 
     Raises:
-        RunError, JournalError, SpecError: a file of the run is gone or damaged.
+        RunError, JournalError, SpecError: a file of a run is gone or damaged.
     """
+    sections, about, links = [], [], []
+    for place, folder in enumerate(folders):
+        section, facts = _run(folder, f"r{place}", keep)
+        sections.append(section)
+        about.append(facts)
+        links.append((section.route, "Summary" if len(folders) == 1 else folder.run_id))
+        links.append((f"{section.route}/games", "Games"))
+    title = " · ".join(folder.run_id for folder in folders)
+    return Site(title, links, sections, {"format": FORMAT, "runs": about, "live": False, "notes": None})
+
+
+def _run(folder: RunFolder, slug: str, keep: Keep) -> tuple[Section, dict[str, Any]]:
     manifest = folder.manifest()
     metrics = read_json(folder.metrics) if folder.metrics.is_file() else None
-    data: dict[str, bytes] = {}
-    rows: list[dict[str, Any]] = []
-    firsts: list[int] = []
+    games = GamesData(slug, keep)
+    first: list[dict[str, Any]] = []
     if folder.journal.is_file():
-        for piece, its_rows in pieces(games_of(folder)):
-            data[f"games-{len(firsts)}"] = packed(piece.to_json())
-            firsts.append(piece.first)
-            rows.extend(its_rows)
-    lists = range(0, len(rows), ROWS)
-    for number, first in enumerate(lists):
-        some = rows[first : first + ROWS]
-        data[f"list-{number}"] = packed({"first": first, "count": len(some), "columns": by_column(some)})
-    about = {
-        **_about(manifest, saved_plan(folder).spec.protocol),
-        "count": len(rows),
-        "lists": list(lists),
-        "pieces": firsts,
-    }
-    return page("run.html", f"{manifest.run_id} · nip-run", _facts(manifest, metrics, rows), about=about, data=data)
+        for game in games_of(folder):
+            row = row_of(game)
+            games.add(game, row)
+            if len(first) < FIRST:
+                first.append(row)
+    about = {"slug": slug, **_about(manifest, saved_plan(folder).spec.protocol), **games.about()}
+    facts = {**_facts(manifest, metrics, first), "count": games.count}
+    return Section(f"run/{manifest.run_id}", rendered("run.html", facts)), about
 
 
 def _about(manifest: Manifest, protocol: Protocol) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def _facts(manifest: Manifest, metrics: Mapping[str, Any] | None, rows: Sequence
         "agents": manifest.agents,
         "commands": [f"nip-run show {manifest.run_id}", f"nip-run results/runs/{manifest.run_id}"],
         "hashes": [(name, getattr(manifest, name)) for name in hashes],
-        "first": [_first(row) for row in rows[:FIRST]],
+        "first": [_first(row) for row in rows],
     }
 
 

@@ -53,7 +53,7 @@ class Games {
   // The list, piece by piece: `come` is told after each.
   async read(come) {
     for (let number = this.read_ ?? 0; number < this.about.lists.length; number++) {
-      const piece = await carried(`list-${number}`);
+      const piece = await carried(`${this.about.slug}-list-${number}`);
       const names = Object.keys(piece.columns);
       for (let at = 0; at < piece.count; at++) {
         const row = { place: this.rows.length };
@@ -79,7 +79,7 @@ class Games {
   async piece(number) {
     let found = this.pieces.get(number);
     this.pieces.delete(number);
-    found ??= carried(`games-${number}`);
+    found ??= carried(`${this.about.slug}-games-${number}`);
     this.pieces.set(number, found); // the last that is thrown away
     if (this.pieces.size > KEPT) this.pieces.delete(this.pieces.keys().next().value);
     return found;

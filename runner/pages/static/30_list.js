@@ -9,7 +9,7 @@ const FILTERS = {
   right: ["Right", (row) => row.correct === true],
   retried: ["Asked again", (row) => row.retries > 0],
   failed: ["Failed calls", (row) => row.failed_calls > 0],
-  noted: ["With notes", (row) => notes.of(row.id).length > 0],
+  noted: ["With notes", (row, run) => run.notes.of(row.id).length > 0],
 };
 
 const WORDS = { 0: "reject", 1: "accept" };
@@ -35,14 +35,16 @@ function verdictMark(row) {
 }
 
 class List {
-  constructor(games, place) {
-    this.games = games;
+  constructor(run) {
+    this.run = run;
+    this.games = run.games;
     this.state = { sort: "", q: "", filters: [] };
     this.shown = [];
-    this.build(place);
+    this.element = el("div");
+    this.build();
   }
 
-  build(place) {
+  build() {
     this.search = el("input", {
       type: "search", id: "search", placeholder: "Search ids, columns, errors…", "aria-label": "Search games",
       oninput: () => this.change({ q: this.search.value }),
@@ -61,7 +63,7 @@ class List {
     this.view = el("div", { class: "scrolled", tabindex: "0", role: "region", "aria-label": "Games" }, this.table);
     this.view.addEventListener("scroll", () => requestAnimationFrame(() => this.draw()), { passive: true });
     new ResizeObserver(() => this.draw()).observe(this.view);
-    replaced(place,
+    replaced(this.element,
       el("div", { class: "tools" }, this.search, el("div", { class: "filters", role: "group", "aria-label": "Filters" }, [...this.buttons.values()])),
       this.count, this.view);
   }
@@ -84,19 +86,14 @@ class List {
   }
 
   address() {
-    const words = new URLSearchParams();
-    if (this.state.q) words.set("q", this.state.q);
-    if (this.state.sort) words.set("sort", this.state.sort);
-    for (const name of this.state.filters) words.append("only", name);
-    const said = words.toString();
-    return `#/games${said ? `?${said}` : ""}`;
+    return address("run", this.run.about.run_id, "games", { q: this.state.q, sort: this.state.sort, only: this.state.filters.join(",") });
   }
 
   take(words) {
     this.state = {
       q: words.get("q") ?? "",
       sort: words.get("sort") ?? "",
-      filters: words.getAll("only").filter((name) => name in FILTERS),
+      filters: (words.get("only") ?? "").split(",").filter((name) => name in FILTERS),
     };
     this.search.value = this.state.q;
     this.apply();
@@ -106,7 +103,7 @@ class List {
     const tests = this.state.filters.map((name) => FILTERS[name][1]);
     const wanted = this.state.q.toLowerCase().split(/\s+/).filter(Boolean);
     this.shown = this.games.rows.filter(
-      (row) => (!tests.length || tests.some((test) => test(row))) && wanted.every((word) => haystack(row).includes(word)),
+      (row) => (!tests.length || tests.some((test) => test(row, this.run))) && wanted.every((word) => haystack(row).includes(word)),
     );
     if (this.state.sort) this.shown.sort(by(this.state.sort));
     for (const [name, button] of this.buttons) button.setAttribute("aria-pressed", String(this.state.filters.includes(name)));
@@ -133,7 +130,7 @@ class List {
     this.below.firstChild.style.height = `${(this.shown.length - last) * ROW}px`;
     const rows = this.shown.slice(first, last).map((row, at) => el("tr", { "aria-rowindex": first + at + 2 },
       COLUMNS.map((column, place) => el("td", { class: column.number ? "number" : column.wide ? "wide" : null },
-        place === 0 ? el("a", { href: `#/game/${encodeURIComponent(row.id)}` }, column.cell(row)) : column.cell(row)))));
+        place === 0 ? el("a", { href: address("run", this.run.about.run_id, "game", row.id) }, column.cell(row)) : column.cell(row)))));
     this.body.replaceChildren(this.above, ...rows, this.below);
   }
 
@@ -167,3 +164,12 @@ function compared(one, other) {
   if (other === null || other === undefined) return -1;
   return one < other ? -1 : 1;
 }
+
+route("run/*/games", (place, [id], words) => {
+  const run = site.runs.get(id);
+  if (!run) return replaced(place, el("p", { class: "empty" }, `There is no run ${id} in this page.`));
+  replaced(place, run.list.element);
+  run.list.take(words);
+  keys.set("/", () => run.list.search.focus());
+  return run.read();
+});

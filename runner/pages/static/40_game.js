@@ -1,14 +1,18 @@
 // One game as a conversation: channels side by side, each attempt, and the exact chat that was sent for it.
 
 class GameView {
-  constructor(games, list, about, place) {
-    Object.assign(this, { games, list, about, place, as: "", id: null });
+  constructor(run) {
+    Object.assign(this, { run, games: run.games, about: run.about, place: el("div"), as: "", id: null });
+  }
+
+  get list() {
+    return this.run.list;
   }
 
   async show(id, as) {
     const row = this.games.row(id);
     if (!row) {
-      replaced(this.place, el("p", { class: "empty" }, `There is no game ${id} in this run${this.games.rows.length < this.games.about.count ? " yet; still reading" : ""}.`));
+      replaced(this.place, el("p", { class: "empty" }, `There is no game ${id} in this run.`));
       return;
     }
     this.id = id;
@@ -24,7 +28,7 @@ class GameView {
       this.head(row),
       el("div", { class: "beside" },
         el("div", { class: "conversation" }, [...rounds].map(([number, turns]) => this.round(number, turns, game))),
-        el("aside", { class: "facts" }, this.facts(row, game), notes.panel(row.id))),
+        el("aside", { class: "facts" }, this.facts(row, game), this.run.notes.panel(row.id))),
       this.columns(game));
     document.title = `${row.datapoint} · ${this.about.run_id}`;
     announce(`Game ${row.datapoint}, ${row.correct === true ? "right" : row.decision === null ? "without a verdict" : "wrong"}`);
@@ -46,7 +50,7 @@ class GameView {
   }
 
   link(id, as = this.as) {
-    return `#/game/${encodeURIComponent(id)}${as ? `?as=${encodeURIComponent(as)}` : ""}`;
+    return address("run", this.about.run_id, "game", id, { as });
   }
 
   sees(channel) {
@@ -154,3 +158,16 @@ function highlighted(text) {
   add(code, [text.slice(end)]);
   return el("pre", { class: "code", tabindex: "0" }, code);
 }
+
+route("run/*/game/*", async (place, [id, game], words) => {
+  const run = site.runs.get(id);
+  if (!run) return replaced(place, el("p", { class: "empty" }, `There is no run ${id} in this page.`));
+  replaced(place, run.view.place);
+  const step = (by) => {
+    const next = run.list.beside(game, by);
+    if (next !== undefined) location.hash = run.view.link(next);
+  };
+  keys.set("j", () => step(1)).set("k", () => step(-1)).set("u", () => { location.hash = run.list.address(); });
+  await run.read();
+  await run.view.show(game, words.get("as") ?? "");
+});

@@ -1,15 +1,15 @@
 // Notes of the reader: beside the run where a server keeps them, else in this browser, until they are saved as a file.
 
 class Notes {
-  constructor() {
+  constructor(about, server) {
     this.all = [];
-    this.keeper = null;
+    this.run = about.run_id;
+    this.slug = about.slug;
+    this.server = server; // the address that takes notes; null: a file, which nobody can write to
   }
 
-  async open(about) {
-    this.run = about.run_id;
-    this.server = about.notes ?? null; // the address that takes notes; null: a file, which nobody can write to
-    const element = document.getElementById("data-notes");
+  async open() {
+    const element = document.getElementById(`data-${this.slug}-notes`);
     this.all = element ? await unpacked(bytesOf(element.textContent.trim())) : [];
     if (!this.server) this.all = [...this.all, ...this.kept()];
   }
@@ -62,5 +62,3 @@ class Notes {
       }, el("label", { for: "note" }, "Note"), text, el("label", { for: "tags" }, "Tags"), tags, el("button", { type: "submit" }, "Keep")), said);
   }
 }
-
-const notes = new Notes();

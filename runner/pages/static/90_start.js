@@ -1,54 +1,50 @@
 // What the address says is shown; keys lead from game to game.
 
-async function start() {
-  const element = document.getElementById("about");
-  if (!element) return;
-  const about = JSON.parse(element.textContent);
-  document.documentElement.classList.add("scripted");
-  const places = Object.fromEntries(["summary", "games", "game"].map((name) => [name, document.getElementById(name)]));
-  if (!places.games || !about.count) return;
-  await notes.open(about);
-  const games = new Games(about);
-  const list = new List(games, places.games);
-  const view = new GameView(games, list, about, places.game);
-  const title = document.title;
+const keys = new Map(); // key -> what it does in the view that is shown; each view sets its own
 
-  const route = async () => {
-    const [path, words] = location.hash.replace(/^#\/?/, "").split("?");
-    const [name, id] = path.split("/");
-    const wanted = name === "game" && id ? "game" : name === "games" ? "games" : "summary";
-    for (const [one, place] of Object.entries(places)) place.hidden = one !== wanted;
-    for (const link of document.querySelectorAll("nav.pages a")) {
-      if (link.hash === `#/${wanted === "game" ? "games" : wanted}`) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
-    }
-    document.title = title;
-    if (wanted === "games") list.take(new URLSearchParams(words));
-    if (wanted === "game") {
-      await view.show(decodeURIComponent(id), new URLSearchParams(words).get("as") ?? "");
-      scrollTo(0, 0);
-    }
-  };
-
-  addEventListener("hashchange", route);
-  addEventListener("keydown", (event) => {
-    if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const step = { j: 1, k: -1 }[event.key];
-    if (step && !places.game.hidden) {
-      const id = list.beside(view.id, step);
-      if (id !== undefined) location.hash = view.link(id);
-    }
-    if (event.key === "/" && !places.games.hidden) {
-      event.preventDefault();
-      list.search.focus();
-    }
-    if (event.key === "u" && !places.game.hidden) location.hash = list.address();
-  });
-  await route();
-  await games.read(() => {
-    list.apply();
-    if (!places.game.hidden && view.id === null) route();
-  });
+async function show() {
+  const { parts, words } = addressed();
+  const path = parts.join("/");
+  const sections = [...document.querySelectorAll("section.page[data-route]")];
+  const section = path === "" ? sections[0] : sections.find((one) => one.dataset.route === path);
+  const view = document.getElementById("view");
+  keys.clear();
+  for (const one of sections) one.hidden = one !== section;
+  view.hidden = Boolean(section);
+  document.title = site.title;
+  current(section ? section.dataset.route : path);
+  if (section) return;
+  const found = matched(parts);
+  if (found) await found.show(view, found.values, words);
+  else replaced(view, el("p", { class: "empty" }, `There is no page ${path} here.`));
 }
 
-start().catch((error) => announce(`This page cannot be shown in full: ${error.message}`));
+// The link of the navigation whose address is the longest beginning of this one.
+function current(path) {
+  const links = [...document.querySelectorAll("nav.pages a")];
+  const fits = (link) => `${path}/`.startsWith(`${decoded(link.hash.slice(2))}/`);
+  const best = links.filter(fits).sort((one, other) => other.hash.length - one.hash.length)[0];
+  for (const link of links) {
+    if (link === best) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+async function start() {
+  site.about = JSON.parse(document.getElementById("about").textContent);
+  site.title = document.title;
+  document.documentElement.classList.add("scripted");
+  for (const about of site.about.runs ?? []) site.runs.set(about.run_id, new Run(about));
+  const failed = (error) => announce(`This page cannot be shown in full: ${error.message}`);
+  addEventListener("hashchange", () => show().then(() => scrollTo(0, 0)).catch(failed));
+  addEventListener("keydown", (event) => {
+    if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const does = keys.get(event.key);
+    if (!does) return;
+    event.preventDefault();
+    does();
+  });
+  await show().catch(failed);
+}
+
+start();

@@ -1,0 +1,67 @@
+"""A site: the sections that are read without a script, what the script is told first, and how both are carried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from runner.pages.page import html
+from runner.storage.atomic import atomic_write
+
+Keep = Callable[[str, bytes], None]
+"""Takes a piece of data by its name, compressed: into the page itself, a file beside it, a server's memory."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one address of a site shows without a script."""
+
+    route: str
+    """After `#/`: "run/ID", "board"; the first section of a site is also shown without any."""
+    html: Markup
+
+
+@dataclass(frozen=True)
+class Site:
+    """Pages of runs or boards, before anybody carries them."""
+
+    title: str
+    links: Sequence[tuple[str, str]]
+    """The navigation: each a route and its name. What only a script can show has the mark `True` in `about`."""
+    sections: Sequence[Section]
+    about: Mapping[str, Any]
+    """What the script reads first; docs/pages.md has it."""
+
+
+def as_one_file(site: Site, data: Mapping[str, bytes]) -> bytes:
+    """A site that needs nothing beside it and opens from the disk."""
+    return _bytes(html(site.title, site.links, [(one.route, one.html) for one in site.sections], site.about, data))
+
+
+def as_index(site: Site) -> bytes:
+    """The page of a site whose data stand beside it, at `data/NAME.json.gz`."""
+    sections = [(one.route, one.html) for one in site.sections]
+    return _bytes(html(site.title, site.links, sections, site.about, {}, connects=True))
+
+
+def into(directory: Path) -> Keep:
+    """Keeps data as files for `as_index`.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+
+    (directory / "data").mkdir(parents=True, exist_ok=True)
+
+    def keep(name: str, piece: bytes) -> None:
+        atomic_write(directory / "data" / f"{name}.json.gz", piece)
+
+    return keep
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

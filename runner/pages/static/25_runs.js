@@ -1,0 +1,25 @@
+// The runs of a page, each with its games, its list and its view of one game.
+
+const site = { about: null, runs: new Map() };
+
+class Run {
+  constructor(about) {
+    this.about = about; // {slug, run_id, count, lists, pieces, agents, channels}
+    this.games = new Games(about);
+    this.notes = new Notes(about, site.about.notes);
+  }
+
+  get list() {
+    return (this.list_ ??= new List(this));
+  }
+
+  get view() {
+    return (this.view_ ??= new GameView(this));
+  }
+
+  // All rows of its list are read, once; what shows them is drawn again after each piece.
+  read() {
+    this.reading ??= this.notes.open().then(() => this.games.read(() => this.list.apply()));
+    return this.reading;
+  }
+}
