@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from runner.pages.packing import PIECE_BYTES, Text, Texts, by_length, packed
+from runner.pages.packing import PIECE_BYTES, Packing, Text, Texts, by_length
 from runner.pages.site import Keep
 from runner.prompts.chat import ChatMessage
 from runner.protocols.protocol import Decision
@@ -103,7 +103,7 @@ class GamesData:
     """The games of one run as its page reads them: what is full is kept at once, so memory is bounded by a piece."""
 
     def __init__(self, slug: str, keep: Keep) -> None:
-        self._slug, self._keep = slug, keep
+        self._slug, self._packing = slug, Packing(keep)
         self.count = 0
         self._lists: list[int] = []
         self._rows: list[dict[str, Any]] = []
@@ -129,6 +129,7 @@ class GamesData:
             self._keep_piece()
         if self._rows:
             self._keep_rows()
+        self._packing.end()
         return {
             "count": self.count,
             "lists": [*self._lists, *([self.count - len(self._rows)] if self._rows else [])],
@@ -136,12 +137,12 @@ class GamesData:
         }
 
     def _keep_piece(self) -> None:
-        self._keep(f"{self._slug}-games-{len(self._firsts)}", packed(self._piece.to_json()))
+        self._packing.add(f"{self._slug}-games-{len(self._firsts)}", self._piece.to_json())
 
     def _keep_rows(self) -> None:
         first = self.count - len(self._rows)
         data = {"format": FORMAT, "first": first, "count": len(self._rows), "columns": by_column(self._rows)}
-        self._keep(f"{self._slug}-list-{len(self._lists)}", packed(data))
+        self._packing.add(f"{self._slug}-list-{len(self._lists)}", data)
 
 
 class _Piece:
