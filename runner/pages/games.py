@@ -18,7 +18,7 @@ from runner.protocols.protocol import Decision
 from runner.results.folder import RunFolder
 from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
 from runner.runs.reconstruct import Reconstructor, played_plan
-from runner.runs.sent_prompts import Chats, sent_chats
+from runner.runs.sent_prompts import Chats, answered_chats, sent_chats
 from runner.runs.told import Answer, Told
 from runner.text import in_one_line, shortened
 
@@ -55,18 +55,27 @@ def games_of(folder: RunFolder) -> Iterator[Game]:
     plan = played_plan(folder)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.with_answered():
-            for rollout, chats in zip(rollouts, sent_chats(plan, rollouts, answered), strict=True):
-                job = rollout.job
-                agents = plan.agents(swapped=job.swapped)
-                told = Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job))
-                yield Game(told, chats)
+            for rollout, chats in zip(rollouts, answered_chats(plan, rollouts, answered), strict=True):
+                yield _game(reconstructor, rollout, chats)
+
+
+def game_of(reconstructor: Reconstructor, rollout: Rollout) -> Game:
+    """A finished game with all that its run's folder has of it. Raises as `games_of`."""
+    agents = reconstructor.plan.agents(swapped=rollout.job.swapped)
+    return _game(reconstructor, rollout, sent_chats(reconstructor, rollout, agents))
+
+
+def _game(reconstructor: Reconstructor, rollout: Rollout, chats: Chats) -> Game:
+    plan, job = reconstructor.plan, rollout.job
+    agents = plan.agents(swapped=job.swapped)
+    return Game(Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job)), chats)
 
 
 def row_of(game: Game) -> dict[str, Any]:
     """A game's row of the list."""
     rollout, job = game.rollout, game.rollout.job
     answers = [call for call in rollout.calls if call.is_answer]
-    turns = {(call.round, call.agent) for call in answers}
+    turns = {(call.round, call.agent, call.vote) for call in answers}
     columns = {name: _plain(value) for name, value in job.datapoint.columns.items()}
     first = next(iter(columns.values()), "")
     return {
@@ -78,7 +87,7 @@ def row_of(game: Game) -> dict[str, Any]:
         "correct": rollout.correct,
         "outcome": str(rollout.outcome),
         "rounds": len(rollout.rounds),
-        "retries": len({(call.round, call.agent, call.attempt) for call in answers}) - len(turns),
+        "retries": len({(call.round, call.agent, call.vote, call.attempt) for call in answers}) - len(turns),
         "failed_calls": len(game.told.failures),
         "stance": rollout.stance,
         "swapped": job.swapped,
@@ -87,10 +96,24 @@ def row_of(game: Game) -> dict[str, Any]:
         "completion_tokens": sum(call.completion_tokens for call in rollout.calls),
         "latency_ms": round(sum(call.latency_ms or 0.0 for call in rollout.calls)),
         "group": job.datapoint.group,
+        "confidence": rollout.confidence_stated if rollout.confidence_logprob is None else rollout.confidence_logprob,
         "error": None if rollout.error is None else shortened(in_one_line(rollout.error), COLUMN),
         "excerpt": shortened(in_one_line(first), EXCERPT),
+        **_by_agent(game, answers),
         **{f"x.{name}": shortened(in_one_line(value), COLUMN) for name, value in columns.items()},
     }
+
+
+def _by_agent(game: Game, answers: Sequence[Call]) -> dict[str, float]:
+    """Of each agent its tokens, how often it was asked again, and its reward."""
+    found: dict[str, float] = {}
+    for name in game.told.protocol.agent_names:
+        own = [call for call in answers if call.agent == name]
+        attempts = {(call.round, call.vote, call.attempt) for call in own}
+        found[f"tokens.{name}"] = sum(call.prompt_tokens + call.completion_tokens for call in own)
+        found[f"retries.{name}"] = len(attempts) - len({(call.round, call.vote) for call in own})
+        found[f"reward.{name}"] = game.rollout.rewards.get(name, 0.0)
+    return found
 
 
 def by_column(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -112,10 +112,9 @@ class Packing:
             self._hand_on()
 
     def end(self) -> None:
-        """All are handed on when this returns."""
+        """All are handed on when this returns; more may be added."""
         while self._waiting:
             self._hand_on()
-        self._thread.shutdown()
 
     def _hand_on(self) -> None:
         name, piece = self._waiting.popleft()
