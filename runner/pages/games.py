@@ -56,11 +56,15 @@ def games_of(folder: RunFolder) -> Iterator[Game]:
     plan = played_plan(folder)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
-            job = rollout.job
-            failures = reconstructor.failures(job)
-            agents = plan.agents(swapped=job.swapped)
-            told = Told(rollout, plan.spec.protocol, agents, failures)
-            yield Game(told, sent_chats(reconstructor, rollout, agents))
+            yield game_of(reconstructor, rollout)
+
+
+def game_of(reconstructor: Reconstructor, rollout: Rollout) -> Game:
+    """A finished game with all that its run's folder has of it. Raises as `games_of`."""
+    plan, job = reconstructor.plan, rollout.job
+    agents = plan.agents(swapped=job.swapped)
+    told = Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job))
+    return Game(told, sent_chats(reconstructor, rollout, agents))
 
 
 def row_of(game: Game) -> dict[str, Any]:
