@@ -17,7 +17,7 @@ from runner.prompts.chat import ChatMessage
 from runner.protocols.protocol import Decision
 from runner.results.folder import RunFolder
 from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
-from runner.runs.reconstruct import Reconstructor, played_plan
+from runner.runs.reconstruct import Answered, Reconstructor, played_plan
 from runner.runs.sent_prompts import Chats, sent_chats
 from runner.runs.told import Answer, Told
 from runner.text import in_one_line, shortened
@@ -55,11 +55,18 @@ def games_of(folder: RunFolder) -> Iterator[Game]:
     plan = played_plan(folder)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.with_answered():
-            for rollout, chats in zip(rollouts, sent_chats(plan, rollouts, answered), strict=True):
-                job = rollout.job
-                agents = plan.agents(swapped=job.swapped)
-                told = Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job))
-                yield Game(told, chats)
+            yield from job_games(reconstructor, rollouts, answered)
+
+
+def job_games(
+    reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered]
+) -> Iterator[Game]:
+    """The games of one job, which was played again, with all that its run's folder has of them. Raises as `games_of`."""
+    plan = reconstructor.plan
+    for rollout, chats in zip(rollouts, sent_chats(plan, rollouts, answered), strict=True):
+        job = rollout.job
+        agents = plan.agents(swapped=job.swapped)
+        yield Game(Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job)), chats)
 
 
 def row_of(game: Game) -> dict[str, Any]:
