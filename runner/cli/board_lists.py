@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from runner.cli.output import print_table, say, short_time, with_interval
+from runner.cli.output import print_table, say, short_time
+from runner.text import with_interval
 
 _DROPPED = ("cost", "finished", "clusters", "models", "protocol", "seed", "n")
 """What a narrow terminal does without, the first of it first."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.cli.output import calls_and_cost, can_print, columns_of_output, say, with_interval
+from runner.cli.output import calls_and_cost, can_print, columns_of_output, say
 from runner.cli.wrap import wrapped
-from runner.text import in_one_line
+from runner.text import in_one_line, with_interval
 from runner.training.stages import Became
 
 WIDEST = 100

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.metric_rows import COLUMNS, extra_lines, metric_rows, reasons
 from runner.cli.output import columns_of_output, heading, note, print_json, print_table, say
 from runner.cli.rollout_table import print_rollouts
 from runner.cli.sent_prompts import print_prompts
@@ -21,6 +20,7 @@ from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
+from runner.results.metric_rows import COLUMNS, extra_lines, metric_rows, reasons
 from runner.results.results import Results
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
