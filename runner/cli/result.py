@@ -8,10 +8,11 @@ from typing import Any
 
 from runner.cli.learning_curve import show_training
 from runner.cli.output import calls_and_cost, heading, note, print_table, say, shown_point
-from runner.cli.troubles import found_in, warn_of
+from runner.cli.troubles import warn_of
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_rows import COLUMNS, extra_lines, judging_rows, metric_rows, reasons
 from runner.results.results import Results
+from runner.runs.part_troubles import found_in
 from runner.runs.result import RunResult
 from runner.runs.troubles import troubles_of
 from runner.text import counted, with_interval
