@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from markupsafe import Markup
@@ -17,7 +17,7 @@ from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import Estimate
 from runner.pages.charts.forest import forest
 from runner.pages.charts.heat import heat
-from runner.pages.charts.looks import COLUMN, COLOURS, FULL, PAGE, Look
+from runner.pages.charts.looks import COLOURS, COLUMN, FULL, PAGE, Look
 from runner.pages.charts.protocol import protocol_picture
 from runner.pages.charts.reliability import Calibration, reliability
 from runner.pages.charts.scales import Scale, decades, extent
@@ -56,9 +56,9 @@ CHARTS: dict[str, Chart] = {
 }  # fmt: skip
 
 
-def parsed(svg: str) -> ElementTree.Element:
+def parsed(svg: str) -> ET.Element:
     """A chart as XML; the box that a wide one scrolls in is not a part of it."""
-    return ElementTree.fromstring(svg[svg.index("<svg") : svg.rindex("</svg>") + 6])
+    return ET.fromstring(svg[svg.index("<svg") : svg.rindex("</svg>") + 6])
 
 
 def texts(svg: str) -> list[str]:
