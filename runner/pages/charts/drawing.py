@@ -77,8 +77,10 @@ class Drawing:
     ) -> None:
         self.add("rect", role, series, x=x, y=y, width=max(width, 0.0), height=max(height, 0.0), **given)
 
-    def polyline(self, points: Sequence[Point], role: str, series: int | None = None) -> None:
-        self.add("polyline", role, series, points=_points(points))
+    def polyline(
+        self, points: Sequence[Point], role: str, series: int | None = None, title: str | None = None
+    ) -> None:  # fmt: skip
+        self.add("polyline", role, series, title, points=_points(points))
 
     def polygon(self, points: Sequence[Point], role: str, series: int | None = None, title: str | None = None) -> None:
         self.add("polygon", role, series, title, points=_points(points))
@@ -167,7 +169,7 @@ class Drawing:
         chart = Markup('<svg {}>\n<title id="c{}t">{}</title>\n<desc id="c{}d">{}</desc>\n{}{}\n</svg>').format(
             _written(every), name, self._title, name, told, back, body
         )
-        if not self.look.is_paper and self.width > PAGE.width:
+        if not self.look.is_paper and self.width > PAGE.width + 1e-6:
             return Markup('<div class="c-wide" role="group" tabindex="0" aria-label="{}">{}</div>').format(
                 self._title, chart
             )

@@ -28,8 +28,11 @@ def amounts(name: str, values: list[float | None]) -> Axis:
     return Axis(name, *extent(values, low=0.0))
 
 
-def framed(drawing: Drawing, x: Axis, y: Axis, height: float) -> tuple[Scale, Scale]:
-    """Draw the axes of a chart of this height; gives their scales, and `drawing.y` is below the names of `x`."""
+def framed(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool = False) -> tuple[Scale, Scale]:
+    """Draw the axes of a chart of this height; gives their scales, and `drawing.y` is below the names of `x`.
+
+    `square`: both axes are equally long.
+    """
     size = drawing.size
     drawing.y += size * 1.2
     drawing.text(0, drawing.y - size * 0.2, y.name, "soft", most=drawing.width)
@@ -37,7 +40,7 @@ def framed(drawing: Drawing, x: Axis, y: Axis, height: float) -> tuple[Scale, Sc
     bottom = top + height
     rows = y.ticks or Scale(y.low, y.high, bottom, top, y.logarithmic).ticks(max(2, int(height / (size * 2.6))))
     left = max((width_of(tick.label, size) for tick in rows), default=0.0) + size * 0.6
-    across = Scale(x.low, x.high, left, drawing.width - size * 0.7, x.logarithmic)
+    across = Scale(x.low, x.high, left, left + height if square else drawing.width - size * 0.7, x.logarithmic)
     up = Scale(y.low, y.high, bottom, top, y.logarithmic)
     for tick in rows:
         at = up.at(tick.value)

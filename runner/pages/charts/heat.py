@@ -35,7 +35,7 @@ def heat(
     words = [[shown(value) for value in row] for row in cells]
     narrowest = max(width_of(word, size) for row in words for word in row) + size
     left = min(max(width_of(visible(name), size) for name in (*rows, row_name)), look.width * 0.36) + size * 0.8
-    wide = max(narrowest, min((look.width - left) / len(columns), size * 9))
+    wide = max(narrowest, min((look.width - left - size * 0.2) / len(columns), size * 9))
     drawing = Drawing(look, title, left + wide * len(columns) + size * 0.2)
     if column_name:
         drawing.y += size * 1.3

@@ -121,6 +121,10 @@ class _Picture:
         left, right = min(places), max(places)
         wide = min(width_of(visible(words), size), drawing.width - self._columns.first)
         begin = (left + right) / 2 - wide / 2
+        if not hearers:
+            begin = own + size if own + size + wide <= drawing.width else own - size - wide
+            drawing.text(max(begin, 0.0), y + size * 0.35, words, "soft", most=wide)
+            return
         begin = max(min(begin, drawing.width - wide - size * 0.3), self._columns.first)
         drawing.text(begin, y - size * 0.55, words, "soft", most=wide)
 
@@ -141,8 +145,8 @@ class _Picture:
             middle, wide = drawing.y - size * 0.35, size * 2.6
             pattern = dashes(drawing.look, _PRIVATE) if self._is_private(name) else "none"
             drawing.line(0, middle, wide, middle, "over", stroke_dasharray=pattern)
-            kind = "private" if self._is_private(name) else "public"
-            words = f"{name}, {kind}: {', '.join(channel.members)}"
+            is_private = self._is_private(name)
+            words = f"{name}, private: {', '.join(channel.members)}" if is_private else f"{name}: seen by all"
             drawing.text(wide + size * 0.6, drawing.y, words, most=drawing.width - wide - size * 0.6)
         if any(one.may_decide for one in rounds):
             drawing.y += size * 1.4

@@ -32,9 +32,9 @@ def reliability(judges: Sequence[Calibration], *, title: str, look: Look = PAGE,
     drawing = Drawing(look, title)
     if len(drawn) > 1:
         drawing.legend([one.name for one in drawn])
-    side = look.width * (0.72 if look.is_narrow else 0.4)
+    side = look.width * (0.8 if look.is_narrow else 0.4)
     shares = Axis("", 0.0, 1.0)
-    across, up = framed(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side)
+    across, up = framed(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side, square=True)
     drawing.line(across.at(0), up.at(0), across.at(1), up.at(1), "reference")
     for number, one in enumerate(drawn):
         _curve(drawing, one, across, up, number)

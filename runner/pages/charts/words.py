@@ -54,7 +54,7 @@ def _width(character: str) -> float:
 
 def fitted(text: str, most: float, size: float) -> str:
     """A text that is as wide as there is room, its end left out where it is wider."""
-    if width_of(text, size) <= most:
+    if width_of(text, size) <= most + 1e-6:
         return text
     room, kept = most - width_of("…", size), []
     for character in text:
