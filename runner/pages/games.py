@@ -17,9 +17,9 @@ from runner.prompts.chat import ChatMessage
 from runner.protocols.protocol import Decision
 from runner.results.folder import RunFolder
 from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
-from runner.runs.reconstruct import Reconstructor, played_plan
-from runner.runs.sent_prompts import Chats, answered_chats, sent_chats
-from runner.runs.told import Answer, Told
+from runner.runs.reconstruct import Answered, Reconstructor, played_plan
+from runner.runs.sent_prompts import Chats, sent_chats
+from runner.runs.told import Told
 from runner.text import in_one_line, shortened
 
 FORMAT = 1
@@ -55,20 +55,18 @@ def games_of(folder: RunFolder) -> Iterator[Game]:
     plan = played_plan(folder)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.with_answered():
-            for rollout, chats in zip(rollouts, answered_chats(plan, rollouts, answered), strict=True):
-                yield _game(reconstructor, rollout, chats)
+            yield from job_games(reconstructor, rollouts, answered)
 
 
-def game_of(reconstructor: Reconstructor, rollout: Rollout) -> Game:
-    """A finished game with all that its run's folder has of it. Raises as `games_of`."""
-    agents = reconstructor.plan.agents(swapped=rollout.job.swapped)
-    return _game(reconstructor, rollout, sent_chats(reconstructor, rollout, agents))
-
-
-def _game(reconstructor: Reconstructor, rollout: Rollout, chats: Chats) -> Game:
-    plan, job = reconstructor.plan, rollout.job
-    agents = plan.agents(swapped=job.swapped)
-    return Game(Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job)), chats)
+def job_games(
+    reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered]
+) -> Iterator[Game]:
+    """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`."""
+    plan = reconstructor.plan
+    for rollout, chats in zip(rollouts, sent_chats(plan, rollouts, answered), strict=True):
+        job = rollout.job
+        agents = plan.agents(swapped=job.swapped)
+        yield Game(Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job)), chats)
 
 
 def row_of(game: Game) -> dict[str, Any]:
@@ -229,7 +227,7 @@ class _Packer:
                 "agent": agent,
                 "cut_off": played is None,
                 "chat": [self._said(said) for said in self.game.chats.get((number, agent), ())],
-                "answers": [self._answer(number, agent, answer) for answer in told.answers(number, agent)],
+                "answers": [self._answer(call) for call in self._played(number, agent)],
                 "failed": [{"error": one.error, "wait": one.wait} for one in told.failed(number, agent)],
                 "messages": [{"channel": one.channel, "text": self._text(one.text)} for one in messages],
                 "decision": self._decision(number, agent),
@@ -239,25 +237,32 @@ class _Packer:
         name = {"name": said["name"]} if "name" in said else {}
         return {"role": said["role"], **name, "text": self._text(said["content"])}
 
-    def _answer(self, number: int, agent: str, answer: Answer) -> dict[str, Any]:
-        call = self._call(number, agent, answer)
-        logprobs = None if call.verdict_logprobs is None else json.loads(call.verdict_logprobs)
+    def _played(self, number: int, agent: str) -> Iterator[Call]:
+        """An agent's answers in a round that were looked at: of each vote those up to the first that can be used."""
+        ended = set()
+        for call in self.game.rollout.calls:
+            if (call.round, call.agent) == (number, agent) and call.is_answer and call.vote not in ended:
+                yield call
+                if self.game.told.answer(call).why_unusable is None:
+                    ended.add(call.vote)
+
+    def _answer(self, call: Call) -> dict[str, Any]:
+        answer = self.game.told.answer(call)
         found = {
             "attempt": answer.attempt,
+            "vote": call.vote or None,
             "text": None if answer.text is None else self._text(answer.text),
             "reasoning": None if answer.reasoning is None else self._text(answer.reasoning),
             "finish": answer.finish_reason,
             "unusable": answer.why_unusable,
+            "error": call.error,
             "tokens": [call.prompt_tokens, call.completion_tokens, call.cached_tokens],
             "latency_ms": call.latency_ms,
             "model": call.model,
-            "logprobs": logprobs,
+            "p_accept": None if call.p_accept is None else call.p_accept.value,
+            "logprobs": None if call.verdict_logprobs is None else json.loads(call.verdict_logprobs),
         }
         return {name: value for name, value in found.items() if value is not None}
-
-    def _call(self, number: int, agent: str, answer: Answer) -> Call:
-        found = (one for one in self.game.rollout.calls if (one.round, one.agent) == (number, agent) and one.is_answer)
-        return next(one for one in found if one.attempt == answer.attempt)
 
     def _decision(self, number: int, agent: str) -> int | None:
         rounds = self.game.rollout.rounds

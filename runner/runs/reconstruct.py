@@ -12,7 +12,7 @@ from runner.aio import one_after_another, run_sync
 from runner.datasets.load import Dataset
 from runner.errors import NipRunError, RunDirectoryError, RunError, UsageError
 from runner.models.base import Complete, Completion, Request, SampleKey
-from runner.models.journal_index import open_index
+from runner.models.journal_index import FollowedIndex, open_index
 from runner.models.records import Asked, CallRecord, EndedRecord, FailureRecord
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
@@ -25,8 +25,8 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Rollout
 from runner.spec.load import load_saved
 from runner.storage.files import open_to_read
+from runner.storage.log_lines import JournalReader
 from runner.text import comma_join
-
 
 AT_ONCE = 16
 """Games that are played before the first of them is told: to start and end a loop costs as much as a short game."""
@@ -145,12 +145,19 @@ class Reconstructor:
     Of the attempts that failed it knows too (see `failures`); the rollouts have them only `with_failures`.
     """
 
-    def __init__(self, folder: RunFolder, plan: Plan, *, with_failures: bool = False) -> None:
-        if not folder.journal.is_file():
+    def __init__(
+        self, folder: RunFolder, plan: Plan, *, with_failures: bool = False, followed: FollowedIndex | None = None
+    ) -> None:
+        """`followed` is the index of a journal that is read while it grows."""
+        if followed is None and not folder.journal.is_file():
             raise RunError(f"{folder.path} holds no journal")
         self.plan, self._folder = plan, folder
         self._asked: list[Answered] = []
-        self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
+        self._reader: JournalReader | FollowedIndex
+        if followed is None:
+            self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
+        else:
+            self._reader, self._recorded = followed, followed.index
         self._engine = engine_of(plan, self._complete, **({"failed_calls": self._failed} if with_failures else {}))
 
     async def _complete(self, request: Request) -> Completion:
@@ -165,6 +172,13 @@ class Reconstructor:
     def of_job(self, job: Job) -> list[Rollout]:
         """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
         return run_sync(lambda: self._of_job(job))
+
+    def of_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Rollout], list[Answered]]]:
+        """Some games again, each as `of_job` gives it, with what was answered in it."""
+        with one_after_another() as to_end:
+            for job in jobs:
+                self._asked = []
+                yield job, to_end(self._of_job(job)), self._asked
 
     def by_job(self) -> Iterator[list[Rollout]]:
         """The rollouts of every finished game or tree, in the order of the plan."""

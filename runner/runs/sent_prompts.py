@@ -58,17 +58,8 @@ Chats = Mapping[tuple[int, str], Sequence[ChatMessage]]
 """What was sent, by round and agent."""
 
 
-def sent_chats(reconstructor: Reconstructor, rollout: Rollout, agents: Mapping[str, Agent]) -> Chats:
-    """Of each turn of a rollout the chat as it was sent. Raises as `sent_prompts`."""
-    found = {}
-    for name, agent in agents.items():
-        for round_, messages, _ in _chats(reconstructor, rollout, agent):
-            found[round_, name] = as_sent(agent.model_settings, messages)
-    return found
-
-
-def answered_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[Answered]) -> list[Chats]:
-    """`sent_chats` of all of a job's rollouts, from what was asked as it was played again: no chat is made twice.
+def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[Answered]) -> list[Chats]:
+    """Of each of a job's rollouts the chat of each turn as it was sent, from what was asked as it was played again.
 
     Raises:
         RunError: the folder's files do not give what was sent.
