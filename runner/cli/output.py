@@ -261,8 +261,3 @@ def cell(value: Any) -> str:
 def calls_and_cost(calls: int | None, cost: float | None) -> str:
     """`calls: 12, cost: $0.0034`."""
     return f"calls: {calls}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}"
-
-
-def shown_point(point: Mapping[str, Any]) -> str:
-    """What tells a sweep's points apart, as overrides."""
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
