@@ -61,7 +61,7 @@ def games_of(folder: RunFolder) -> Iterator[Game]:
 def job_games(
     reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered]
 ) -> Iterator[Game]:
-    """The games of one job, which was played again, with all that its run's folder has of them. Raises as `games_of`."""
+    """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`."""
     plan = reconstructor.plan
     for rollout, chats in zip(rollouts, sent_chats(plan, rollouts, answered), strict=True):
         job = rollout.job
