@@ -94,10 +94,8 @@ def _metric(row: Mapping[str, Any]) -> dict[str, Any]:
 def _drawn(row: Mapping[str, Any]) -> dict[str, float]:
     """Where an interval and its value stand between 0 and 100."""
     low, high = (row["value"] if row[end] is None else row[end] for end in ("ci_low", "ci_high"))
-    return {
-        name: round(100 * min(max(one, 0.0), 1.0), 1)
-        for name, one in zip("lvh", (low, row["value"], high), strict=True)
-    }
+    ends = {"low": low, "value": row["value"], "high": high}
+    return {name: round(100 * min(max(one, 0.0), 1.0), 1) for name, one in ends.items()}
 
 
 def outcomes_table(tally: RunTally) -> list[dict[str, Any]]:

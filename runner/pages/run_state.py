@@ -16,8 +16,8 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.rollouts.plan import Plan
 from runner.runs.going_on import how_it_goes_on
-from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.spec.origin import DATA
+from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ def summary(manifest: Manifest) -> str:
     return " · ".join(fact for fact in facts if fact)
 
 
-def state(
-    folder: RunFolder, plan: Plan, manifest: Manifest, told: Told | None, missing: Missing | None
-) -> list[str]:
+def state(folder: RunFolder, plan: Plan, manifest: Manifest, told: Told | None, missing: Missing | None) -> list[str]:
     """What is to be known before any number of a run is read; nothing of one that is done and whole."""
     return list(_state(folder, plan, manifest, told, missing))
 

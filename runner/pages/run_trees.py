@@ -25,7 +25,7 @@ def trees_section(run_id: str, trees: TreesData) -> dict[str, Any]:
         "caution": f"{NOT_COMPARABLE[0].upper()}{NOT_COMPARABLE[1:]}.",
         "rounds": range(rounds),
         "agents": [
-            {"agent": agent, "values": [decimal(value) for value in values], "pairs": count(trees.pairs[agent])}
+            {"agent": agent, "worth": [decimal(value) for value in values], "pairs": count(trees.pairs[agent])}
             for agent, values in expected.items()
         ],
         "first": [_row(run_id, row) for row in trees.rows[:FIRST]],

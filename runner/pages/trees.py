@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from runner.agents.agent import Agent
 from runner.finetune.preferences import preferences
 from runner.pages.games import FORMAT
 from runner.pages.packing import PIECE_BYTES, Texts, packed
@@ -20,15 +22,25 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import Node, TreeStatistics, build_tree, is_positive
 
+
+@dataclass(frozen=True)
+class _Trees:
+    """What all trees of a run have in common."""
+
+    plan: Plan
+    shape: TreeShape
+    agents: Mapping[str, Agent]
+    run_id: str
+
+
 class TreesData:
     """The pieces of all trees of one run, as their branches come, and what they come to."""
 
     def __init__(self, plan: Plan, run_id: str, slug: str, keep: Keep) -> None:
         assert plan.shape is not None
-        self._plan, self._run_id, self._slug, self._keep = plan, run_id, slug, keep
-        self._shape: TreeShape = plan.shape
-        self._agents = plan.agents()
-        self._statistics = TreeStatistics(plan.spec.protocol, self._shape)
+        self._trees = _Trees(plan, plan.shape, plan.agents(), run_id)
+        self._slug, self._keep = slug, keep
+        self._statistics = TreeStatistics(plan.spec.protocol, plan.shape)
         self._whole = 0
         self._branches: list[Rollout] = []
         self._firsts: list[int] = []
@@ -54,12 +66,12 @@ class TreesData:
 
     def _tree_of(self, rollout: Rollout) -> tuple[Any, ...]:
         job = rollout.job
-        return job.datapoint.id, self._shape.tree(job.repeat), job.stance, job.swapped
+        return job.datapoint.id, self._trees.shape.tree(job.repeat), job.stance, job.swapped
 
     def _end(self) -> None:
         branches, self._branches = self._branches, []
         self.branches += len(branches)
-        packer = _Packer(branches, self._plan, self._shape, self._agents, self._run_id, self._piece.texts)
+        packer = _Packer(branches, self._trees, self._piece.texts)
         if packer.root is not None:
             self._statistics.add(packer.root)
             self._whole += 1
@@ -111,23 +123,21 @@ class _Piece:
 class _Packer:
     """One tree on its way into a piece."""
 
-    def __init__(
-        self, branches: Sequence[Rollout], plan: Plan, shape: TreeShape, agents: Mapping[str, Any], run_id: str, texts: Texts
-    ) -> None:
-        self._branches, self._shape, self._texts = branches, shape, texts
-        self._protocol = plan.spec.protocol
-        self.root = build_tree(branches, shape)
-        self.pairs = [] if self.root is None else list(self._pairs(agents, plan.spec.experiment.seed, run_id))
+    def __init__(self, branches: Sequence[Rollout], trees: _Trees, texts: Texts) -> None:
+        self._branches, self._shape, self._texts = branches, trees.shape, texts
+        self._protocol = trees.plan.spec.protocol
+        self.root = build_tree(branches, trees.shape)
+        self.pairs = [] if self.root is None else list(self._pairs(self.root, trees))
         self._learnt: dict[NodePath, dict[str, str]] = {}
         for pair in self.pairs:
             for which in ("chosen", "rejected"):
                 self._learnt.setdefault(tuple(pair[which]), {})[pair["agent"]] = which
 
-    def _pairs(self, agents: Mapping[str, Any], seed: int, run_id: str) -> Iterator[dict[str, Any]]:
+    def _pairs(self, root: Node, trees: _Trees) -> Iterator[dict[str, Any]]:
         """The pairs that are learnt of a tree, by the paths of their two answers."""
-        assert self.root is not None
-        paths = {leaf.job.rollout_id: self._shape.path(leaf.job.repeat) for leaf in self.root.leaves}
-        for agent, _, source in preferences(self.root, agents, seed, run_id):
+        paths = {leaf.job.rollout_id: self._shape.path(leaf.job.repeat) for leaf in root.leaves}
+        seed = trees.plan.spec.experiment.seed
+        for agent, _, source in preferences(root, trees.agents, seed, trees.run_id):
             end = source.round + 1
             yield {
                 "agent": agent,
