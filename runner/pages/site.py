@@ -54,7 +54,6 @@ def into(directory: Path) -> Keep:
     Raises:
         OSError: a file cannot be written.
     """
-
     (directory / "data").mkdir(parents=True, exist_ok=True)
 
     def keep(name: str, piece: bytes) -> None:
