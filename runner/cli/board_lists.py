@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
-from runner.cli.output import print_table, say, short_time, with_interval
+from runner.cli.output import print_table, say, short_time
+from runner.results.local_board import lists_of, selection_in_words
+from runner.text import with_interval
 
 _DROPPED = ("cost", "finished", "clusters", "models", "protocol", "seed", "n")
 """What a narrow terminal does without, the first of it first."""
 
 
-def show_lists(records: Sequence[Mapping[str, Any]], also: Sequence[str] = ()) -> None:
+def show_lists(records: Sequence[dict[str, Any]], also: Sequence[str] = ()) -> None:
     """A list for each task of each benchmark, with these columns too."""
-    for number, (_, listed) in enumerate(groupby(records, key=lambda row: (row["benchmark"], row["list"]))):
+    for number, listed in enumerate(lists_of(records)):
         if number:
             say()
-        _show_list(list(listed), also)
+        _show_list(listed, also)
 
 
 def _show_list(rows: Sequence[Mapping[str, Any]], also: Sequence[str]) -> None:
@@ -66,6 +67,5 @@ def _finished(row: Mapping[str, Any]) -> str:
 
 def _title(row: Mapping[str, Any]) -> str:
     """What the runs of a list have in common."""
-    names = ("split", "limit", "filter", "group_by")
-    selection = "".join(f", {name.replace('_', ' ')} {row[name]}" for name in names if row[name] is not None)
-    return f"{row['benchmark']}  (task {row['task'][:8]}{selection})"
+    selection = selection_in_words(row)
+    return f"{row['benchmark']}  (task {row['task'][:8]}{selection and f', {selection}'})"

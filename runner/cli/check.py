@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner.cli.output import print_json, print_table, say, shown_point
+from runner.cli.output import print_json, print_table, say
 from runner.cli.schedule import schedule_as_json, show_schedule
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
 from runner.documents.fetched import from_elsewhere
 from runner.exit_codes import ExitCode
 from runner.models.keys import NO_KEY, forms_of
 from runner.protocols.protocol import Protocol
+from runner.results.points import shown_point
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan

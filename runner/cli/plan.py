@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from runner.cli.output import print_json, print_table, say, shown_point
+from runner.cli.output import print_json, print_table, say
 from runner.cli.specs import Point, load_points, points_as_begun
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
+from runner.results.points import shown_point
 from runner.results.results import Results
 from runner.runs.sample_size import Needed, SampleSize, sample_size_of
 from runner.statistics.paired import FEWEST_GROUPS

@@ -6,9 +6,10 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from runner.cli.output import note, print_json, print_table, say, short_time, shown_point
+from runner.cli.output import note, print_json, print_table, say, short_time
 from runner.exit_codes import ExitCode
 from runner.results.manifest import Manifest, Status
+from runner.results.points import shown_point
 from runner.results.results import Results
 from runner.text import counted
 

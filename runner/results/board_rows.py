@@ -12,6 +12,7 @@ from runner.hashing import canonical, tagged_hash
 from runner.results.board_schema import BOARD_TABLES
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest
+from runner.results.points import shown_point
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
 from runner.results.until import board_facts
 from runner.rollouts.rollout import Outcome
@@ -114,7 +115,7 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
     return {
         **{name: selection.get(name) for name in ("split", "filter", "limit", "balance", "shuffle")},
         "group_by": _at(spec, "dataset", "group_by"),
-        "point": _shown_point(manifest.point) or None,
+        "point": shown_point(manifest.point) or None,
         "per_datapoint": _at(spec, "rollouts", "per_datapoint"),
         "responses_per_step": _at(spec, "rollouts", "num_responses_per_timestep"),
         "max_transport_failed": _at(spec, "rollouts", "max_transport_failed") or 0.0,
@@ -177,11 +178,6 @@ def _in_pieces(points: Iterable[PlayedDatapoint]) -> Iterator[list[PlayedDatapoi
         size += more
     if piece:
         yield piece
-
-
-def _shown_point(point: Mapping[str, Any]) -> str:
-    """What tells a sweep's points apart, as overrides."""
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
 
 
 def _at(data: Mapping[str, Any], *names: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.aio import one_after_another, run_sync
 from runner.datasets.load import Dataset
@@ -27,6 +27,16 @@ from runner.spec.load import load_saved
 from runner.storage.files import open_to_read
 from runner.storage.log_lines import JournalReader
 from runner.text import comma_join
+
+AT_ONCE = 16
+"""Games that are played before the first of them is told: to start and end a loop costs as much as a short game."""
+
+
+class Answered(NamedTuple):
+    """A request as the engine made it again, and what the journal has of the one that was answered."""
+
+    request: Request
+    asked: Asked
 
 
 class _NotRecorded(NipRunError):
@@ -142,7 +152,7 @@ class Reconstructor:
         if followed is None and not folder.journal.is_file():
             raise RunError(f"{folder.path} holds no journal")
         self.plan, self._folder = plan, folder
-        self._asked: list[Request] = []
+        self._asked: list[Answered] = []
         self._reader: JournalReader | FollowedIndex
         if followed is None:
             self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
@@ -154,7 +164,7 @@ class Reconstructor:
         record = self._recorded.get(request.sample)
         if record is None:
             raise _NotRecorded
-        self._asked.append(request)
+        self._asked.append(Answered(request, record.asked))
         if isinstance(record, EndedRecord):
             raise record.as_error()
         return record.completion
@@ -163,12 +173,12 @@ class Reconstructor:
         """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
         return run_sync(lambda: self._of_job(job))
 
-    def of_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Rollout]]]:
-        """Some games again, each as `of_job` gives it."""
+    def of_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Rollout], list[Answered]]]:
+        """Some games again, each as `of_job` gives it, with what was answered in it."""
         with one_after_another() as to_end:
             for job in jobs:
                 self._asked = []
-                yield job, to_end(self._of_job(job))
+                yield job, to_end(self._of_job(job)), self._asked
 
     def by_job(self) -> Iterator[list[Rollout]]:
         """The rollouts of every finished game or tree, in the order of the plan."""
@@ -177,12 +187,23 @@ class Reconstructor:
 
     def with_requests(self) -> Iterator[tuple[list[Rollout], list[Request]]]:
         """The same, each with the requests that were answered in it."""
+        for rollouts, answered in self.with_answered():
+            yield rollouts, [one.request for one in answered]
+
+    def with_answered(self) -> Iterator[tuple[list[Rollout], list[Answered]]]:
+        """The same, with what the journal has of each request, too."""
+        jobs = played_jobs(self._folder, self.plan)
         with one_after_another() as to_end:
-            for job in played_jobs(self._folder, self.plan):
-                self._asked = []
-                rollouts = to_end(self._of_job(job))
-                if rollouts:
-                    yield rollouts, self._asked
+            while some := list(islice(jobs, AT_ONCE)):
+                yield from to_end(self._of_jobs(some))
+
+    async def _of_jobs(self, jobs: Iterable[Job]) -> list[tuple[list[Rollout], list[Answered]]]:
+        found = []
+        for job in jobs:
+            self._asked = []
+            if rollouts := await self._of_job(job):
+                found.append((rollouts, self._asked))
+        return found
 
     def rollouts(self) -> Iterator[Rollout]:
         """Every finished rollout, in the order of the plan."""
@@ -218,7 +239,7 @@ class Reconstructor:
             for job in self.plan.jobs():
                 self._asked = []
                 to_end(self._of_job(job))
-                yield from self._asked
+                yield from (one.request for one in self._asked)
 
     def from_cache(self, request: Request) -> bool:
         """Whether the run had the answer to this request from its cache."""

@@ -1,0 +1,39 @@
+"""What a registry's board says of itself and of its rows, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.registry.board import RegistryBoard
+from runner.text import counted
+
+SELF_REPORTED = (
+    "self-reported: a board replays no journal; that numbers follow from their records does not show that the games "
+    "were played. Of one run this shows more"
+)
+
+
+def verifying(board: RegistryBoard, release: str) -> str:
+    """The command that looks closer at a release of a board."""
+    return f"nip-run verify {release} --from {board.where}"
+
+
+def games_learnt_from(effort: Mapping[str, Any]) -> str:
+    """How many games all training behind a run learnt from."""
+    rollouts = effort["rollouts"] or 0
+    if "rollouts" in effort["at_least"]:
+        return f"at least {counted(rollouts, 'rollout')}" if rollouts else "not known"
+    return counted(rollouts, "rollout") if rollouts else ""
+
+
+def not_shown(board: RegistryBoard) -> list[str]:
+    """What a board leaves out, a line each, with why."""
+    told = [f"left out: {release}: {why}" for release, why in board.left_out]
+    told += [
+        f"these say that their models come from each other, which cannot be: {', '.join(cycle)}"
+        for cycle in board.cycles
+    ]
+    hidden = {"private": board.private, "yanked": board.yanked, "of an older version": board.older}
+    counts = [f"{number} {what}" for what, number in hidden.items() if number]
+    return [*told, f"not shown: {', '.join(counts)}"] if counts else told
