@@ -71,6 +71,13 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """`0.71 [0.62, 0.79]`."""
+    if value is None:
+        return "-"
+    return f"{value:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
+
+
 def comma_join(words: Iterable[str]) -> str:
     """`a, b, c`, for messages."""
     return ", ".join(map(str, words))

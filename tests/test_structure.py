@@ -17,7 +17,7 @@ from tests.support.processes import python
 ORDER = (
     "version", "exit_codes", "errors", "statistics", "text", "redaction", "hashing", "aio", "builtin", "storage",
     "releases", "documents", "protocols", "prompts", "datasets", "models", "spec", "agents", "rollouts", "results",
-    "comparison", "finetune", "runs", "exports", "training", "transports", "registry", "pages", "api", "cli",
+    "comparison", "finetune", "runs", "exports", "training", "transports", "registry", "pages", "viewing", "api", "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.cli.output import print_table, say, short_time, with_interval
+from runner.cli.output import print_table, say, short_time
 from runner.results.local_board import lists_of, selection_in_words
+from runner.text import with_interval
 
 _DROPPED = ("cost", "finished", "clusters", "models", "protocol", "seed", "n")
 """What a narrow terminal does without, the first of it first."""

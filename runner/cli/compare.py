@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runner.cli.output import heading, note, print_json, print_table, say, with_interval
+from runner.cli.output import heading, note, print_json, print_table, say
 from runner.comparison.assertions import Held
 from runner.comparison.compare import Compared, Comparison, compare_systems
 from runner.errors import RunError, UsageError
@@ -18,7 +18,7 @@ from runner.results.results import Results
 from runner.runs.result import RunResult
 from runner.statistics.paired import ALPHA
 from runner.statistics.worst import Worst
-from runner.text import comma_join, counted, in_one_line
+from runner.text import comma_join, counted, in_one_line, with_interval
 
 _NAMED = 5
 """Datapoints that are named where some are left out; --json has all."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from runner.cli.output import heading, print_json, say, warn, with_interval
+from runner.cli.output import heading, print_json, say, warn
 from runner.documents.fetched import where_from
 from runner.errors import ReleaseError
 from runner.exit_codes import ExitCode
@@ -18,7 +18,7 @@ from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.sessions import session_of_release
 from runner.registry.takes import Takes, as_named, to_reproduce, what_it_takes
 from runner.releases.reference import Kind, parse
-from runner.text import comma_join, in_one_line
+from runner.text import comma_join, in_one_line, with_interval
 from runner.transports.connect import to_read
 from runner.transports.registry import Entry
 from runner.version import __version__

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.cli.output import can_print, note, print_json, print_table, short_time, with_interval, wrapped
+from runner.cli.output import can_print, note, print_json, print_table, short_time, wrapped
 from runner.documents.fetched import MARKER
 from runner.exit_codes import ExitCode
 from runner.registry.fetched import got_into, opened
@@ -18,7 +18,7 @@ from runner.registry.sessions import Session, session_of_folder, session_of_rele
 from runner.releases.reference import Kind
 from runner.results.results import Results
 from runner.storage.atomic import read_json
-from runner.text import comma_join, in_one_line
+from runner.text import comma_join, in_one_line, with_interval
 from runner.transports.registry import Entry
 
 _COLUMNS = (

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.cli.output import calls_and_cost, can_print, columns_of_output, say, with_interval
+from runner.cli.output import calls_and_cost, can_print, columns_of_output, say
 from runner.cli.wrap import wrapped
-from runner.text import in_one_line
-from runner.training.stages import Became
+from runner.text import in_one_line, with_interval
+from runner.training.report import became_words, left_out_words, test_name
 
 WIDEST = 100
 """Columns of a curve, where the terminal has more or is none."""
@@ -45,7 +45,9 @@ def show_training(metrics: Mapping[str, Any], command: str, *, whole: bool = Fal
     run_id, iterations, todo = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:
         say(f"{in_one_line(run_id)}: accuracy on the test [95% interval]", "1")
-        for line in curve([_test(row, len(iterations), over=not todo) for row in metrics["tests"]]):
+        for line in curve(
+            [(test_name(row, len(iterations), over=not todo), row["accuracy"]) for row in metrics["tests"]]
+        ):
             say(line)
         say()
     if any(row["outcomes"] for row in iterations):  # where models are only tested again, none was trained
@@ -112,11 +114,6 @@ def _drawn(accuracy: Mapping[str, Any], width: int, pen: Pen) -> str:
     return "".join(line)
 
 
-def _test(row: Mapping[str, Any], iterations: int, *, over: bool) -> tuple[str, Mapping[str, Any]]:
-    last = row["iteration"] == iterations and over
-    return "in the end" if last else f"before iteration {row['iteration']}", row["accuracy"]
-
-
 def _show_iterations(iterations: Sequence[Mapping[str, Any]]) -> None:
     """A line for each group that was trained in an iteration, and why examples were left out."""
     groups = {in_one_line(group) for row in iterations for group in row["outcomes"]}
@@ -124,24 +121,12 @@ def _show_iterations(iterations: Sequence[Mapping[str, Any]]) -> None:
     for row in iterations:
         for group, outcome in row["outcomes"].items():
             examples = outcome["examples"]
-            became = _became(outcome, row["models"][group]["model"])
+            became = became_words(outcome, row["models"][group]["model"])
             head = f"iteration {row['iteration']}  {in_one_line(group):<{wide}}  "
             _say_wrapped(f"{head}{examples} example{'' if examples == 1 else 's'}, {became}")
-            why = _why(outcome)
+            why = left_out_words(outcome)
             if why:
                 _say_wrapped(f"left out: {why}" if outcome.get("left_out") else why, "  ")
-
-
-def _why(outcome: Mapping[str, Any]) -> str:
-    """Why examples were left out, and whatever else there is to say of the dataset."""
-    counts = [f"{count} {why}" for why, count in outcome.get("left_out", {}).items()]
-    return "; ".join([*counts, *outcome.get("notes", ())])
-
-
-def _became(outcome: Mapping[str, Any], model: str) -> str:
-    if outcome["outcome"] == Became.TOO_FEW:
-        return f"not trained: fewer than {outcome['min_examples']} examples; stays {in_one_line(model)}"
-    return f"{outcome['outcome']}: {in_one_line(model)}"
 
 
 def _say_wrapped(text: str, indent: str = "") -> None:

@@ -258,13 +258,6 @@ def cell(value: Any) -> str:
     return escape_controls(str(value))
 
 
-def with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """`0.71 [0.62, 0.79]`."""
-    if value is None:
-        return "-"
-    return f"{value:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
-
-
 def calls_and_cost(calls: int | None, cost: float | None) -> str:
     """`calls: 12, cost: $0.0034`."""
     return f"calls: {calls}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}"

@@ -12,7 +12,8 @@ from runner.exit_codes import ExitCode
 from runner.pages.board_page import beside, board_site
 from runner.pages.boards import Board, local_board, published_board
 from runner.pages.run_page import runs_site
-from runner.pages.site import Keep, Site, as_one_file, site_folder
+from runner.pages.site import Keep, Site, as_one_file
+from runner.pages.site_folder import site_folder
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.storage.atomic import atomic_write

@@ -7,15 +7,16 @@ from collections.abc import Collection
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.metric_rows import COLUMNS, extra_lines, judging_rows, metric_rows, reasons
-from runner.cli.output import calls_and_cost, heading, note, print_table, say, with_interval
-from runner.cli.troubles import found_in, warn_of
+from runner.cli.output import calls_and_cost, heading, note, print_table, say
+from runner.cli.troubles import warn_of
 from runner.results.manifest import Manifest, Status
+from runner.results.metric_rows import COLUMNS, extra_lines, judging_rows, metric_rows, reasons
 from runner.results.points import shown_point
 from runner.results.results import Results
+from runner.runs.part_troubles import found_in
 from runner.runs.result import RunResult
 from runner.runs.troubles import troubles_of
-from runner.text import counted
+from runner.text import counted, with_interval
 
 _SHOWN = ("outcomes", "metrics", "iterations", "tests", "until", "variance")
 """What of a run's metrics a machine is told at once."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.cli.output import note, print_json, print_table, say, short_time, with_interval
+from runner.cli.output import note, print_json, print_table, say, short_time
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.registry.kinship import child_of, kin_in_words
@@ -20,7 +20,7 @@ from runner.registry.marks import effort_in_words, total_json
 from runner.registry.sessions import Session, session_of_release
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
-from runner.text import comma_join, counted, did_you_mean, in_one_line
+from runner.text import comma_join, counted, did_you_mean, in_one_line, with_interval
 from runner.transports.connect import to_read
 from runner.transports.registry import Entry, Registry
 

@@ -6,26 +6,28 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from runner.cli.learning_curve import show_training
-from runner.cli.metric_rows import COLUMNS, extra_lines, metric_rows, reasons
 from runner.cli.output import columns_of_output, heading, note, print_json, print_table, say
 from runner.cli.rollout_table import print_rollouts
 from runner.cli.sent_prompts import print_prompts
 from runner.cli.transcript import print_transcript
-from runner.cli.troubles import found_in, say_trouble
+from runner.cli.troubles import say_trouble
 from runner.cli.wrap import wrapped
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
+from runner.results.metric_rows import COLUMNS, extra_lines, metric_rows, reasons
 from runner.results.results import Results
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import variant_words
-from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan, saved_plan
+from runner.runs.going_on import how_it_goes_on
+from runner.runs.part_troubles import found_in
+from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
 from runner.runs.rollout_rows import RolloutList, Wanted
 from runner.runs.sent_prompts import SentPrompt, sent_prompts
 from runner.runs.told import Told
@@ -81,7 +83,7 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
             _print_metrics(metrics, whole=args.verbose > 0)
         _print_troubles(folder, (), args)
         if manifest.status != Status.DONE:
-            step = _next(folder, manifest, args)
+            step = how_it_goes_on(folder, manifest, _where(args))
             if metrics is None:
                 note(f"no results yet; {step}")
             else:
@@ -129,24 +131,6 @@ def _print_troubles(folder: RunFolder, parts: Sequence[RunFolder], args: argpars
         say_trouble(trouble, _command(shown[run_id], args, trouble.show))
 
 
-def _next(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> str:
-    """How a run that is not done goes on."""
-    if manifest.status == Status.RUNNING or manifest.replay_of is not None:
-        return "run the same command again to resume"
-    whole = folder if manifest.parent_run_id is None else folder.beside(manifest.parent_run_id)
-    budget = _larger_budget(folder, manifest)
-    same = "" if budget or manifest.status != Status.INTERRUPTED else "run the same command again to "
-    return f"{same}resume{'' if same else ' with'}: {shlex.join(['nip-run', str(whole.path), *budget, *_where(args)])}"
-
-
-def _larger_budget(folder: RunFolder, manifest: Manifest) -> list[str]:
-    """The overrides without which a run that its budget stopped would be stopped again: `N` is the user's to choose."""
-    if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
-        return []
-    budget = saved_plan(folder).spec.experiment.budget
-    return [f"budget.{name}=N" for name, most in asdict(budget).items() if most is not None]
-
-
 def _print_facts(shown: dict[str, Any]) -> None:
     if shown.get("why_stopped"):
         shown = {**shown, "status": f"{shown['status']}: {shown['why_stopped']}"}
@@ -171,7 +155,9 @@ def _say(text: str) -> None:
 
 
 def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> int:
-    metrics = _training_metrics(folder, manifest)
+    from runner.training.report import come_to
+
+    metrics = come_to(folder, manifest)
     parts = Results.of(folder).parts_of(folder.run_id)
     if args.wrong or args.undecided or args.repeat is not None:
         said = "is a training run; its rollouts are those of its games and tests"
@@ -193,16 +179,6 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     _print_troubles(folder, parts, args)
     _print_parts(folder, parts, args)
     return ExitCode.DONE
-
-
-def _training_metrics(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
-    """What a training run has come to, an unfinished one so far."""
-    if manifest.status == Status.DONE and folder.metrics.is_file():
-        found: dict[str, Any] = read_json(folder.metrics)
-        return found
-    from runner.training.report import progress
-
-    return progress(folder)
 
 
 def _part_json(part: RunFolder) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from runner.cli.output import note, print_json, print_table, say, with_interval
+from runner.cli.output import note, print_json, print_table, say
 from runner.cli.specs import Point, load_points, points_as_begun
 from runner.exit_codes import ExitCode
 from runner.results.results import Results
 from runner.results.sweep_table import SweepPoint, SweepRow, SweepValue, sweep_rows
 from runner.results.tasks import METRIC
 from runner.runs.which import ITS_OWN
+from runner.text import with_interval
 from runner.training.any_run import name_of
 
 _DROPPED = ("cost", "between seeds", "n")

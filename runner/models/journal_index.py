@@ -18,6 +18,7 @@ from runner.models.records import (
     read_records,
 )
 from runner.storage.log_lines import JournalReader
+from runner.storage.tail import Tail
 
 
 class JournalIndex:
@@ -36,15 +37,21 @@ class JournalIndex:
         self.batches: list[BatchRecord] = []
         self.answered: set[str] = set()
         """The model groups that gave an answer, as `group_of` has them; else the agents."""
-        for offset, _, record in entries:
-            if isinstance(record, (CallRecord, PartRecord, EndedRecord)):
-                self._offsets[record.sample] = offset
-                if isinstance(record, CallRecord):
-                    self.answered.add(group_of(record.sample))
-            elif isinstance(record, FailureRecord):
-                self._failures.setdefault((record.sample.datapoint, record.sample.repeat), []).append(record)
-            elif isinstance(record, BatchRecord):
-                self.batches.append(record)
+        self._group_of = group_of
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Take in the next record of the journal."""
+        record = entry.record
+        if isinstance(record, (CallRecord, PartRecord, EndedRecord)):
+            self._offsets[record.sample] = entry.offset
+            if isinstance(record, CallRecord):
+                self.answered.add(self._group_of(record.sample))
+        elif isinstance(record, FailureRecord):
+            self._failures.setdefault((record.sample.datapoint, record.sample.repeat), []).append(record)
+        elif isinstance(record, BatchRecord):
+            self.batches.append(record)
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -65,6 +72,43 @@ class JournalIndex:
     def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
         """The failed attempts of a rollout."""
         return self._failures.get((datapoint, repeat), ())
+
+
+class FollowedIndex:
+    """The index of a journal that a process may append to, as far as it was read."""
+
+    def __init__(self, path: Path, run: str | None = None) -> None:
+        self._path, self._tail = path, Tail(path, run)
+        self._reader: JournalReader | None = None
+        self.index = JournalIndex(self._record, ())
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the last look came to the end of what was there."""
+        return self._tail.is_at_end
+
+    def read(self) -> list[Entry]:
+        """The records that came since the last look, which the index has now, too; of many the first.
+
+        Raises:
+            JournalError, NewerFormatError: see `Tail.read`.
+        """
+        entries = [Entry(offset, data["seq"], parse_record(data)) for offset, data in self._tail.read()]
+        if entries:
+            self.close()  # a reader has what followed its last record in memory, and that may have been cut off since
+        for entry in entries:
+            self.index.add(entry)
+        return entries
+
+    def _record(self, offset: int) -> dict[str, Any]:
+        self._reader = self._reader or JournalReader(self._path)
+        return self._reader.record(offset)
+
+    def close(self) -> None:
+        """Let go of the file; it is opened again when it is needed."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
 def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, JournalIndex]:

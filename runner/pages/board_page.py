@@ -137,9 +137,9 @@ def _line(row: Row, domain: Sequence[float] | None, runs: Collection[str]) -> di
         "protocol": values["protocol"],
         "models": values["models"] or "–",
         "cost": dollars(values["cost_usd"]),
-        "finished": values["finished_at"] or "–",
+        "finished": (values["finished_at"] or "–")[:10],
         "trained_on": values.get("trained_on") or "",
-        "point": values["point"] or "",
+        "point": values["overrides"],
         "marks": row.marks,
     }
 
@@ -231,10 +231,16 @@ def outcomes_in_words(told: str | None) -> str:
         return str(told)  # a stranger's
 
 
+_LEAST_COST = 0.0001
+
+
 def dollars(cost: float | None) -> str:
+    """`$1.34`, `$0.098`: two figures that count."""
     if cost is None or not math.isfinite(cost):
         return "–"
-    return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:.2g}"
+    if cost >= 1 or cost == 0:
+        return f"${cost:,.2f}"
+    return f"${cost:#.2g}" if cost >= _LEAST_COST else f"<${_LEAST_COST}"
 
 
 def _rank(first: int | None, last: int | None) -> str:

@@ -5,6 +5,7 @@ Ranks, intervals and marks are the board's own; here they are only put into word
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from runner.registry.board import RegistryBoard
 from runner.registry.board_words import SELF_REPORTED, games_learnt_from, not_shown, verifying
 from runner.registry.marks import legend
 from runner.results.local_board import lists_of, local_rows, selection_in_words, told_reason, without_board
+from runner.results.points import point_of
 from runner.results.results import Results
 
 _TASK_CHARACTERS = 12
@@ -175,4 +177,18 @@ def _published(row: Mapping[str, Any]) -> Row:
 
 def _shared(row: Mapping[str, Any]) -> dict[str, Any]:
     at = {name: None if row[name] is None else f"{row[name]:%Y-%m-%d %H:%M}" for name in ("started_at", "finished_at")}
-    return {"run_id": row["run_id"], **{name: row[name] for name in _SAME}, "outcomes": row["outcomes"], **at}
+    return {
+        "run_id": row["run_id"],
+        "overrides": overrides(row["point"]),
+        **{name: row[name] for name in _SAME},
+        "outcomes": row["outcomes"],
+        **at,
+    }
+
+
+def overrides(point: str | None) -> list[str]:
+    """What a sweep sets in a run, one by one; as it stands, where it is no such line."""
+    try:
+        return [f"{key}={json.dumps(value)}" for key, value in point_of(point or "").items()]
+    except ValueError:
+        return [str(point)]

@@ -17,8 +17,8 @@ from runner.prompts.chat import ChatMessage
 from runner.protocols.protocol import Decision
 from runner.results.folder import RunFolder
 from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
-from runner.runs.reconstruct import Reconstructor, played_plan
-from runner.runs.sent_prompts import sent_chats
+from runner.runs.reconstruct import Answered, Reconstructor, played_plan
+from runner.runs.sent_prompts import Chats, sent_chats
 from runner.runs.told import Answer, Told
 from runner.text import in_one_line, shortened
 
@@ -39,8 +39,7 @@ class Game:
     """One game, whole."""
 
     told: Told
-    chats: Mapping[tuple[int, str], Sequence[ChatMessage]]
-    """What was sent, by round and agent."""
+    chats: Chats
 
     @property
     def rollout(self) -> Rollout:
@@ -55,12 +54,19 @@ def games_of(folder: RunFolder) -> Iterator[Game]:
     """
     plan = played_plan(folder)
     with closing(Reconstructor(folder, plan)) as reconstructor:
-        for rollout in reconstructor.rollouts():
-            job = rollout.job
-            failures = reconstructor.failures(job)
-            agents = plan.agents(swapped=job.swapped)
-            told = Told(rollout, plan.spec.protocol, agents, failures)
-            yield Game(told, sent_chats(reconstructor, rollout, agents))
+        for rollouts, answered in reconstructor.with_answered():
+            yield from job_games(reconstructor, rollouts, answered)
+
+
+def job_games(
+    reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered]
+) -> Iterator[Game]:
+    """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`."""
+    plan = reconstructor.plan
+    for rollout, chats in zip(rollouts, sent_chats(plan, rollouts, answered), strict=True):
+        job = rollout.job
+        agents = plan.agents(swapped=job.swapped)
+        yield Game(Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job)), chats)
 
 
 def row_of(game: Game) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner.pages.games import FORMAT, GamesData, games_of, row_of
+from runner.pages.packing import packed
 from runner.pages.page import rendered
 from runner.pages.site import Keep, Section, Site
 from runner.protocols.protocol import Protocol, stance_word
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
+from runner.results.notes import Notes
 from runner.runs.reconstruct import saved_plan
 from runner.storage.atomic import read_json
 
@@ -18,15 +21,31 @@ FIRST = 100
 """So many games stand in the page for a browser without JavaScript."""
 
 
-def runs_site(folders: Sequence[RunFolder], keep: Keep) -> Site:
-    """Runs as a site; their games are kept as they come.
+@dataclass(frozen=True)
+class Gathered:
+    """The games of a run that its page has."""
+
+    about: Mapping[str, Any]
+    """How many there are and where they stand: see `GamesData.about`."""
+    first: Sequence[Mapping[str, Any]]
+    """The rows of the first of them."""
+
+
+Gather = Callable[[RunFolder, str], Gathered]
+"""Finds the games of a run, whose pieces have this slug in their names."""
+
+
+def runs_site(folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = None) -> Site:
+    """Runs as a site; their games are kept as they come, or are those that `gather` finds.
 
     Raises:
         RunError, JournalError, SpecError: a file of a run is gone or damaged.
     """
     sections, about, links = [], [], []
     for place, folder in enumerate(folders):
-        section, facts = _run(folder, f"r{place}", keep)
+        slug = f"r{place}"
+        games = gathered(folder, slug, keep) if gather is None else gather(folder, slug)
+        section, facts = _run(folder, slug, games)
         sections.append(section)
         about.append(facts)
         links.append((section.route, "Summary" if len(folders) == 1 else folder.run_id))
@@ -35,9 +54,8 @@ def runs_site(folders: Sequence[RunFolder], keep: Keep) -> Site:
     return Site(title, links, sections, {"format": FORMAT, "runs": about, "live": False, "notes": None})
 
 
-def _run(folder: RunFolder, slug: str, keep: Keep) -> tuple[Section, dict[str, Any]]:
-    manifest = folder.manifest()
-    metrics = read_json(folder.metrics) if folder.metrics.is_file() else None
+def gathered(folder: RunFolder, slug: str, keep: Keep) -> Gathered:
+    """All finished games of a run, and the notes of it, kept as they come. Raises as `runs_site`."""
     games = GamesData(slug, keep)
     first: list[dict[str, Any]] = []
     if folder.journal.is_file():
@@ -46,8 +64,22 @@ def _run(folder: RunFolder, slug: str, keep: Keep) -> tuple[Section, dict[str, A
             games.add(game, row)
             if len(first) < FIRST:
                 first.append(row)
-    about = {"slug": slug, **_about(manifest, saved_plan(folder).spec.protocol), **games.about()}
-    facts = {**_facts(manifest, metrics, first), "count": games.count}
+    notes = Notes(folder).all()
+    if notes:
+        keep(notes_name(slug), packed([note.to_json() for note in notes]))
+    return Gathered({**games.about(), "notes": len(notes)}, first)
+
+
+def notes_name(slug: str) -> str:
+    """The name of the piece that has the notes of a run."""
+    return f"{slug}-notes"
+
+
+def _run(folder: RunFolder, slug: str, games: Gathered) -> tuple[Section, dict[str, Any]]:
+    manifest = folder.manifest()
+    metrics = read_json(folder.metrics) if folder.metrics.is_file() else None
+    about = {"slug": slug, **_about(manifest, saved_plan(folder).spec.protocol), **games.about}
+    facts = {**_facts(manifest, metrics, games.first), "count": games.about["count"]}
     return Section(f"run/{manifest.run_id}", rendered("run.html", facts)), about
 
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import orjson
 from markupsafe import Markup
 
-from runner.errors import UsageError
 from runner.pages.page import html
-from runner.storage.atomic import atomic_write
-from runner.storage.files import read_bounded
 
 Keep = Callable[[str, bytes], None]
 """Takes a piece of data by its name, compressed: into the page itself, a file beside it, a server's memory."""
@@ -51,73 +44,6 @@ def as_index(site: Site) -> bytes:
     """The page of a site whose data stand beside it, at `data/NAME.json.gz`."""
     sections = [(one.route, one.html) for one in site.sections]
     return _bytes(html(site.title, site.links, sections, site.about, {}, connects=True))
-
-
-_LISTED = "pieces.json"
-_PIECE = re.compile(r"[A-Za-z0-9-]{1,100}\.json\.gz")
-_MOST_LISTED = 16 << 20
-
-
-class SiteFolder:
-    """A folder with `index.html` and its data, which `site_folder` makes or makes again."""
-
-    def __init__(self, directory: Path, before: Collection[str]) -> None:
-        self._directory, self._before = directory, before
-        self._names: dict[str, None] = {}
-
-    def keep(self, name: str, piece: bytes) -> None:
-        """Keep a piece of data for the site.
-
-        Raises:
-            RunError: it cannot be written.
-        """
-        self._names[f"{name}.json.gz"] = None
-        atomic_write(self._directory / "data" / f"{name}.json.gz", piece)
-
-    def put(self, site: Site) -> bytes:
-        """Write the page of a site whose data were kept; what an earlier page had and this one has not is removed.
-
-        Raises:
-            RunError: it cannot be written.
-        """
-        page = as_index(site)
-        atomic_write(self._directory / "index.html", page)
-        for name in self._before:
-            if name not in self._names:
-                with suppress(OSError):
-                    (self._directory / "data" / name).unlink()
-        _write_list(self._directory, self._names)
-        return page
-
-
-@contextmanager
-def site_folder(directory: Path) -> Iterator[SiteFolder]:
-    """A folder for a site. Only what an earlier site wrote there is replaced or removed: `data/pieces.json` lists it.
-
-    Raises:
-        UsageError: it has an `index.html` that no report wrote.
-        RunError, OSError: it cannot be written.
-    """
-    before = _listed(directory)
-    if before is None and (directory / "index.html").exists():
-        raise UsageError(f"{directory / 'index.html'} is no page of nip-run report; name another folder")
-    (directory / "data").mkdir(parents=True, exist_ok=True)
-    if before is None:
-        _write_list(directory, ())
-    yield SiteFolder(directory, before or ())
-
-
-def _listed(directory: Path) -> list[str] | None:
-    """The pieces of data of the site in a folder; None where there is none."""
-    try:
-        told = orjson.loads(read_bounded(directory / "data" / _LISTED, _MOST_LISTED))["pieces"]
-        return [name for name in told if isinstance(name, str) and _PIECE.fullmatch(name)]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _write_list(directory: Path, names: Iterable[str]) -> None:
-    atomic_write(directory / "data" / _LISTED, orjson.dumps({"by": "nip-run report", "pieces": sorted(names)}))
 
 
 def _bytes(text: str) -> bytes:

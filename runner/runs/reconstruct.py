@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.aio import one_after_another, run_sync
 from runner.datasets.load import Dataset
 from runner.errors import NipRunError, RunDirectoryError, RunError, UsageError
 from runner.models.base import Complete, Completion, Request, SampleKey
-from runner.models.journal_index import open_index
+from runner.models.journal_index import FollowedIndex, open_index
 from runner.models.records import Asked, CallRecord, EndedRecord, FailureRecord
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
@@ -25,7 +25,18 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Rollout
 from runner.spec.load import load_saved
 from runner.storage.files import open_to_read
+from runner.storage.log_lines import JournalReader
 from runner.text import comma_join
+
+AT_ONCE = 16
+"""Games that are played before the first of them is told: to start and end a loop costs as much as a short game."""
+
+
+class Answered(NamedTuple):
+    """A request as the engine made it again, and what the journal has of the one that was answered."""
+
+    request: Request
+    asked: Asked
 
 
 class _NotRecorded(NipRunError):
@@ -134,19 +145,26 @@ class Reconstructor:
     Of the attempts that failed it knows too (see `failures`); the rollouts have them only `with_failures`.
     """
 
-    def __init__(self, folder: RunFolder, plan: Plan, *, with_failures: bool = False) -> None:
-        if not folder.journal.is_file():
+    def __init__(
+        self, folder: RunFolder, plan: Plan, *, with_failures: bool = False, followed: FollowedIndex | None = None
+    ) -> None:
+        """`followed` is the index of a journal that is read while it grows."""
+        if followed is None and not folder.journal.is_file():
             raise RunError(f"{folder.path} holds no journal")
         self.plan, self._folder = plan, folder
-        self._asked: list[Request] = []
-        self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
+        self._asked: list[Answered] = []
+        self._reader: JournalReader | FollowedIndex
+        if followed is None:
+            self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
+        else:
+            self._reader, self._recorded = followed, followed.index
         self._engine = engine_of(plan, self._complete, **({"failed_calls": self._failed} if with_failures else {}))
 
     async def _complete(self, request: Request) -> Completion:
         record = self._recorded.get(request.sample)
         if record is None:
             raise _NotRecorded
-        self._asked.append(request)
+        self._asked.append(Answered(request, record.asked))
         if isinstance(record, EndedRecord):
             raise record.as_error()
         return record.completion
@@ -155,6 +173,13 @@ class Reconstructor:
         """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
         return run_sync(lambda: self._of_job(job))
 
+    def of_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Rollout], list[Answered]]]:
+        """Some games again, each as `of_job` gives it, with what was answered in it."""
+        with one_after_another() as to_end:
+            for job in jobs:
+                self._asked = []
+                yield job, to_end(self._of_job(job)), self._asked
+
     def by_job(self) -> Iterator[list[Rollout]]:
         """The rollouts of every finished game or tree, in the order of the plan."""
         for rollouts, _ in self.with_requests():
@@ -162,12 +187,23 @@ class Reconstructor:
 
     def with_requests(self) -> Iterator[tuple[list[Rollout], list[Request]]]:
         """The same, each with the requests that were answered in it."""
+        for rollouts, answered in self.with_answered():
+            yield rollouts, [one.request for one in answered]
+
+    def with_answered(self) -> Iterator[tuple[list[Rollout], list[Answered]]]:
+        """The same, with what the journal has of each request, too."""
+        jobs = played_jobs(self._folder, self.plan)
         with one_after_another() as to_end:
-            for job in played_jobs(self._folder, self.plan):
-                self._asked = []
-                rollouts = to_end(self._of_job(job))
-                if rollouts:
-                    yield rollouts, self._asked
+            while some := list(islice(jobs, AT_ONCE)):
+                yield from to_end(self._of_jobs(some))
+
+    async def _of_jobs(self, jobs: Iterable[Job]) -> list[tuple[list[Rollout], list[Answered]]]:
+        found = []
+        for job in jobs:
+            self._asked = []
+            if rollouts := await self._of_job(job):
+                found.append((rollouts, self._asked))
+        return found
 
     def rollouts(self) -> Iterator[Rollout]:
         """Every finished rollout, in the order of the plan."""
@@ -203,7 +239,7 @@ class Reconstructor:
             for job in self.plan.jobs():
                 self._asked = []
                 to_end(self._of_job(job))
-                yield from self._asked
+                yield from (one.request for one in self._asked)
 
     def from_cache(self, request: Request) -> bool:
         """Whether the run had the answer to this request from its cache."""

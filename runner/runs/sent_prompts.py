@@ -9,13 +9,15 @@ from typing import Any
 
 from runner.agents.agent import Agent
 from runner.errors import RunError, UsageError
-from runner.models.base import SampleKey
+from runner.models.base import Request, SampleKey
 from runner.models.providers.openai_body import as_sent, request_body
-from runner.models.records import messages_hash
+from runner.models.records import Asked, messages_hash
+from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
 from runner.protocols.tree_shape import TreeShape
+from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.reconstruct import Reconstructor
+from runner.runs.reconstruct import Answered, Reconstructor
 from runner.text import comma_join, did_you_mean
 
 
@@ -52,15 +54,47 @@ def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, onl
     return [one for one in found if only in (None, one.round)]
 
 
-def sent_chats(
-    reconstructor: Reconstructor, rollout: Rollout, agents: Mapping[str, Agent]
-) -> dict[tuple[int, str], Sequence[ChatMessage]]:
-    """Of each turn of a rollout, by round and agent, the chat as it was sent. Raises as `sent_prompts`."""
-    found = {}
-    for name, agent in agents.items():
-        for round_, messages, _ in _chats(reconstructor, rollout, agent):
-            found[round_, name] = as_sent(agent.model_settings, messages)
+Chats = Mapping[tuple[int, str], Sequence[ChatMessage]]
+"""What was sent, by round and agent."""
+
+
+def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[Answered]) -> list[Chats]:
+    """Of each of a job's rollouts the chat of each turn as it was sent, from what was asked as it was played again.
+
+    Raises:
+        RunError: the folder's files do not give what was sent.
+    """
+    chats: dict[SampleKey, Sequence[ChatMessage]] = {}
+    for request, asked in answered:
+        if request.sample.attempt == request.sample.vote == 0:
+            chats[request.sample] = _checked(plan.spec.experiment.models[request.group], request, asked)
+    if plan.shape is None:
+        of_job = {(sample.round, sample.agent): chat for sample, chat in chats.items()}
+        return [of_job for _ in rollouts]
+    return [_of_branch(plan, rollout, chats) for rollout in rollouts]
+
+
+def _of_branch(plan: Plan, rollout: Rollout, chats: Mapping[SampleKey, Sequence[ChatMessage]]) -> Chats:
+    job, found = rollout.job, {}
+    for round_ in range(len(rollout.rounds) + 1):
+        repeat = _asked_as(plan.shape, job.number, round_)
+        for agent in plan.spec.protocol.agent_names:
+            chat = chats.get(SampleKey(job.datapoint.id, repeat, round_, agent, 0))
+            if chat is not None:
+                found[round_, agent] = chat
     return found
+
+
+def _checked(settings: ModelSettings, request: Request, asked: Asked) -> Sequence[ChatMessage]:
+    """A request's chat as it was sent."""
+    sent = as_sent(settings, request.messages)
+    # Before format 2 a journal had the hash of the messages as they are before the wire.
+    if asked.messages != messages_hash(sent) and asked.messages != messages_hash(request.messages):
+        raise RunError(
+            f"round {request.sample.round}: the files of this run's folder do not give the chat that "
+            f"{request.sample.agent} was sent; were they edited?"
+        )
+    return sent
 
 
 def _sent(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Iterator[SentPrompt]:
@@ -83,12 +117,7 @@ def _chats(
         if asked is None:
             continue
         messages = agent.prompt(job.observation(round_, rollout.rounds[:round_]))
-        # Before format 2 a journal had the hash of the messages as they are before the wire.
-        if asked.messages not in (messages_hash(as_sent(settings, messages)), messages_hash(messages)):
-            raise RunError(
-                f"round {round_}: the files of this run's folder do not give the chat that {agent.agent_name} was "
-                "sent; were they edited?"
-            )
+        _checked(settings, Request(agent.model_group, messages, key), asked)
         yield round_, messages, key
 
 

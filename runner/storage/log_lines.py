@@ -166,7 +166,7 @@ def check_log_format(path: Path, run: str | None = None) -> None:
     """
     first = first_record(path)
     if first is not None:
-        _check_first(path, first, run)
+        check_first(path, first, run)
 
 
 def first_record(path: Path) -> dict[str, Any] | None:
@@ -189,7 +189,8 @@ def _to_read(path: Path) -> IO[bytes]:
         raise JournalError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _check_first(path: Path, record: Mapping[str, Any], run: str | None) -> None:
+def check_first(path: Path, record: Mapping[str, Any], run: str | None) -> None:
+    """Check the first record of a log. Raises as `check_log_format`."""
     refuse_newer(path, record.get(KEY, 0), LOG_FORMAT)
     if run is not None and is_bound(record) and record.get(RUN) != run:
         raise JournalError(
@@ -209,7 +210,7 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[
             raise JournalError(f"{path} is damaged at byte {bad}, and records follow; {_advice(path, bad)}")
         record = decode(line, sequence, seed)
         if sequence == 0 and record is not None:
-            _check_first(path, record, run)
+            check_first(path, record, run)
             bound, seed = is_bound(record), seed_of(line, record)
         group.append((offset, line, record))
         if record is None:

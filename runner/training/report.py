@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
 from runner.runs.reconstruct import saved_plan
 from runner.storage.atomic import read_json
+from runner.text import in_one_line
 from runner.training.games import check_part
 from runner.training.next_steps import next_steps
 from runner.training.stage_log import read_stages
-from runner.training.stages import Stages, Switched, TestPlayed
+from runner.training.stages import Became, Stages, Switched, TestPlayed
+
+
+def come_to(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
+    """What a training run has come to, an unfinished one so far.
+
+    Raises:
+        RunError, SpecError: a file of the run is gone or damaged.
+    """
+    if manifest.status == Status.DONE and folder.metrics.is_file():
+        found: dict[str, Any] = read_json(folder.metrics)
+        return found
+    return progress(folder)
 
 
 def progress(folder: RunFolder) -> dict[str, Any]:
@@ -25,6 +39,25 @@ def progress(folder: RunFolder) -> dict[str, Any]:
     assert training is not None
     parts = Results.of(folder).parts_of(folder.run_id)
     return {**summary(folder, stages, parts), "next": next_steps(folder, stages, training)}
+
+
+def test_name(test: Mapping[str, Any], iterations: int, *, over: bool) -> str:
+    """Which models a test measured: those before an iteration, or of a run that is `over`, those it came to."""
+    last = test["iteration"] == iterations and over
+    return "in the end" if last else f"before iteration {test['iteration']}"
+
+
+def became_words(outcome: Mapping[str, Any], model: str) -> str:
+    """What became of a group in an iteration, and the model that it has since."""
+    if outcome["outcome"] == Became.TOO_FEW:
+        return f"not trained: fewer than {outcome['min_examples']} examples; stays {in_one_line(model)}"
+    return f"{outcome['outcome']}: {in_one_line(model)}"
+
+
+def left_out_words(outcome: Mapping[str, Any]) -> str:
+    """Why examples were left out, and whatever else there is to say of the dataset."""
+    counts = [f"{count} {why}" for why, count in outcome.get("left_out", {}).items()]
+    return "; ".join([*counts, *outcome.get("notes", ())])
 
 
 def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:

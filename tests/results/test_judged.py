@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.cli.metric_rows import extra_lines, judging_rows, metric_rows, reasons
 from runner.datasets.load import Datapoint
 from runner.models.logprobs import BOUND
 from runner.protocols.game import Round
 from runner.protocols.load import load_protocol
+from runner.results.metric_rows import extra_lines, judging_rows, metric_rows, reasons
 from runner.results.metrics import Metrics
 from runner.rollouts.confidence import BY_LOGPROBS
 from runner.rollouts.job import Job

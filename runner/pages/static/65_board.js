@@ -12,8 +12,7 @@ const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : 
 const BOARD_COLUMNS = {
   rank: { title: "Rank", fields: ["rank", "rank_last"], number: true, first: true, cell: rankOf },
   run: { title: "Run", fields: ["run"], first: true, head: true, cell: (row, list) => list.runCell(row) },
-  accuracy: { title: "Accuracy", fields: ["accuracy"], number: true, first: true, cell: (row) => figure(row.accuracy) },
-  interval: { title: "95 % interval", fields: ["ci_low", "ci_high"], number: true, first: true, cell: intervalOf },
+  accuracy: { title: "Accuracy, 95 %", fields: ["accuracy", "ci_low", "ci_high"], number: true, first: true, cell: (row) => [figure(row.accuracy), el("span", { class: "soft below" }, intervalOf(row))] },
   bar: { title: "", fields: [], first: true, cell: (row, list) => accuracyBar(row, list.about.domain) },
   n: { title: "n", fields: ["n"], number: true, first: true, cell: (row) => whole(row.n) },
   clusters: { title: "Clusters", fields: ["clusters"], number: true, first: true, cell: (row) => whole(row.clusters) },
@@ -23,7 +22,7 @@ const BOARD_COLUMNS = {
   failures: { title: "Failures", fields: ["failures"], number: true, cell: (row) => whole(row.failures) },
   undecided: { title: "No decision", fields: ["no_decision"], number: true, cell: (row) => whole(row.no_decision) },
   cost: { title: "Cost", fields: ["cost_usd"], number: true, first: true, cell: (row) => dollarsOf(row.cost_usd) },
-  finished: { title: "Finished (UTC)", fields: ["finished_at"], first: true, kind: "time", cell: (row) => row.finished_at ?? "–" },
+  finished: { title: "Finished", fields: ["finished_at"], first: true, kind: "time", cell: (row) => (row.finished_at ?? "–").slice(0, 10) },
   started: { title: "Started (UTC)", fields: ["started_at"], kind: "time", cell: (row) => row.started_at ?? "–" },
   name: { title: "Spec", fields: ["name"], cell: (row) => row.name ?? "–" },
   point: { title: "Point of its sweep", fields: ["point"], kind: "models", cell: (row) => row.point ?? "" },
@@ -41,7 +40,8 @@ const BOARD_COLUMNS = {
 
 function dollarsOf(cost) {
   if (cost === null) return "–";
-  return cost >= 1 || cost === 0 ? `$${cost.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}` : `$${Number(cost.toPrecision(2))}`;
+  if (cost >= 1 || cost === 0) return `$${cost.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return cost >= 0.0001 ? `$${cost.toPrecision(2)}` : "<$0.0001";
 }
 
 function outcomesOf(row) {
@@ -234,7 +234,7 @@ class BoardList {
     const isOpen = this.open.has(row.run);
     const name = this.linked.has(row.run_id) ? el("a", { href: address("run", row.run_id) }, row.run) : row.run;
     const more = el("button", { type: "button", class: "fold", "aria-expanded": String(isOpen), "aria-label": `Details of ${row.run}`, onclick: () => this.unfold(row) }, isOpen ? "−" : "+");
-    return [more, name, row.point && !this.state.cols.includes("point") ? el("span", { class: "soft below" }, row.point) : null];
+    return [more, name, !this.state.cols.includes("point") && row.overrides.map((one) => el("span", { class: "soft below" }, one))];
   }
 
   unfold(row) {

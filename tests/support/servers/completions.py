@@ -7,6 +7,8 @@ import math
 import random
 import re
 from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
 from typing import Any
 
 HEADER = re.compile(r"^(.{1,60}:) <your question>", re.MULTILINE)
@@ -35,6 +37,8 @@ class Style:
     """The same text for every answer."""
     length: int = 0
     """So many characters that no compression shortens much, before what an answer says."""
+    prose: int = 0
+    """So many characters of words, which compression shortens as it shortens what models write, before that."""
     max_n: int = 128
     """No call gets more answers, whatever it asks for."""
     finish_reason: str = "stop"
@@ -53,6 +57,8 @@ def completion(style: Style, asked: dict[str, Any], digest: str, kind: str | Non
         text: str | None = style.text if style.text is not None else _text(style, messages, f"{digest}/{index}")
         if style.length:
             text = f"{_varied(style.length, f'{style.seed}/{digest}/{index}')}\n\n{text}"
+        if style.prose:
+            text = f"{_prose(style.prose, f'{style.seed}/{digest}/{index}')}\n\n{text}"
         finish, refusal = style.finish_reason, None
         if kind == "null_content":
             text = None
@@ -112,6 +118,21 @@ def _tokens(text: str, asked: dict[str, Any], key: str) -> list[dict[str, Any]]:
 def _varied(length: int, key: str) -> str:
     drawn = base64.b64encode(random.Random(key).randbytes(length * 3 // 4)).decode()
     return " ".join(drawn[at : at + 60] for at in range(0, len(drawn), 61))
+
+
+@cache
+def _vocabulary() -> tuple[list[str], list[float]]:
+    """Words, and how often each comes, summed: the n-th 1/n as often as the first, as in any language."""
+    rng = random.Random("vocabulary")
+    words = ["".join(rng.choices("etaoinshrdlucmfwypvbgk", k=rng.randint(2, 9))) for _ in range(8000)]
+    return words, list(accumulate(1 / (place + 3) for place in range(len(words))))
+
+
+def _prose(length: int, key: str) -> str:
+    words, shares = _vocabulary()
+    drawn = random.Random(key).choices(words, cum_weights=shares, k=length // 4)
+    lines = (" ".join(drawn[at : at + 14]) for at in range(0, len(drawn), 14))
+    return "\n".join(lines)[:length]
 
 
 def _text(style: Style, messages: list[dict[str, Any]], key: str) -> str:

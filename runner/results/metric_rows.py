@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.cli.output import with_interval
+from runner.text import with_interval
 
 COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
 

@@ -1,0 +1,56 @@
+"""A browser for each worker, a fresh context for each test, and the runs whose pages are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Watched, chromium
+from tests.support.reports import report
+from tests.support.runs import only_run, played
+from tests.support.specs import spec_file
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here drives a browser."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("browser")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    with chromium() as opened:
+        yield opened
+
+
+Opens = Callable[..., Watched]
+
+
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Opens]:
+    """Opens pages; a test in whose pages anything goes wrong fails."""
+    made: list[Watched] = []
+
+    def opens(**options: Any) -> Watched:
+        made.append(Watched(browser, **options))
+        return made[-1]
+
+    yield opens
+    problems = [problem for one in made for problem in one.close()]
+    assert problems == []
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run of 12 games."""
+    folder = tmp_path_factory.mktemp("small")
+    played(spec_file(folder), folder / "results")
+    path = folder / "report.html"
+    path.write_bytes(report(only_run(folder / "results")))
+    return path
