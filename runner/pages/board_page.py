@@ -139,7 +139,7 @@ def _line(row: Row, domain: Sequence[float] | None, runs: Collection[str]) -> di
         "cost": dollars(values["cost_usd"]),
         "finished": (values["finished_at"] or "–")[:10],
         "trained_on": values.get("trained_on") or "",
-        "point": values["overrides"],
+        "point": values["short_point"] or "",
         "marks": row.marks,
     }
 

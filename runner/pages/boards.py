@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +87,12 @@ def local_board(results: Results) -> Board:
     lists = lists_of(rows)
     names = _names(lists)
     told = [
-        _task_list(name, listed, [_local(row) for row in listed], sweeps_of(listed, results))
+        _task_list(
+            name,
+            listed,
+            [_local(*both) for both in zip(listed, _short_points(listed), strict=True)],
+            sweeps_of(listed, results),
+        )
         for name, listed in zip(names, lists, strict=True)
     ]
     at = "" if str(results.path) == "results" else f" --results {shlex.quote(str(results.path))}"
@@ -108,7 +113,12 @@ def published_board(board: RegistryBoard) -> Board:
     """The board of a registry."""
     lists = lists_of(board.rows)
     told = [
-        _task_list(name, listed, [_published(row) for row in listed], published_sweeps(listed))
+        _task_list(
+            name,
+            listed,
+            [_published(*both) for both in zip(listed, _short_points(listed), strict=True)],
+            published_sweeps(listed),
+        )
         for name, listed in zip(_names(lists), lists, strict=True)
     ]
     place = f" --from {shlex.quote(board.where)}"
@@ -154,16 +164,18 @@ _SAME = (
 """What a page's row has as the board has it."""
 
 
-def _local(row: Mapping[str, Any]) -> Row:
+def _local(row: Mapping[str, Any], short_point: str | None) -> Row:
     told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}"]
-    return Row({"run": row["run_id"], "release": None, **_shared(row)}, [mark_of(text) for text in told if text])
+    return Row(
+        {"run": row["run_id"], "release": None, **_shared(row, short_point)}, [mark_of(text) for text in told if text]
+    )
 
 
-def _published(row: Mapping[str, Any]) -> Row:
+def _published(row: Mapping[str, Any], short_point: str | None) -> Row:
     own = {
         "run": row["release"].removeprefix("run/"),
         "release": row["release"],
-        **_shared(row),
+        **_shared(row, short_point),
         "trained_on": games_learnt_from(row["effort"]) or None,
         "tier": row["tier"],
         "numbers": row["numbers"],
@@ -175,7 +187,7 @@ def _published(row: Mapping[str, Any]) -> Row:
     return Row(own, [mark_of(text) for text in told if text])
 
 
-def _shared(row: Mapping[str, Any]) -> dict[str, Any]:
+def _shared(row: Mapping[str, Any], short_point: str | None) -> dict[str, Any]:
     at = {name: None if row[name] is None else f"{row[name]:%Y-%m-%d %H:%M}" for name in ("started_at", "finished_at")}
     return {
         "run_id": row["run_id"],
@@ -186,9 +198,31 @@ def _shared(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def overrides(point: str | None) -> list[str]:
-    """What a sweep sets in a run, one by one; as it stands, where it is no such line."""
-    try:
-        return [f"{key}={json.dumps(value)}" for key, value in point_of(point or "").items()]
-    except ValueError:
-        return [str(point)]
+def _short_points(rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """What a sweep sets in each row, its keys by as much of their ends as tells them apart."""
+    points: list[dict[str, Any] | str | None] = []
+    for row in rows:
+        try:
+            points.append(point_of(row["point"]) if row["point"] else None)
+        except ValueError:
+            points.append(str(row["point"]))  # a stranger's, as it stands
+    names = _shortest({key for point in points if isinstance(point, dict) for key in point})
+    return [
+        "  ".join(f"{names[key]}={_told(value)}" for key, value in point.items()) if isinstance(point, dict) else point
+        for point in points
+    ]
+
+
+def _shortest(keys: Collection[str]) -> dict[str, str]:
+    """For each dotted key the shortest end of it that no other key has."""
+    ends = Counter(end for key in keys for end in _ends(key))
+    return {key: next((end for end in _ends(key) if ends[end] == 1), key) for key in keys}
+
+
+def _ends(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[at:]) for at in range(len(parts) - 1, -1, -1)]
+
+
+def _told(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -14,8 +14,7 @@ const BOARD_COLUMNS = {
   run: { title: "Run", fields: ["run"], first: true, head: true, cell: (row, list) => list.runCell(row) },
   accuracy: { title: "Accuracy, 95 %", fields: ["accuracy", "ci_low", "ci_high"], number: true, first: true, cell: (row) => [figure(row.accuracy), el("span", { class: "soft below" }, intervalOf(row))] },
   bar: { title: "", fields: [], first: true, cell: (row, list) => accuracyBar(row, list.about.domain) },
-  n: { title: "n", fields: ["n"], number: true, first: true, cell: (row) => whole(row.n) },
-  clusters: { title: "Clusters", fields: ["clusters"], number: true, first: true, cell: (row) => whole(row.clusters) },
+  n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`)] },
   protocol: { title: "Protocol", fields: ["protocol"], first: true, cell: (row) => row.protocol },
   models: { title: "Models", fields: ["models"], first: true, kind: "models", cell: (row) => row.models ?? "–" },
   outcomes: { title: "Outcomes", fields: ["outcomes"], kind: "models", cell: (row) => outcomesOf(row) },
@@ -234,7 +233,7 @@ class BoardList {
     const isOpen = this.open.has(row.run);
     const name = this.linked.has(row.run_id) ? el("a", { href: address("run", row.run_id) }, row.run) : row.run;
     const more = el("button", { type: "button", class: "fold", "aria-expanded": String(isOpen), "aria-label": `Details of ${row.run}`, onclick: () => this.unfold(row) }, isOpen ? "−" : "+");
-    return [more, name, !this.state.cols.includes("point") && row.overrides.map((one) => el("span", { class: "soft below" }, one))];
+    return [more, name, !this.state.cols.includes("point") && row.short_point ? el("span", { class: "soft below" }, row.short_point) : null];
   }
 
   unfold(row) {
