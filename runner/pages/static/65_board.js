@@ -68,7 +68,7 @@ function accuracyBar(row, domain) {
   if (low < 0.5 && 0.5 < high) parts.push(drawn("line", { class: "half", x1: at(0.5), x2: at(0.5), y1: 1, y2: 15 }));
   if (row.ci_low !== null || row.ci_high !== null) parts.push(drawn("line", { class: "interval", x1: at(row.ci_low ?? low), x2: at(row.ci_high ?? high), y1: 8, y2: 8 }));
   parts.push(drawn("circle", { cx: at(row.accuracy), cy: 8, r: 3.5 }));
-  return drawn("svg", { class: "bar", width: 120, height: 16, viewBox: "0 0 120 16", "aria-hidden": "true" }, ...parts);
+  return drawn("svg", { class: "interval-bar", width: 120, height: 16, viewBox: "0 0 120 16", "aria-hidden": "true" }, ...parts);
 }
 
 // One list, with its rows once they are read.
@@ -109,7 +109,7 @@ class BoardList {
     };
     this.boxes = Object.entries(this.columns).filter(([name]) => name !== "run").map(([name, column]) => el("label", {},
       el("input", { type: "checkbox", value: name, onchange: () => this.choose() }), column.title || "Interval as a bar"));
-    this.chosen = el("details", { class: "columns" }, el("summary", {}, "Columns"), el("div", { class: "boxes", role: "group", "aria-label": "Columns" }, this.boxes));
+    this.chosen = el("details", { class: "choose-columns" }, el("summary", {}, "Columns"), el("div", { class: "boxes", role: "group", "aria-label": "Columns" }, this.boxes));
     this.count = el("p", { class: "count", role: "status" });
     this.head = el("tr");
     this.body = el("tbody");
@@ -122,7 +122,7 @@ class BoardList {
         el("button", { type: "button", onclick: () => this.save("json") }, "JSON of what is shown"),
         el("button", { type: "button", onclick: () => this.change({ q: "", sort: "", protocol: "", model: "", mark: "", cols: this.first, page: 0 }) }, "Reset")),
       this.count,
-      el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `Runs of ${this.about.benchmark}` }, this.table), this.pages);
+      el("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": `Runs of ${this.about.benchmark}` }, this.table), this.pages);
   }
 
   select(name, all, values) {
