@@ -76,7 +76,9 @@ async function showTrees(place, run) {
     replaced(list, treeTable(run, found.slice(0, most)));
   };
   search.addEventListener("input", draw);
-  replaced(place, el("h2", {}, "Trees"), el("div", { class: "tools" }, search), count, list);
+  const id = run.about.run_id;
+  replaced(place, el("h2", {}, "Trees"), el("p", { class: "within" }, el("a", { href: address("run", id) }, `Run ${id}`)),
+    el("div", { class: "tools" }, search), count, list);
   draw();
 }
 
@@ -116,7 +118,7 @@ class TreeView {
     const { learnt } = this.tree;
     if (!learnt.length) return el("p", {}, "No step was answered both well and badly: there is no pair to learn from.");
     const to = (path, name, worth) => el("button", { type: "button", onclick: () => this.reach(path) }, `${name}, worth ${worthOf(worth)}`);
-    return el("section", {}, el("h3", {}, "Pairs that are learnt"), el("ul", {}, learnt.map((pair) => el("li", {},
+    return el("section", {}, el("h3", {}, "Pairs that are learnt"), el("ul", { class: "pairs" }, learnt.map((pair) => el("li", {},
       `${pair.agent} in round ${pair.round}: `,
       to(pair.chosen, `chosen, answer ${pair.chosen.join(".")}`, pair.rewards[0]), " over ",
       to(pair.rejected, `rejected, answer ${pair.rejected.join(".")}`, pair.rewards[1])))));
