@@ -63,7 +63,8 @@ def script() -> str:
 
 @cache
 def style() -> str:
-    return (_HERE / "static" / "style.css").read_text("utf-8")
+    """The one style of all pages: the page's own rules last, so that they may have the word."""
+    return "\n".join(path.read_text("utf-8") for path in sorted((_HERE / "static").glob("*.css")))
 
 
 def policy(*, connects: bool) -> str:

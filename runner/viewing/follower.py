@@ -23,7 +23,7 @@ LOOK_SECONDS = 1.0
 STEP_SECONDS = 0.5
 """How long one look reads, about; a run of many games is read in many."""
 SHARE = 10
-"""A look, and a list that is made again, takes at most one part in so many of the time."""
+"""A look, and a list that is made again, takes at most one part in so many of a processor's time."""
 RATE_SECONDS = 60.0
 """Over how long the rate of games is taken."""
 
@@ -57,8 +57,9 @@ class Follower:
         self._seen: deque[tuple[float, int]] = deque()
         self._more = False
         self._games: dict[str, Any] = dict(EMPTY)
-        self._publish_after = 0.0
-        self._begin_after = 0.0
+        self._publish_after = self._begin_after = 0.0
+        self._begun = 0.0
+        """In this thread's own time of the processor, when the look began."""
 
     @property
     def slug(self) -> str:
@@ -72,7 +73,7 @@ class Follower:
 
     def look(self) -> float:
         """See what is new; after how many seconds to look again."""
-        begun = self._clock()
+        self._begun = time.thread_time()
         manifest: Manifest | None = None
         try:
             manifest = self.folder.manifest()
@@ -83,7 +84,7 @@ class Follower:
             self._forget()
             self._damaged_at = self._file_state()
         self._show(manifest)
-        return 0.0 if self._more else max(LOOK_SECONDS, SHARE * (self._clock() - begun))
+        return 0.0 if self._more else max(LOOK_SECONDS, SHARE * (time.thread_time() - self._begun))
 
     def _read(self, manifest: Manifest) -> None:
         """Raises what `Reading` raises."""
@@ -100,19 +101,19 @@ class Follower:
         if self._reading is None:
             if self._problem is not None and self._file_state() == self._damaged_at:
                 raise _AsBefore(self._problem)
-            begun = self._clock()
             self._reading = Reading(self.folder, self.slug, self._pieces.keep, self._clock)
-            self._begin_after = begun + SHARE * (self._clock() - begun)
+            self._begin_after = self._clock() + SHARE * (time.thread_time() - self._begun)
+            self._begun = time.thread_time()  # a plan is read once, and no reason to look seldom
         self._more = self._reading.step(STEP_SECONDS)
         self._publish(self._reading)
 
     def _publish(self, reading: Reading) -> None:
         """Have the games that were read be shown; not so often that it takes most of the time."""
-        begun = self._clock()
-        if reading.data.count == self._games["count"] or (self._more and begun < self._publish_after):
+        if reading.data.count == self._games["count"] or (self._more and self._clock() < self._publish_after):
             return
+        begun = time.thread_time()
         self._games = reading.data.about()
-        self._publish_after = begun + max(LOOK_SECONDS, SHARE * (self._clock() - begun))
+        self._publish_after = self._clock() + max(LOOK_SECONDS, SHARE * (time.thread_time() - begun))
 
     def _forget(self) -> None:
         """Have all be read again: what is shown of it now is none of the journal that stands there."""

@@ -1,0 +1,199 @@
+"""One chart while it is drawn: elements with roles, texts escaped, a title and a description for those who hear it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from runner.pages.charts.looks import PAGE, POINTS_AN_INCH, SERIES, Look, attributes
+from runner.pages.charts.words import fitted, visible, width_of
+
+_FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+Point = tuple[float, float]
+
+
+class Drawing:
+    """Collects elements from the top down; `y` is where the next one may begin."""
+
+    def __init__(self, look: Look, title: str, width: float | None = None) -> None:
+        self.look, self.size = look, look.size
+        self.width = max(look.width, width or 0.0)
+        self.y = 0.0
+        self._title = visible(title)
+        self._parts: list[Markup] = []
+        if look.headed:
+            self.y += self.size * 1.4
+            self.text(0, self.y - self.size * 0.3, title, most=self.width, bold=True)
+
+    def add(
+        self, tag: str, role: str, series: int | None = None, title: str | None = None, **given: str | float
+    ) -> None:
+        """An element; `title` is what a pointer over it shows."""
+        own = {name.replace("_", "-"): value for name, value in given.items()}
+        words = _written({**attributes(self.look, role, series), **own})
+        inside = "" if title is None else Markup("<title>{}</title>").format(visible(title))
+        shape = (
+            Markup("<{} {}>{}</{}>").format(tag, words, inside, tag)
+            if inside
+            else Markup("<{} {}/>").format(tag, words)
+        )
+        self._parts.append(shape)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: Any,
+        role: str = "text",
+        *,
+        anchor: str = "start",
+        most: float | None = None,
+        title: str | None = None,
+        bold: bool = False,
+        series: int | None = None,
+    ) -> None:
+        """A line of text; what is wider than `most` loses its end, and has all of it as its title."""
+        whole = visible(words)
+        shown = whole if most is None else fitted(whole, most, self.size * (1.05 if bold else 1))
+        full = visible(title) if title is not None else whole if shown != whole else None
+        every = {**attributes(self.look, role, series), "x": x, "y": y}
+        if anchor != "start":
+            every["text-anchor"] = anchor
+        if bold:
+            every["font-weight"] = "600"
+        inside = Markup("") if full is None else Markup("<title>{}</title>").format(full)
+        self._parts.append(Markup("<text {}>{}{}</text>").format(_written(every), inside, shown))
+
+    def line(
+        self, x1: float, y1: float, x2: float, y2: float, role: str, *, series: int | None = None, **given: Any
+    ) -> None:
+        self.add("line", role, series, x1=x1, y1=y1, x2=x2, y2=y2, **given)
+
+    def rect(
+        self, x: float, y: float, width: float, height: float, role: str, *, series: int | None = None, **given: Any
+    ) -> None:
+        self.add("rect", role, series, x=x, y=y, width=max(width, 0.0), height=max(height, 0.0), **given)
+
+    def polyline(
+        self, points: Sequence[Point], role: str, series: int | None = None, title: str | None = None
+    ) -> None:  # fmt: skip
+        self.add("polyline", role, series, title, points=_points(points))
+
+    def polygon(self, points: Sequence[Point], role: str, series: int | None = None, title: str | None = None) -> None:
+        self.add("polygon", role, series, title, points=_points(points))
+
+    def mark(self, x: float, y: float, series: int = 0, title: str | None = None, *, role: str = "mark") -> None:
+        """A point, in the shape of its series."""
+        r = self.size * 0.3
+        corners: dict[int, Sequence[Point]] = {
+            1: [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
+            2: [(0, -1.2), (1.1, 0.8), (-1.1, 0.8)],
+            3: [(0, -1.3), (1.2, 0), (0, 1.3), (-1.2, 0)],
+            4: [(0, 1.2), (1.1, -0.8), (-1.1, -0.8)],
+            5: [(-1.2, -0.4), (-0.4, -0.4), (-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4),
+                (0.4, 0.4), (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4)],
+        }  # fmt: skip
+        shape = corners.get(series % SERIES)
+        if shape is None:
+            self.add("circle", role, series, title, cx=x, cy=y, r=r)
+        else:
+            self.polygon([(x + r * dx, y + r * dy) for dx, dy in shape], role, series, title)
+
+    def legend(self, names: Sequence[str], *, swatch: str = "line") -> None:
+        """The names of the series, each after its line or its colour, in as many rows as they need."""
+        x, gap, short_line = 0.0, self.size, self.size * 1.7
+        self.y += self.size * 1.2
+        for series, name in enumerate(names):
+            wide = short_line + self.size * 0.4 + min(width_of(visible(name), self.size), self.width - short_line - gap)
+            if x and x + wide > self.width:
+                x, self.y = 0.0, self.y + self.size * 1.4
+            middle = self.y - self.size * 0.35
+            if swatch == "line":
+                self.line(x, middle, x + short_line, middle, "line", series=series)
+                self.mark(x + short_line / 2, middle, series)
+            else:
+                self.rect(
+                    x + short_line / 2,
+                    middle - self.size * 0.4,
+                    self.size * 0.8,
+                    self.size * 0.8,
+                    swatch,
+                    series=series,
+                )
+            self.text(x + short_line + self.size * 0.4, self.y, name, most=self.width - short_line - gap)
+            x += wide + gap
+        self.y += self.size * 0.6
+
+    def note(self, words: str) -> None:
+        """Soft lines below, broken where they are too long for one."""
+        line = ""
+        for word in visible(words).split(" "):
+            if line and width_of(f"{line} {word}", self.size) > self.width:
+                self._note(line)
+                line = word
+            else:
+                line = f"{line} {word}".strip()
+        self._note(line)
+
+    def _note(self, line: str) -> None:
+        self.y += self.size * 1.4
+        self.text(0, self.y - self.size * 0.3, line, "soft", most=self.width)
+
+    def svg(self, description: str, key: str = "") -> Markup:
+        """The chart, as high as it was drawn; `key` tells two of the same content apart in one page."""
+        height = max(self.y, self.size)
+        body = Markup("\n").join(self._parts)
+        told = visible(description)
+        name = hashlib.sha256("\0".join((key, self._title, told, str(body))).encode()).hexdigest()[:12]
+        box: dict[str, str | float] = {
+            "viewBox": f"0 0 {_number(self.width)} {_number(height)}",
+            "font-size": self.size,
+        }
+        if self.look.is_paper:
+            inches = {"width": self.width / POINTS_AN_INCH, "height": height / POINTS_AN_INCH}
+            own = {**{side: f"{one:.4g}in" for side, one in inches.items()}, "font-family": _FONTS}
+            back = Markup('<rect width="100%" height="100%" fill="#ffffff"/>\n')
+        else:
+            own, back = {"class": "c-chart", "width": _number(self.width), "height": _number(height)}, Markup("")
+        every: dict[str, str | float] = {
+            "xmlns": "http://www.w3.org/2000/svg",
+            **own,
+            **box,
+            "role": "img",
+            "aria-labelledby": f"c{name}t",
+            "aria-describedby": f"c{name}d",
+        }
+        chart = Markup('<svg {}>\n<title id="c{}t">{}</title>\n<desc id="c{}d">{}</desc>\n{}{}\n</svg>').format(
+            _written(every), name, self._title, name, told, back, body
+        )
+        if not self.look.is_paper and self.width > PAGE.width + 1e-6:
+            return Markup('<div class="c-wide" role="group" tabindex="0" aria-label="{}">{}</div>').format(
+                self._title, chart
+            )
+        return chart
+
+
+def empty(look: Look, title: str, why: str, key: str = "") -> Markup:
+    """What stands where there is nothing to draw."""
+    drawing = Drawing(look, title)
+    drawing.note(why)
+    return drawing.svg(why, key)
+
+
+def _written(attributes_: Mapping[str, str | float]) -> Markup:
+    return Markup(" ").join(Markup('{}="{}"').format(name, _number(value)) for name, value in attributes_.items())
+
+
+def _points(points: Sequence[Point]) -> str:
+    return " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+
+
+def _number(value: str | float) -> str:
+    """A text as it is; a number with two decimals at most, and never as -0."""
+    if isinstance(value, str):
+        return value
+    shown = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if shown in ("-0", "") else shown

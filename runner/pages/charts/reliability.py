@@ -1,0 +1,94 @@
+"""A reliability curve: of the games with such a P(accept), how many solutions are right; and how many they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from runner.pages.charts.drawing import Drawing, empty
+from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.frames import Axis, framed
+from runner.pages.charts.looks import PAGE, Look
+from runner.pages.charts.scales import Scale
+from runner.pages.charts.words import counted, known, listed, told
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One judge's bins, each with `low`, `high`, `n`, `confidence`, `right`, `ci_low`, `ci_high`."""
+
+    name: str
+    bins: Sequence[Mapping[str, Any]]
+
+
+def reliability(judges: Sequence[Calibration], *, title: str, look: Look = PAGE, key: str = "") -> Markup:
+    """The curves of judges on one square beside the diagonal of a calibrated one, and their counts below."""
+    drawn = [Calibration(one.name, [row for row in one.bins if _is_drawn(row)]) for one in judges]
+    if not any(one.bins for one in drawn):
+        return empty(look, title, "No confidence of the verifier is known.", key)
+    drawing = Drawing(look, title)
+    if len(drawn) > 1:
+        drawing.legend([one.name for one in drawn])
+    side = look.width * (0.8 if look.is_narrow else 0.4)
+    shares = Axis("", 0.0, 1.0)
+    across, up = framed(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side, square=True)
+    drawing.line(across.at(0), up.at(0), across.at(1), up.at(1), "reference")
+    for number, one in enumerate(drawn):
+        _curve(drawing, one, across, up, number)
+    _counts(drawing, drawn, across)
+    drawing.note("P(accept), and how many games had it · dashed: a calibrated judge")
+    return drawing.svg(_told(drawn), key)
+
+
+def _is_drawn(row: Mapping[str, Any]) -> bool:
+    return known(row["confidence"]) is not None and known(row["right"]) is not None
+
+
+def _curve(drawing: Drawing, judge: Calibration, across: Scale, up: Scale, series: int) -> None:
+    aside = (series % 3) * drawing.size * 0.25
+    points = [(across.at(row["confidence"]) + aside, up.at(row["right"])) for row in judge.bins]
+    if len(points) > 1:
+        drawing.polyline(points, "line", series)
+    for (x, y), row in zip(points, judge.bins, strict=True):
+        ends = Estimate("", row["right"], row["ci_low"], row["ci_high"]).ends
+        if ends is not None:
+            low, high = up.at(0.0 if ends[0] is None else ends[0]), up.at(1.0 if ends[1] is None else ends[1])
+            drawing.line(x, low, x, high, "whisker", series=series)
+            for end in (low, high):
+                drawing.line(x - drawing.size * 0.25, end, x + drawing.size * 0.25, end, "whisker", series=series)
+        drawing.mark(x, y, series, f"{judge.name}: {_of(row)}")
+
+
+def _counts(drawing: Drawing, judges: Sequence[Calibration], across: Scale) -> None:
+    """A bar for each bin, those of several judges side by side; its number above it, where there is room."""
+    size = drawing.size
+    top = drawing.y + size * 1.2
+    height = size * 3
+    bottom = top + height
+    most = max((known(row["n"]) or 0.0 for one in judges for row in one.bins), default=0.0) or 1.0
+    for number, one in enumerate(judges):
+        for row in one.bins:
+            left, right = across.at(row["low"]), across.at(row["high"])
+            wide = (right - left) * 0.9 / len(judges)
+            x, n = left + (right - left) * 0.05 + number * wide, known(row["n"]) or 0.0
+            high = height * n / most
+            drawing.rect(x, bottom - high, wide, high, "bar", series=number, title=f"{one.name}: {_of(row)}")
+            if len(judges) == 1 and len(counted(n)) <= (4 if _is_roomy(drawing) else 3):
+                drawing.text(x + wide / 2, bottom - high - size * 0.25, counted(n), "soft", anchor="middle")
+    drawing.line(across.start, bottom, across.end, bottom, "axis")
+    drawing.y = bottom + size * 0.4
+
+
+def _is_roomy(drawing: Drawing) -> bool:
+    return drawing.width > 45 * drawing.size
+
+
+def _of(row: Mapping[str, Any]) -> str:
+    return f"P(accept) {told(row['confidence'], 2)}, right {told(row['right'], 2)}, {counted(row['n'])} games"
+
+
+def _told(judges: Sequence[Calibration]) -> str:
+    return listed(f"{one.name}: {_of(row)}" for one in judges for row in one.bins)
