@@ -12,12 +12,11 @@ from runner.models.costs import CallCosts
 from runner.models.journal_index import FollowedIndex
 from runner.models.records import CallRecord, EndedRecord, Entry, FailureRecord, LostRecord, PartRecord
 from runner.models.tally import Tally
-from runner.pages.games import GamesData, game_of, row_of
+from runner.pages.games import Game, GamesData, job_games, row_of
 from runner.pages.run_page import FIRST
 from runner.pages.site import Keep
 from runner.results.folder import RunFolder
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Rollout
 from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
 from runner.runs.spending import used_models
 from runner.text import in_one_line, shortened
@@ -72,10 +71,10 @@ class Reading:
                 return True
             entries = self._followed.read()
         jobs = sorted(self._touched.values(), key=lambda job: job.index)
-        for job, rollouts in self._reconstructor.of_jobs(jobs):
+        for job, rollouts, answered in self._reconstructor.of_jobs(jobs):
             del self._touched[job.index]
-            for rollout in rollouts:
-                self._list(rollout)
+            for game in job_games(self._reconstructor, rollouts, answered):
+                self._list(game)
             if rollouts:
                 self._listed.add(job.index)
             if self._clock() >= deadline:
@@ -114,9 +113,8 @@ class Reading:
         elif sample in self._ended:
             self.is_stale = True
 
-    def _list(self, rollout: Rollout) -> None:
-        game = game_of(self._reconstructor, rollout)
-        row = row_of(game)
+    def _list(self, game: Game) -> None:
+        row, rollout = row_of(game), game.rollout
         self.data.add(game, row)
         if len(self.first) < FIRST:
             self.first.append(row)
