@@ -14,7 +14,7 @@ const BOARD_COLUMNS = {
   run: { title: "Run", fields: ["run"], first: true, head: true, cell: (row, list) => list.runCell(row) },
   accuracy: { title: "Accuracy, 95 %", fields: ["accuracy", "ci_low", "ci_high"], number: true, first: true, cell: (row) => [figure(row.accuracy), el("span", { class: "soft below" }, intervalOf(row))] },
   bar: { title: "", fields: [], first: true, cell: (row, list) => accuracyBar(row, list.about.domain) },
-  n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`)] },
+  n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), row.clusters !== null && el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`)] },
   protocol: { title: "Protocol", fields: ["protocol"], first: true, cell: (row) => row.protocol },
   models: { title: "Models", fields: ["models"], first: true, kind: "models", cell: (row) => row.models ?? "–" },
   outcomes: { title: "Outcomes", fields: ["outcomes"], kind: "models", cell: (row) => outcomesOf(row) },
