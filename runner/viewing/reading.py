@@ -114,7 +114,7 @@ class Reading:
             self.is_stale = True
 
     def _list(self, game: Game) -> None:
-        row, rollout = row_of(game), game.rollout
+        rollout, row = game.rollout, row_of(game)
         self.data.add(game, row)
         if len(self.first) < FIRST:
             self.first.append(row)

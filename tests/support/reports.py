@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from runner.pages.page import shown
 from runner.pages.run_page import runs_site
-from runner.pages.site import as_index, as_one_file, into
+from runner.pages.site import as_index, as_one_file
 from runner.results.folder import RunFolder
 
 VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
