@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.board_charts import cost_chart, sweep_chart
+from runner.pages.board_charts import cost_chart, sweep_chart, told
 from runner.pages.board_marks import MEANINGS, kinds_of
 from runner.pages.boards import Board, Row, TaskList
 from runner.pages.games import FORMAT
@@ -43,14 +43,14 @@ def board_site(board: Board, keep: Keep, runs: Collection[str] = ()) -> Site:
     links = [(ROUTE, "Board")]
     if len(board.lists) <= _MOST_LINKS:
         links += [(f"{ROUTE}/{listed.name}", _short_name(listed, board)) for listed in board.lists]
-    told = {
+    facts = {
         "where": board.where,
         "published": board.is_published,
         "place": board.place,
         "lists": lists,
         "linked": sorted(runs),
     }
-    about = {"format": FORMAT, "runs": [], "live": False, "notes": None, "board": {**told, "meanings": MEANINGS}}
+    about = {"format": FORMAT, "runs": [], "live": False, "notes": None, "board": {**facts, "meanings": MEANINGS}}
     return Site(f"Leaderboard · {board.where}", links, sections, about)
 
 
@@ -148,7 +148,7 @@ def _sweep(sweep: Any, place: int) -> dict[str, Any]:
     lines = [
         {
             "rank": "–" if line.rank is None else _rank(*line.rank),
-            "values": ["" if (value := line.point.get(key)) is None else _told(value) for key in sweep.keys],
+            "values": [told(line.point.get(key)) for key in sweep.keys],
             "accuracy": _number(line.value),
             "interval": _interval({"ci_low": line.low, "ci_high": line.high}),
             "n": _count(line.n),
@@ -160,10 +160,6 @@ def _sweep(sweep: Any, place: int) -> dict[str, Any]:
     ]
     has_reasons = any(line["reason"] for line in lines)
     return {"sweep": sweep, "lines": lines, "chart": sweep_chart(sweep, str(place)), "has_reasons": has_reasons}
-
-
-def _told(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _commands(board: Board, listed: TaskList) -> list[tuple[str, str]]:

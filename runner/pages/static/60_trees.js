@@ -45,7 +45,7 @@ function treeName(row) {
   return row.tree ? `${row.datapoint}, tree ${row.tree}` : row.datapoint;
 }
 
-function figure(value) {
+function inFigures(value) {
   return value.toFixed(3);
 }
 
@@ -108,14 +108,14 @@ class TreeView {
   }
 
   worth(worth) {
-    return Object.entries(worth).map(([agent, value]) => `${agent} ${figure(value)}`).join(", ");
+    return Object.entries(worth).map(([agent, value]) => `${agent} ${inFigures(value)}`).join(", ");
   }
 
   // The pairs that are learnt of this tree, each with ways to its two answers.
   learnt() {
     const { learnt } = this.tree;
     if (!learnt.length) return el("p", {}, "No step was answered both well and badly: there is no pair to learn from.");
-    const to = (path, name, worth) => el("button", { type: "button", onclick: () => this.reach(path) }, `${name}, worth ${figure(worth)}`);
+    const to = (path, name, worth) => el("button", { type: "button", onclick: () => this.reach(path) }, `${name}, worth ${inFigures(worth)}`);
     return el("section", {}, el("h3", {}, "Pairs that are learnt"), el("ul", {}, learnt.map((pair) => el("li", {},
       `${pair.agent} in round ${pair.round}: `,
       to(pair.chosen, `chosen, answer ${pair.chosen.join(".")}`, pair.rewards[0]), " over ",
@@ -143,7 +143,7 @@ class TreeView {
 
   head(node) {
     const speakers = node.said.map((said) => said.agent).join(", ") || "nobody speaks";
-    const worth = node.said.map((said) => `${said.agent} ${figure(node.worth[said.agent])}`).join(", ");
+    const worth = node.said.map((said) => `${said.agent} ${inFigures(node.worth[said.agent])}`).join(", ");
     return el("summary", {},
       el("b", {}, `${node.path.join(".")} ${speakers}`),
       worth ? el("span", { class: "worth" }, `worth ${worth}`) : null,

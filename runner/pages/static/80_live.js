@@ -103,7 +103,7 @@ class Live {
   // Of a run that has no games of its own, or none yet.
   without(id, state) {
     const part = [...this.states.values()].find((one) => one.standing === "playing" && one.run_id.startsWith(`${id}-`));
-    if (part?.total) return `Now ${part.run_id}: ${figure(part.done)} of ${figure(part.total)} ${part.of}`;
+    if (part?.total) return `Now ${part.run_id}: ${inThousands(part.done)} of ${inThousands(part.total)} ${part.of}`;
     return state.standing === "playing" ? "No answer has come yet." : "It has no games of its own.";
   }
 
@@ -111,18 +111,18 @@ class Live {
     const left = state.seconds_left === null ? null : `${lasting(state.seconds_left)} left`;
     const rate = state.per_second ? (state.per_second >= 1 ? `${state.per_second.toFixed(1)} a second` : `${(state.per_second * 60).toFixed(1)} a minute`) : null;
     const facts = [
-      ["Calls", figure(state.calls)], state.failed_calls ? ["Failed calls", figure(state.failed_calls)] : null,
-      ["Tokens", `${figure(state.prompt_tokens)} + ${figure(state.completion_tokens)}`],
+      ["Calls", inThousands(state.calls)], state.failed_calls ? ["Failed calls", inThousands(state.failed_calls)] : null,
+      ["Tokens", `${inThousands(state.prompt_tokens)} + ${inThousands(state.completion_tokens)}`],
       ["Cost", state.cost_usd === null ? "not known" : `$${state.cost_usd.toFixed(state.cost_usd < 1 ? 4 : 2)}`],
-      state.judged ? ["Accuracy so far", `${(state.right / state.judged).toFixed(3)} of ${figure(state.judged)}`] : null,
-      ...Object.entries(state.outcomes).map(([name, count]) => [name.replaceAll("_", " "), figure(count)]),
+      state.judged ? ["Accuracy so far", `${(state.right / state.judged).toFixed(3)} of ${inThousands(state.judged)}`] : null,
+      ...Object.entries(state.outcomes).map(([name, count]) => [name.replaceAll("_", " "), inThousands(count)]),
     ].filter(Boolean);
     return [
       el("progress", { max: state.total, value: state.done, "aria-label": "Games that are finished" }),
-      el("p", {}, [`${figure(state.done)} of ${figure(state.total)} ${state.of}`, rate, left, state.reading ? "still being read" : null].filter(Boolean).join(" · ")),
+      el("p", {}, [`${inThousands(state.done)} of ${inThousands(state.total)} ${state.of}`, rate, left, state.reading ? "still being read" : null].filter(Boolean).join(" · ")),
       state.standing === "done" ? null : el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
       state.errors.length && state.standing !== "done" ? el("details", { open }, el("summary", {}, "Last errors"),
-        el("ul", {}, state.errors.map((error) => el("li", {}, error.text, error.count > 1 ? ` (${figure(error.count)} times)` : null)))) : null,
+        el("ul", {}, state.errors.map((error) => el("li", {}, error.text, error.count > 1 ? ` (${inThousands(error.count)} times)` : null)))) : null,
     ];
   }
 }
@@ -148,7 +148,7 @@ function again(list) {
   [...list.body.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });
 }
 
-function figure(number) {
+function inThousands(number) {
   return number.toLocaleString("en");
 }
 
