@@ -77,6 +77,11 @@ COMMANDS: Mapping[str, Command] = {
         "write runs as one page: what they came to, all games, each as a conversation", pages.report,
         "runner.cli.report", "report last -o report.html", "report RUN RUN -o report.html", "report last --dir site",
     ),
+    "plot": Command(
+        "draw a figure of runs for a paper, or write its rows", pages.plot, "runner.cli.plot",
+        "plot learning_curve RUN RUN RUN -o curve.svg", "plot accuracy_by_protocol RUN RUN -o accuracy.svg",
+        "plot reliability last -o reliability.csv",
+    ),
     "sweep": Command(
         "show the points of a sweep as one table, seeds pooled, with rank ranges", look.sweep, "runner.cli.sweep",
         "sweep spec.yaml", "sweep spec.yaml --metric recall", "sweep spec.yaml --json",
@@ -163,7 +168,7 @@ COMMANDS: Mapping[str, Command] = {
 GROUPS: Mapping[str, Sequence[str]] = {
     "play": ("init", "check", "render", "plan", "run", "rejudge"),
     "look": ("runs", "show", "sweep", "explain-misses"),
-    "ask": ("leaderboard", "compare", "sql"),
+    "ask": ("leaderboard", "compare", "sql", "plot"),
     "share": (
         "publish",
         "get",
