@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from runner.datasets.load import Dataset
 from runner.pages.packing import PIECE_BYTES, Packing, Text, Texts, by_length
 from runner.pages.site import Keep
 from runner.prompts.chat import ChatMessage
@@ -46,27 +47,34 @@ class Game:
         return self.told.rollout
 
 
-def games_of(folder: RunFolder) -> Iterator[Game]:
+def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[Game]:
     """Every finished game of a run, in the order of its plan; of one that is still playing, those so far.
+
+    `given` is what is known of its datapoints, where their rows are not there: what was sent is not known then.
 
     Raises:
         RunError, JournalError, SpecError: a file of the run is gone or damaged.
     """
-    plan = played_plan(folder)
+    plan = played_plan(folder, given)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.with_answered():
-            yield from job_games(reconstructor, rollouts, answered)
+            if given is None:
+                yield from job_games(reconstructor, rollouts, answered)
+            else:
+                yield from (Game(_told(reconstructor, rollout), {}) for rollout in rollouts)
 
 
 def job_games(
     reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered]
 ) -> Iterator[Game]:
     """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`."""
-    plan = reconstructor.plan
-    for rollout, chats in zip(rollouts, sent_chats(plan, rollouts, answered), strict=True):
-        job = rollout.job
-        agents = plan.agents(swapped=job.swapped)
-        yield Game(Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job)), chats)
+    for rollout, chats in zip(rollouts, sent_chats(reconstructor.plan, rollouts, answered), strict=True):
+        yield Game(_told(reconstructor, rollout), chats)
+
+
+def _told(reconstructor: Reconstructor, rollout: Rollout) -> Told:
+    plan, job = reconstructor.plan, rollout.job
+    return Told(rollout, plan.spec.protocol, plan.agents(swapped=job.swapped), reconstructor.failures(job))
 
 
 def row_of(game: Game) -> dict[str, Any]:
