@@ -36,6 +36,8 @@ PAYLOADS: dict[str, str] = {
 """By name; what runs a script sets `window.pwned`."""
 
 JOINED = " ".join(f"[{name}] {text}" for name, text in PAYLOADS.items())
+
+
 def in_file(text: str) -> str:
     """A payload as a dataset's file can hold it: no half of a pair."""
     return text.encode("utf-8", "replace").decode()
@@ -65,10 +67,21 @@ def spec_file(folder: Path, base_url: str) -> Path:
     prompts = folder / "prompts"
     prompts.mkdir(parents=True)
     for agent in ("prover", "verifier"):
-        (prompts / f"{agent}.jinja").write_text(f"{system}\n{{{{ question }}}}\n{{{{ accept }}}}" if agent == "verifier" else f"{system}\n{{{{ question }}}}", "utf-8")
+        (prompts / f"{agent}.jinja").write_text(
+            f"{system}\n{{{{ question }}}}\n{{{{ accept }}}}"
+            if agent == "verifier"
+            else f"{system}\n{{{{ question }}}}",
+            "utf-8",
+        )
     for part, words in (("confidence", "{{ confidence_marker }} 0.7"), ("last_round", "{{ accept }}")):
         (prompts / f"verifier.{part}.jinja").write_text(words, "utf-8")
-    model = {"provider": "openai", "model": f"model {PAYLOADS['image']}", "base_url": base_url, "logprobs": True, "top_logprobs": 3}
+    model = {
+        "provider": "openai",
+        "model": f"model {PAYLOADS['image']}",
+        "base_url": base_url,
+        "logprobs": True,
+        "top_logprobs": 3,
+    }
     spec: dict[str, Any] = {
         "name": "hostile",
         "seed": 1,
