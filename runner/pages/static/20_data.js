@@ -56,6 +56,7 @@ class Games {
       const piece = await carried(`${this.about.slug}-list-${number}`);
       const names = Object.keys(piece.columns);
       for (let at = 0; at < piece.count; at++) {
+        if (piece.first + at !== this.rows.length || this.rows.length >= this.about.count) continue; // there, or not told of yet
         const row = { place: this.rows.length };
         for (const name of names) row[name] = piece.columns[name][at];
         this.places.set(row.id, row.place);

@@ -46,7 +46,7 @@ class List {
 
   build() {
     this.search = el("input", {
-      type: "search", id: "search", placeholder: "Search ids, columns, errors…", "aria-label": "Search games",
+      type: "search", id: "search", placeholder: "Search ids, columns, errors, notes…", "aria-label": "Search games",
       oninput: () => this.change({ q: this.search.value }),
     });
     this.buttons = new Map(Object.entries(FILTERS).map(([name, [title]]) => [
@@ -103,7 +103,7 @@ class List {
     const tests = this.state.filters.map((name) => FILTERS[name][1]);
     const wanted = this.state.q.toLowerCase().split(/\s+/).filter(Boolean);
     this.shown = this.games.rows.filter(
-      (row) => (!tests.length || tests.some((test) => test(row, this.run))) && wanted.every((word) => haystack(row).includes(word)),
+      (row) => (!tests.length || tests.some((test) => test(row, this.run))) && wanted.every((word) => haystack(row).includes(word) || this.run.notes.say(row.id, word)),
     );
     if (this.state.sort) this.shown.sort(by(this.state.sort));
     for (const [name, button] of this.buttons) button.setAttribute("aria-pressed", String(this.state.filters.includes(name)));

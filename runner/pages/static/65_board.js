@@ -3,16 +3,16 @@
 const PAGE_ROWS = 100;
 const SVG = "http://www.w3.org/2000/svg";
 
-const figure = (value) => (value === null ? "–" : value.toFixed(3));
+const decimal = (value) => (value === null ? "–" : value.toFixed(3));
 const whole = (value) => (value === null ? "–" : value.toLocaleString("en"));
 const rankOf = (row) => (row.rank === null ? "–" : row.rank === row.rank_last ? String(row.rank) : `${row.rank}–${row.rank_last}`);
-const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : `${row.ci_low === null ? "−∞" : figure(row.ci_low)}–${row.ci_high === null ? "∞" : figure(row.ci_high)}`);
+const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : `${row.ci_low === null ? "−∞" : decimal(row.ci_low)}–${row.ci_high === null ? "∞" : decimal(row.ci_high)}`);
 
 // Of each: its title, the fields that a file has of it, by which it sorts, and its cell. Those with `first` are shown at first.
 const BOARD_COLUMNS = {
   rank: { title: "Rank", fields: ["rank", "rank_last"], number: true, first: true, cell: rankOf },
   run: { title: "Run", fields: ["run"], first: true, head: true, cell: (row, list) => list.runCell(row) },
-  accuracy: { title: "Accuracy, 95 %", fields: ["accuracy", "ci_low", "ci_high"], number: true, first: true, cell: (row) => [figure(row.accuracy), el("span", { class: "soft below" }, intervalOf(row))] },
+  accuracy: { title: "Accuracy, 95 %", fields: ["accuracy", "ci_low", "ci_high"], number: true, first: true, cell: (row) => [decimal(row.accuracy), el("span", { class: "soft below" }, intervalOf(row))] },
   bar: { title: "", fields: [], first: true, cell: (row, list) => accuracyBar(row, list.about.domain) },
   n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), row.clusters !== null && el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`)] },
   protocol: { title: "Protocol", fields: ["protocol"], first: true, cell: (row) => row.protocol },
@@ -27,7 +27,7 @@ const BOARD_COLUMNS = {
   point: { title: "Point of its sweep", fields: ["point"], kind: "models", cell: (row) => row.point ?? "" },
   seed: { title: "Seed", fields: ["seed"], number: true, cell: (row) => row.seed ?? "–" },
   repeats: { title: "Plays of each", fields: ["per_datapoint"], number: true, cell: (row) => whole(row.per_datapoint) },
-  stderr: { title: "Standard error", fields: ["stderr"], number: true, cell: (row) => figure(row.stderr) },
+  stderr: { title: "Standard error", fields: ["stderr"], number: true, cell: (row) => decimal(row.stderr) },
   owner: { title: "Owner", fields: ["owner"], published: true, cell: (row) => row.owner },
   trained: { title: "Trained on", fields: ["trained_on"], published: true, cell: (row) => row.trained_on ?? "" },
   numbers: { title: "Numbers", fields: ["numbers"], published: true, cell: (row) => row.numbers },
@@ -68,7 +68,7 @@ function accuracyBar(row, domain) {
   if (low < 0.5 && 0.5 < high) parts.push(drawn("line", { class: "half", x1: at(0.5), x2: at(0.5), y1: 1, y2: 15 }));
   if (row.ci_low !== null || row.ci_high !== null) parts.push(drawn("line", { class: "interval", x1: at(row.ci_low ?? low), x2: at(row.ci_high ?? high), y1: 8, y2: 8 }));
   parts.push(drawn("circle", { cx: at(row.accuracy), cy: 8, r: 3.5 }));
-  return drawn("svg", { class: "bar", width: 120, height: 16, viewBox: "0 0 120 16", "aria-hidden": "true" }, ...parts);
+  return drawn("svg", { class: "interval-bar", width: 120, height: 16, viewBox: "0 0 120 16", "aria-hidden": "true" }, ...parts);
 }
 
 // One list, with its rows once they are read.
@@ -109,7 +109,7 @@ class BoardList {
     };
     this.boxes = Object.entries(this.columns).filter(([name]) => name !== "run").map(([name, column]) => el("label", {},
       el("input", { type: "checkbox", value: name, onchange: () => this.choose() }), column.title || "Interval as a bar"));
-    this.chosen = el("details", { class: "columns" }, el("summary", {}, "Columns"), el("div", { class: "boxes", role: "group", "aria-label": "Columns" }, this.boxes));
+    this.chosen = el("details", { class: "choose-columns" }, el("summary", {}, "Columns"), el("div", { class: "boxes", role: "group", "aria-label": "Columns" }, this.boxes));
     this.count = el("p", { class: "count", role: "status" });
     this.head = el("tr");
     this.body = el("tbody");
@@ -122,7 +122,7 @@ class BoardList {
         el("button", { type: "button", onclick: () => this.save("json") }, "JSON of what is shown"),
         el("button", { type: "button", onclick: () => this.change({ q: "", sort: "", protocol: "", model: "", mark: "", cols: this.first, page: 0 }) }, "Reset")),
       this.count,
-      el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `Runs of ${this.about.benchmark}` }, this.table), this.pages);
+      el("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": `Runs of ${this.about.benchmark}` }, this.table), this.pages);
   }
 
   select(name, all, values) {

@@ -34,13 +34,34 @@ function current(path) {
   }
 }
 
+// Where the reader of a screen goes on: the heading of what is shown now, or the button that was just pressed.
+function lead(from, to) {
+  const place = [...document.querySelectorAll("section.page")].find((one) => !one.hidden);
+  const same = from.split("?")[0] === to.split("?")[0];
+  const found = (same && place.querySelector('[aria-pressed="true"]')) || place.querySelector("h2, h3") || place;
+  if (!found.matches("a, button, input")) found.tabIndex = -1;
+  found.focus({ preventScroll: true });
+}
+
+// What is wider than its place is scrolled by keys, too.
+function reachable() {
+  for (const one of document.querySelectorAll(".page table, .page pre")) {
+    if (one.scrollWidth > one.clientWidth && !one.hasAttribute("tabindex")) one.tabIndex = 0;
+  }
+}
+
 async function start() {
   site.about = JSON.parse(document.getElementById("about").textContent);
   site.title = document.title;
   document.documentElement.classList.add("scripted");
   for (const about of site.about.runs ?? []) site.runs.set(about.run_id, new Run(about));
   const failed = (error) => announce(`This page cannot be shown in full: ${error.message}`);
-  addEventListener("hashchange", () => show().then(() => scrollTo(0, 0)).catch(failed));
+  addEventListener("hashchange", (event) => {
+    const [from, to] = [event.oldURL, event.newURL].map((url) => new URL(url).hash);
+    if (to === "#main") return; // the link that skips the navigation
+    show().then(() => { scrollTo(0, 0); lead(from, to); reachable(); }).catch(failed);
+  });
+  addEventListener("resize", reachable, { passive: true });
   addEventListener("keydown", (event) => {
     if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
     const does = keys.get(event.key);
@@ -48,7 +69,10 @@ async function start() {
     event.preventDefault();
     does();
   });
+  for (const run of site.runs.values()) run.summary().catch(failed);
+  if (site.about.live) new Live(site.about.live).start();
   await show().catch(failed);
+  reachable();
 }
 
 start();
