@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runner.text import in_one_line
 from tests.browser.conftest import Opens
 from tests.support.hostile_pages import full_of
 from tests.support.hostile_payloads import PAYLOADS
@@ -25,7 +26,7 @@ IN_A_GAME = {
     "argument": "argument {said}",
     "verdict": "verdict {said}",
     "reasoning": "reasoning {said}",
-    "why an answer cannot be used": "finish {said}",
+    "why an answer cannot be used": "{finish}",
     "error of a server": "error {error}",
     "model that a server names": "served {said}",
     "alternative token": "token {said}",
@@ -81,7 +82,7 @@ def test_a_game_of_a_stranger_is_text(payload: str, real: Path, watched: Opens) 
     page.locator("header.game h2").wait_for()
     inert(page)
     seen: str = page.locator("#view").evaluate("one => one.textContent")
-    words = {"number": number, "text": in_file(text), "short": in_file(text)[:200], "said": in_json(text), "error": in_json(text)[:60]}
+    words = {"number": number, "text": in_file(text), "short": in_file(text)[:200], "said": in_json(text), "error": in_one_line(in_json(text))[:60], "finish": repr(f"finish {in_json(text)}")[1:-1]}
     wanted = {place: form.format(**words) for place, form in IN_A_GAME.items()} | IN_EVERY_GAME
     if payload in ("lone surrogate", "long word"):
         wanted = {place: said[:40].split("a\ufffd")[0] for place, said in wanted.items()}

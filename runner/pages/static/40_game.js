@@ -112,7 +112,7 @@ class GameView {
     return el("details", { class: "logprobs" }, el("summary", {}, "Log-probabilities of the verdict"),
       el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Token"), el("th", { scope: "col", class: "number" }, "Probability"), el("th", { scope: "col" }, "Others"))),
         el("tbody", {}, rows.map((one) => el("tr", {}, el("td", {}, el("code", {}, one.token)), el("td", { class: "number" }, Math.exp(one.logprob).toFixed(4)),
-          el("td", {}, (one.top_logprobs ?? []).slice(0, 5).map((other) => [el("code", {}, other.token), ` ${Math.exp(other.logprob).toFixed(3)}  `])))))));
+          el("td", {}, Object.entries(one.top ?? {}).slice(0, 5).map(([token, logprob]) => [el("code", {}, token), ` ${Math.exp(logprob).toFixed(3)}  `])))))));
   }
 
   facts(row, game) {
