@@ -13,8 +13,12 @@ async function show() {
   view.hidden = Boolean(section);
   document.title = site.title;
   current(section ? section.dataset.route : path);
-  if (section) return;
-  const found = matched(parts);
+  const place = section?.querySelector("[data-live]"); // where a script adds to what the section has
+  const found = section ? place && matched(section.dataset.route.split("/")) : matched(parts);
+  if (section) {
+    if (found) await found.show(place, found.values, words);
+    return;
+  }
   if (found) await found.show(view, found.values, words);
   else replaced(view, el("p", { class: "empty" }, `There is no page ${path} here.`));
 }
