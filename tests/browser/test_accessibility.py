@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Opens
+from tests.browser.test_hostile_text import unfolded
 from tests.browser.test_run_pages import rows
 
 SETTINGS = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
@@ -45,7 +46,7 @@ def test_no_page_of_a_run_has_a_fault(scheme: str, width: int, small: Path, axe:
     assert violations(page, axe) == []
     rows(page).first.get_by_role("link").click()
     page.locator("header.game h2").wait_for()
-    page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true; })")
+    unfolded(page)
     assert violations(page, axe) == []
 
 

@@ -17,6 +17,8 @@ from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import MANIFEST, hostile_run, in_file, with_manifest
 from tests.support.reports import as_shown, report
 
+OPEN_ALL = "(() => { const all = [...document.querySelectorAll('#view details:not([open])')]; for (const one of all) one.open = true; return all.length; })()"
+
 IN_A_GAME = {
     "id of a datapoint": "p{number} {short}",
     "group": "group {short}",
@@ -64,6 +66,12 @@ def inert(page: Any) -> None:
     assert handlers == 0
 
 
+def unfolded(page: Any) -> None:
+    """Everything that is folded up, and what is in it, and so on."""
+    while page.evaluate(OPEN_ALL):
+        page.wait_for_timeout(20)
+
+
 def in_json(text: str) -> str:
     """As a body with half of a pair is repaired when it arrives."""
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
@@ -80,6 +88,8 @@ def test_a_game_of_a_stranger_is_text(payload: str, real: Path, watched: Opens) 
     inert(page)
     link.click()
     page.locator("header.game h2").wait_for()
+    inert(page)
+    unfolded(page)
     inert(page)
     seen: str = page.locator("#view").evaluate("one => one.textContent")
     words = {"number": number, "text": in_file(text), "short": in_file(text)[:200], "said": in_json(text), "error": in_one_line(in_json(text))[:60], "finish": repr(f"finish {in_json(text)}")[1:-1]}
@@ -101,6 +111,8 @@ def test_data_full_of_a_text_are_text(payload: str, run: Path, watched: Opens, t
     inert(page)
     page.locator("table.games tbody a").first.click()
     page.locator("header.game h2").wait_for()
+    inert(page)
+    unfolded(page)
     inert(page)
     seen: str = page.locator("#view").evaluate("one => one.textContent")
     assert seen.count(as_shown(PAYLOADS[payload])) > 30

@@ -64,7 +64,7 @@ async function start() {
   addEventListener("resize", reachable, { passive: true });
   addEventListener("keydown", (event) => {
     if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const does = keys.get(event.key);
+    const does = keys.get(event.key) ?? (event.key === "?" ? help : undefined);
     if (!does) return;
     event.preventDefault();
     does();

@@ -1,0 +1,1 @@
+function comparisonsOf() { return []; }
