@@ -131,6 +131,7 @@ class Live {
 async function grow(run, told) {
   const games = run.games;
   games.grown(told);
+  if (!run.reading) return; // nobody has looked at them yet
   run.reading = run.reading.then(() => games.read(() => again(run.list)));
   await run.reading;
 }
