@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from runner.errors import NipRunError
-from runner.registry.draft import Naming, draft_of
+from runner.pages.overview import overview
+from runner.registry.draft import Naming
 from runner.registry.fetched import get
+from runner.registry.run_bundle import draft_of
 from runner.releases.reference import parse
 from runner.results.folder import RunFolder
 from runner.results.metric_rows import metric_rows
@@ -23,7 +25,7 @@ from tests.support.files import parquet_rows
 from tests.support.got import publish
 from tests.support.runs import only_run, played
 from tests.support.specs import spec_file
-from tests.support.summaries import Summary, site_of, summaries
+from tests.support.summaries import Summary, pages_of, site_of, summaries
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
 SERVED = "served-c534600bdb"
@@ -45,14 +47,22 @@ def summary(run: Path | RunFolder) -> Summary:
     return found
 
 
-def test_a_page_has_every_metric_that_show_prints(served: Summary, results: Path) -> None:
-    metrics = json.loads((results / "runs" / SERVED / "metrics.json").read_text("utf-8"))
-    shown = [*served.table("Metrics with"), *served.table("More metrics")]
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run of this version."""
+    folder = tmp_path_factory.mktemp("ours")
+    played(spec_file(folder / "spec", size=4, fine_tune=None), folder / "results")
+    return RunFolder(only_run(folder / "results"))
+
+
+def test_a_page_has_every_metric_that_show_prints(ours: RunFolder) -> None:
+    metrics, found = json.loads(ours.metrics.read_text("utf-8")), summary(ours)
+    shown = [*found.table("Metrics with"), *found.table("More metrics")]
     told = {(row["Of"], row["Metric"]): (row["Value"].replace("–", "-"), row["n"]) for row in shown}
     printed = {(of, name): (value.split(" ")[0], f"{n:,}") for of, name, value, n, _ in metric_rows(metrics) if n}
     assert told == printed
     accuracy = next(row for row in shown if row["Metric"] == "accuracy")
-    assert accuracy["95 % interval"] in served.text.split("Metrics")[0]
+    assert accuracy["95 % interval"] in found.text.split("Metrics")[0]
 
 
 def test_verdicts_stand_beside_labels_as_the_rollouts_have_them(served: Summary, results: Path) -> None:
@@ -99,7 +109,7 @@ def test_the_rules_are_told_in_tables_too(results: Path) -> None:
 
 def test_headings_go_down_one_at_a_time_and_nothing_is_styled_inline(results: Path) -> None:
     runs = [results / "runs" / name for name in (SERVED, "trees-9c3a6124d5", "sweep-3942dc58ea")]
-    for found in summaries(*runs).values():
+    for found in (page for run in runs for page in summaries(run).values()):
         levels = [1, *(level for level, _ in found.headings)]
         assert all(after <= before + 1 for before, after in pairwise(levels))
         assert "style" not in found.attributes
@@ -132,8 +142,8 @@ def test_a_run_without_a_game_has_a_page(results: Path, tmp_path: Path) -> None:
 def test_a_replay_leads_to_the_run_whose_answers_it_has(results: Path) -> None:
     replay = results / "runs" / f"{SERVED}-replay"
     assert f"#/run/{SERVED}" not in summary(replay).links
-    both = summaries(results / "runs" / SERVED, replay)
-    found = both[f"run/{SERVED}-replay"]
+    _, made = pages_of(results / "runs" / SERVED, replay)
+    found = Summary(str(made.section.html))
     assert found.links[f"#/run/{SERVED}"] == f"the answers of {SERVED}"
     assert "nobody was called" in found.text
 
@@ -155,28 +165,25 @@ def test_commands_are_quoted_for_a_shell_and_name_no_folder_of_this_machine(resu
     assert str(tmp_path) not in far.text
 
 
-def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(tmp_path: Path) -> None:
-    ours = tmp_path / "results"
-    played(spec_file(tmp_path / "spec", size=4, fine_tune=None), ours)
-    run = RunFolder(only_run(ours))
-    made = draft_of(run, Results(ours), Naming("shy", licence="MIT", dataset_licence="none"))
+def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(ours: RunFolder, tmp_path: Path) -> None:
+    results = Results.of(ours)
+    made = draft_of(ours, results, Naming("shy", licence="MIT", dataset_licence="none"))
     reference = publish(tmp_path / "registry", made.bundle())
     with connect(str(tmp_path / "registry")) as registry:
         get(registry, parse(reference), tmp_path / "got")
     found = summary(RunFolder.got(tmp_path / "got" / "data"))
     assert "it needs the dataset" in found.text
     assert "without the rows of its dataset" in found.text
-    assert found.table("Verdicts beside labels") == summary(run).table("Verdicts beside labels")
+    assert found.table("Verdicts beside labels") == summary(ours).table("Verdicts beside labels")
 
 
 # Several
 
 
 def test_runs_stand_side_by_side_and_the_seeds_of_a_sweep_as_one(results: Path) -> None:
-    names = (SERVED, "sweep-3942dc58ea", "sweep-838e83c049")
-    found = summaries(*(results / "runs" / name for name in names))
-    rows = found["runs"].table("Runs side by side")
-    assert [row["Run"] for row in rows] == list(names)
-    assert {f"#/run/{name}" for name in names} <= found["runs"].links.keys()
-    (point,) = found["runs"].table("Points of the sweep")
+    names = ("sweep-3942dc58ea", "sweep-838e83c049")
+    found = Summary(str(overview(pages_of(*(results / "runs" / name for name in names))).html))
+    assert [row["Run"] for row in found.table("Runs side by side")] == list(names)
+    assert {f"#/run/{name}" for name in names} <= found.links.keys()
+    (point,) = found.table("Points of the sweep")
     assert (point["Seeds"], point["n"]) == ("2", "4")

@@ -9,6 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from runner.pages.one_run import Made, gathered, run_page
+from runner.pages.run_games import Gathered
 from runner.pages.run_page import runs_site
 from runner.pages.site import Site
 from runner.results.folder import RunFolder
@@ -80,6 +82,17 @@ def summaries(*runs: Path | RunFolder) -> dict[str, Summary]:
     """The sections of runs' site, by their routes."""
     site, _ = site_of(*runs)
     return {section.route: Summary(str(section.html)) for section in site.sections}
+
+
+def pages_of(*runs: Path) -> list[Made]:
+    """The pages of runs that stand in one site, made without those that compare them, which take their time."""
+    data: dict[str, bytes] = {}
+    here = {run.name for run in runs}
+
+    def gather(folder: RunFolder, slug: str) -> Gathered:
+        return gathered(folder, slug, data.__setitem__)
+
+    return [run_page(RunFolder(run), f"r{at}", here, gather) for at, run in enumerate(runs)]
 
 
 def piece(data: dict[str, bytes], name: str) -> Any:
