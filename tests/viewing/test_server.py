@@ -204,3 +204,14 @@ def test_a_port_that_is_taken_or_none_is_told(view: View, played: Path) -> None:
     assert f"port {view.port} is in use" in taken.stderr
     assert nip_run_here("view", "tiny", "--port", "65536", cwd=played).returncode == 2
     assert "no run 'none'" in nip_run_here("view", "none", cwd=played).stderr
+
+
+def test_a_leaderboard_is_viewed_as_it_is_when_the_page_is_loaded(played: Path) -> None:
+    with viewing("--board", cwd=played) as view:
+        page = view.ask()
+        assert page.status == 200
+        assert b"tiny/v1" in page.body
+        assert view.ask("state.json").json == {"format": 1, "runs": []}
+        assert view.note({"run": "tiny", "text": "x"}).status == 400
+    assert nip_run_here("view", "--from", "x", cwd=played).returncode == 2
+    assert nip_run_here("view", "tiny", "--board", cwd=played).returncode == 2
