@@ -9,10 +9,42 @@ RUNS = "a run's id, the start of one, `last`, `last~N`, or its folder"
 
 
 def report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="one page that needs no other file")
     where.add_argument("--dir", type=Path, metavar="DIR", help="index.html and its data in pieces, for a web server")
+    parser.add_argument("--board", action="store_true", help="the leaderboard too, or alone: a list for each task")
+    parser.add_argument(
+        "--from",
+        dest="where",
+        metavar="WHERE",
+        help="with --board: of what is published there instead: a folder, git:URL or hf:OWNER/NAME",
+    )
+
+
+def view(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{RUNS}; default: last, the newest run")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="default: one that is free")
+    parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")
+
+
+def notes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help=RUNS)
+    parser.add_argument(
+        "rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--add", metavar="TEXT", help="keep a note of the rollout, or of the run")
+    what.add_argument("--remove", metavar="ID", help="take a note back")
+    what.add_argument("--export", type=Path, metavar="FILE", help="write the notes to a file, .jsonl or .csv")
+    what.add_argument(
+        "--import", dest="take_in", type=Path, metavar="FILE", help="take in a notes.jsonl, such as a report saves"
+    )
+    parser.add_argument(
+        "--tag", action="append", default=[], metavar="TAG", help="with --add: its tag; else only notes with it; again"
+    )
+    parser.add_argument("--by", metavar="NAME", help="with --add: who wrote it")
+    parser.add_argument("--search", metavar="WORDS", help="only notes that have all these words in text or tags")
 
 
 FIGURES = (

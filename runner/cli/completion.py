@@ -58,7 +58,7 @@ complete -c nip-run -f -a '(__nip_run)'
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _SPECS = (".yaml", ".yml")
 _TAKES_SPECS = ("run", "check", "render")
-_TAKES_RUN = ("show", "export", "explain-misses")
+_TAKES_RUN = ("show", "export", "explain-misses", "report", "view", "notes")
 
 
 def execute(args: argparse.Namespace) -> int:

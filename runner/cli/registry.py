@@ -77,6 +77,15 @@ COMMANDS: Mapping[str, Command] = {
         "write runs as one page: what they came to, all games, each as a conversation", pages.report,
         "runner.cli.report", "report last -o report.html", "report RUN RUN -o report.html", "report last --dir site",
     ),
+    "view": Command(
+        "open runs as pages in a browser, which follow them while they play", pages.view, "runner.cli.view",
+        "view", "view RUN RUN", "view last --port 8080 --no-open",
+    ),
+    "notes": Command(
+        "list, search, add, export or take in the notes that readers keep of a run", pages.notes, "runner.cli.notes",
+        "notes RUN", "notes RUN ROLLOUT --add 'gives up too early' --tag verifier", "notes last --search early",
+        "notes last --export notes.csv", "notes RUN --import notes.jsonl",
+    ),
     "plot": Command(
         "draw a figure of runs for a paper, or write its rows", pages.plot, "runner.cli.plot",
         "plot learning_curve RUN RUN RUN -o curve.svg", "plot accuracy_by_protocol RUN RUN -o accuracy.svg",
@@ -167,7 +176,7 @@ COMMANDS: Mapping[str, Command] = {
 
 GROUPS: Mapping[str, Sequence[str]] = {
     "play": ("init", "check", "render", "plan", "run", "rejudge"),
-    "look": ("runs", "show", "sweep", "explain-misses"),
+    "look": ("runs", "show", "view", "report", "notes", "sweep", "explain-misses"),
     "ask": ("leaderboard", "compare", "sql", "plot"),
     "share": (
         "publish",

@@ -1,37 +1,82 @@
-"""`nip-run report`: runs as one page that opens from the disk, or as a folder for a web server."""
+"""`nip-run report`: runs and a leaderboard as one page that opens from the disk, or as a folder for a web server."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.output import print_json, say
+from runner.cli.output import note, print_json, say
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
+from runner.pages.board_page import beside, board_site
+from runner.pages.boards import Board, local_board, published_board
 from runner.pages.run_page import runs_site
-from runner.pages.site import as_index, as_one_file, into
+from runner.pages.site import Keep, Site, as_one_file
+from runner.pages.site_folder import site_folder
+from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.storage.atomic import atomic_write
 from runner.text import in_one_line
 
 
 def execute(args: argparse.Namespace) -> int:
-    if args.output is not None and args.output.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"-o {args.output}: the name of a page ends in .html")
+    _check(args)
     results = Results(args.results)
     folders = [results.find(name) for name in args.runs]
+    board = _board(args.where, results) if args.board else None
     path: Path = args.output if args.dir is None else args.dir / "index.html"
     try:
         if args.dir is None:
             data: dict[str, bytes] = {}
-            page = as_one_file(runs_site(folders, data.__setitem__), data)
+            page = as_one_file(_site(folders, board, data.__setitem__), data)
+            atomic_write(path, page)
         else:
-            page = as_index(runs_site(folders, into(args.dir)))
-        atomic_write(path, page)
+            with site_folder(args.dir) as folder:
+                page = folder.put(_site(folders, board, folder.keep))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    if args.json:
-        print_json({"runs": [folder.run_id for folder in folders], "path": str(path), "bytes": len(page)})
-    elif not args.quiet:
-        say(f"{in_one_line(str(path))}  {len(page):,} bytes")
+    _tell(args, folders, board, path, len(page))
     return ExitCode.DONE
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Take arguments that say what is to be shown, and where."""
+    if not args.runs and not args.board:
+        raise UsageError("name the runs that the page is to show (`nip-run runs` lists them), or say --board")
+    if args.where is not None and not args.board:
+        raise UsageError("--from says which leaderboard: add --board")
+    if args.output is not None and args.output.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"-o {args.output}: the name of a page ends in .html")
+
+
+def _board(where: str | None, results: Results) -> Board:
+    if where is None:
+        return local_board(results)
+    from runner.registry.board import registry_board
+    from runner.transports.connect import to_read
+
+    with to_read(where) as registry:
+        return published_board(registry_board(registry))
+
+
+def _site(folders: Sequence[RunFolder], board: Board | None, keep: Keep) -> Site:
+    if board is None:
+        return runs_site(folders, keep)
+    made = board_site(board, keep, {folder.run_id for folder in folders})
+    return beside(made, runs_site(folders, keep)) if folders else made
+
+
+def _tell(args: argparse.Namespace, folders: Sequence[RunFolder], board: Board | None, path: Path, size: int) -> None:
+    if args.json:
+        told = {"runs": [folder.run_id for folder in folders], "path": str(path), "bytes": size}
+        if board is not None:
+            tasks = [{"benchmark": one.benchmark, "task": one.task, "rows": len(one.rows)} for one in board.lists]
+            refused = [{"release": release, "why": why} for release, why in board.left_out]
+            told["board"] = {"where": board.where, "tasks": tasks, "left_out": refused}
+        print_json(told)
+        return
+    if not args.quiet:
+        say(f"{in_one_line(str(path))}  {size:,} bytes")
+        if board is not None and not board.lists:
+            note(in_one_line(board.said[0]))

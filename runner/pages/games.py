@@ -11,7 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from runner.pages.packing import PIECE_BYTES, Text, Texts, by_length, packed
+from runner.datasets.load import Dataset
+from runner.pages.packing import PIECE_BYTES, Packing, Text, Texts, by_length
 from runner.pages.site import Keep
 from runner.prompts.chat import ChatMessage
 from runner.protocols.protocol import Decision
@@ -19,7 +20,7 @@ from runner.results.folder import RunFolder
 from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
 from runner.runs.reconstruct import Answered, Reconstructor, played_plan
 from runner.runs.sent_prompts import Chats, sent_chats
-from runner.runs.told import Answer, Told
+from runner.runs.told import Told
 from runner.text import in_one_line, shortened
 
 FORMAT = 1
@@ -46,34 +47,41 @@ class Game:
         return self.told.rollout
 
 
-def games_of(folder: RunFolder) -> Iterator[Game]:
+def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[Game]:
     """Every finished game of a run, in the order of its plan; of one that is still playing, those so far.
+
+    `given` is what is known of its datapoints, where their rows are not there: what was sent is not known then.
 
     Raises:
         RunError, JournalError, SpecError: a file of the run is gone or damaged.
     """
-    plan = played_plan(folder)
+    plan = played_plan(folder, given)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.with_answered():
-            yield from job_games(reconstructor, rollouts, answered)
+            if given is None:
+                yield from job_games(reconstructor, rollouts, answered)
+            else:
+                yield from (Game(_told(reconstructor, rollout), {}) for rollout in rollouts)
 
 
 def job_games(
     reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered]
 ) -> Iterator[Game]:
     """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`."""
-    plan = reconstructor.plan
-    for rollout, chats in zip(rollouts, sent_chats(plan, rollouts, answered), strict=True):
-        job = rollout.job
-        agents = plan.agents(swapped=job.swapped)
-        yield Game(Told(rollout, plan.spec.protocol, agents, reconstructor.failures(job)), chats)
+    for rollout, chats in zip(rollouts, sent_chats(reconstructor.plan, rollouts, answered), strict=True):
+        yield Game(_told(reconstructor, rollout), chats)
+
+
+def _told(reconstructor: Reconstructor, rollout: Rollout) -> Told:
+    plan, job = reconstructor.plan, rollout.job
+    return Told(rollout, plan.spec.protocol, plan.agents(swapped=job.swapped), reconstructor.failures(job))
 
 
 def row_of(game: Game) -> dict[str, Any]:
     """A game's row of the list."""
     rollout, job = game.rollout, game.rollout.job
     answers = [call for call in rollout.calls if call.is_answer]
-    turns = {(call.round, call.agent) for call in answers}
+    turns = {(call.round, call.agent, call.vote) for call in answers}
     columns = {name: _plain(value) for name, value in job.datapoint.columns.items()}
     first = next(iter(columns.values()), "")
     return {
@@ -85,7 +93,7 @@ def row_of(game: Game) -> dict[str, Any]:
         "correct": rollout.correct,
         "outcome": str(rollout.outcome),
         "rounds": len(rollout.rounds),
-        "retries": len({(call.round, call.agent, call.attempt) for call in answers}) - len(turns),
+        "retries": len({(call.round, call.agent, call.vote, call.attempt) for call in answers}) - len(turns),
         "failed_calls": len(game.told.failures),
         "stance": rollout.stance,
         "swapped": job.swapped,
@@ -94,10 +102,24 @@ def row_of(game: Game) -> dict[str, Any]:
         "completion_tokens": sum(call.completion_tokens for call in rollout.calls),
         "latency_ms": round(sum(call.latency_ms or 0.0 for call in rollout.calls)),
         "group": job.datapoint.group,
+        "confidence": rollout.confidence_stated if rollout.confidence_logprob is None else rollout.confidence_logprob,
         "error": None if rollout.error is None else shortened(in_one_line(rollout.error), COLUMN),
         "excerpt": shortened(in_one_line(first), EXCERPT),
+        **_by_agent(game, answers),
         **{f"x.{name}": shortened(in_one_line(value), COLUMN) for name, value in columns.items()},
     }
+
+
+def _by_agent(game: Game, answers: Sequence[Call]) -> dict[str, float]:
+    """Of each agent its tokens, how often it was asked again, and its reward."""
+    found: dict[str, float] = {}
+    for name in game.told.protocol.agent_names:
+        own = [call for call in answers if call.agent == name]
+        attempts = {(call.round, call.vote, call.attempt) for call in own}
+        found[f"tokens.{name}"] = sum(call.prompt_tokens + call.completion_tokens for call in own)
+        found[f"retries.{name}"] = len(attempts) - len({(call.round, call.vote) for call in own})
+        found[f"reward.{name}"] = game.rollout.rewards.get(name, 0.0)
+    return found
 
 
 def by_column(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -110,7 +132,7 @@ class GamesData:
     """The games of one run as its page reads them: what is full is kept at once, so memory is bounded by a piece."""
 
     def __init__(self, slug: str, keep: Keep) -> None:
-        self._slug, self._keep = slug, keep
+        self._slug, self._packing = slug, Packing(keep)
         self.count = 0
         self._lists: list[int] = []
         self._rows: list[dict[str, Any]] = []
@@ -136,6 +158,7 @@ class GamesData:
             self._keep_piece()
         if self._rows:
             self._keep_rows()
+        self._packing.end()
         return {
             "count": self.count,
             "lists": [*self._lists, *([self.count - len(self._rows)] if self._rows else [])],
@@ -143,12 +166,12 @@ class GamesData:
         }
 
     def _keep_piece(self) -> None:
-        self._keep(f"{self._slug}-games-{len(self._firsts)}", packed(self._piece.to_json()))
+        self._packing.add(f"{self._slug}-games-{len(self._firsts)}", self._piece.to_json())
 
     def _keep_rows(self) -> None:
         first = self.count - len(self._rows)
         data = {"format": FORMAT, "first": first, "count": len(self._rows), "columns": by_column(self._rows)}
-        self._keep(f"{self._slug}-list-{len(self._lists)}", packed(data))
+        self._packing.add(f"{self._slug}-list-{len(self._lists)}", data)
 
 
 class _Piece:
@@ -212,7 +235,7 @@ class _Packer:
                 "agent": agent,
                 "cut_off": played is None,
                 "chat": [self._said(said) for said in self.game.chats.get((number, agent), ())],
-                "answers": [self._answer(number, agent, answer) for answer in told.answers(number, agent)],
+                "answers": [self._answer(call) for call in self._played(number, agent)],
                 "failed": [{"error": one.error, "wait": one.wait} for one in told.failed(number, agent)],
                 "messages": [{"channel": one.channel, "text": self._text(one.text)} for one in messages],
                 "decision": self._decision(number, agent),
@@ -222,25 +245,32 @@ class _Packer:
         name = {"name": said["name"]} if "name" in said else {}
         return {"role": said["role"], **name, "text": self._text(said["content"])}
 
-    def _answer(self, number: int, agent: str, answer: Answer) -> dict[str, Any]:
-        call = self._call(number, agent, answer)
-        logprobs = None if call.verdict_logprobs is None else json.loads(call.verdict_logprobs)
+    def _played(self, number: int, agent: str) -> Iterator[Call]:
+        """An agent's answers in a round that were looked at: of each vote those up to the first that can be used."""
+        ended = set()
+        for call in self.game.rollout.calls:
+            if (call.round, call.agent) == (number, agent) and call.is_answer and call.vote not in ended:
+                yield call
+                if self.game.told.answer(call).why_unusable is None:
+                    ended.add(call.vote)
+
+    def _answer(self, call: Call) -> dict[str, Any]:
+        answer = self.game.told.answer(call)
         found = {
             "attempt": answer.attempt,
+            "vote": call.vote or None,
             "text": None if answer.text is None else self._text(answer.text),
             "reasoning": None if answer.reasoning is None else self._text(answer.reasoning),
             "finish": answer.finish_reason,
             "unusable": answer.why_unusable,
+            "error": call.error,
             "tokens": [call.prompt_tokens, call.completion_tokens, call.cached_tokens],
             "latency_ms": call.latency_ms,
             "model": call.model,
-            "logprobs": logprobs,
+            "p_accept": None if call.p_accept is None else call.p_accept.value,
+            "logprobs": None if call.verdict_logprobs is None else json.loads(call.verdict_logprobs),
         }
         return {name: value for name, value in found.items() if value is not None}
-
-    def _call(self, number: int, agent: str, answer: Answer) -> Call:
-        found = (one for one in self.game.rollout.calls if (one.round, one.agent) == (number, agent) and one.is_answer)
-        return next(one for one in found if one.attempt == answer.attempt)
 
     def _decision(self, number: int, agent: str) -> int | None:
         rounds = self.game.rollout.rounds

@@ -8,7 +8,9 @@ may be longer than that.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -20,6 +22,9 @@ LONG = 48
 
 PIECE_BYTES = 1 << 20
 """Of JSON, before it is compressed: a page has the games of one piece at hand in a moment."""
+
+MOST_WAITING = 2
+"""Pieces that may wait to be packed."""
 
 LEVEL = 6
 """Of compression: 9 takes twice as long for a hundredth less."""
@@ -90,6 +95,30 @@ def read(texts: Sequence[str], text: Text) -> str:
 def by_length(texts: Iterable[str]) -> list[str]:
     """Those that are worth to be looked for in others, the longest first."""
     return sorted({text for text in texts if len(text) >= LONG}, key=lambda text: (-len(text), text))
+
+
+class Packing:
+    """Compresses pieces beside the making of the next ones, and hands them on in their order."""
+
+    def __init__(self, keep: Callable[[str, bytes], None]) -> None:
+        self._keep = keep
+        self._thread = ThreadPoolExecutor(1, "nip-run-pages")
+        self._waiting: deque[tuple[str, Future[bytes]]] = deque()
+
+    def add(self, name: str, data: Any) -> None:
+        """Pack what is changed no more; waits where the pieces before are not packed yet, so that few are in memory."""
+        self._waiting.append((name, self._thread.submit(packed, data)))
+        while len(self._waiting) > MOST_WAITING:
+            self._hand_on()
+
+    def end(self) -> None:
+        """All are handed on when this returns; more may be added."""
+        while self._waiting:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        name, piece = self._waiting.popleft()
+        self._keep(name, piece.result())
 
 
 def packed(data: Any) -> bytes:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from runner.pages.page import html
-from runner.storage.atomic import atomic_write
 
 Keep = Callable[[str, bytes], None]
 """Takes a piece of data by its name, compressed: into the page itself, a file beside it, a server's memory."""
@@ -46,20 +44,6 @@ def as_index(site: Site) -> bytes:
     """The page of a site whose data stand beside it, at `data/NAME.json.gz`."""
     sections = [(one.route, one.html) for one in site.sections]
     return _bytes(html(site.title, site.links, sections, site.about, {}, connects=True))
-
-
-def into(directory: Path) -> Keep:
-    """Keeps data as files for `as_index`.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
-    (directory / "data").mkdir(parents=True, exist_ok=True)
-
-    def keep(name: str, piece: bytes) -> None:
-        atomic_write(directory / "data" / f"{name}.json.gz", piece)
-
-    return keep
 
 
 def _bytes(text: str) -> bytes:

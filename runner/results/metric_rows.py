@@ -18,18 +18,29 @@ ASIDE = frozenset(
 
 
 def metric_rows(metrics: Mapping[str, Any], *, whole: bool = True) -> list[tuple[Any, ...]]:
-    """A row for each metric that says something; without `whole`, not for what few ask about.
+    """A row for each metric that says something; without `whole`, not for what few ask about."""
+    return [
+        (m["agent"] or "game", shown_name(m["metric"], m.get("plays")), shown_value(m), m["n"], m["clusters"])
+        for m in told_metrics(metrics)
+        if whole or not is_aside(m["metric"])
+    ]
+
+
+def told_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The metrics that say something, the whole game's first.
 
     `decision` is the mean of 0 (reject), 1 (accept) and 2 (none): with a game that was not decided, it is no share.
     """
     outcomes: Mapping[str, int] = metrics["outcomes"]
     undecided = sum(outcomes.values()) - outcomes.get("decided", 0)
     agents = list(dict.fromkeys([None, *(m["agent"] for m in metrics["metrics"])]))
-    return [
-        (m["agent"] or "game", shown_name(m["metric"], m.get("plays")), shown_value(m), m["n"], m["clusters"])
-        for m in sorted(metrics["metrics"], key=lambda m: agents.index(m["agent"]))
-        if not (undecided and m["metric"] == "decision") and (whole or _plain(m["metric"]) not in ASIDE)
-    ]
+    told = sorted(metrics["metrics"], key=lambda m: agents.index(m["agent"]))
+    return [m for m in told if not (undecided and m["metric"] == "decision")]
+
+
+def is_aside(metric: str) -> bool:
+    """Whether few ask about a metric."""
+    return metric.removesuffix("_stated").removesuffix("_logprob") in ASIDE
 
 
 def shown_name(metric: str, plays: int | None = None) -> str:
@@ -56,7 +67,7 @@ def reasons(metrics: Mapping[str, Any], *, whole: bool = True) -> list[str]:
     told: dict[str, list[str]] = {}  # by what is missing and why, metrics
     for row in metrics["metrics"]:
         reason = row.get("reason")
-        if reason and row["n"] and (whole or _plain(row["metric"]) not in ASIDE):
+        if reason and row["n"] and (whole or not is_aside(row["metric"])):
             names = told.setdefault(f"{'value' if row['value'] is None else 'interval'}: {reason}", [])
             names.extend([row["metric"]] if row["metric"] not in names else [])
     return [f"{', '.join(names)}: no {reason}" for reason, names in told.items()]
@@ -75,10 +86,6 @@ def judging_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
         if name in found
     ]
     return [*rows, ("signal", ", ".join(told))] if told else rows
-
-
-def _plain(metric: str) -> str:
-    return metric.removesuffix("_stated").removesuffix("_logprob")
 
 
 def extra_lines(metrics: Mapping[str, Any]) -> list[str]:

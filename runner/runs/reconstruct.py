@@ -195,15 +195,16 @@ class Reconstructor:
         jobs = played_jobs(self._folder, self.plan)
         with one_after_another() as to_end:
             while some := list(islice(jobs, AT_ONCE)):
-                yield from to_end(self._of_jobs(some))
+                found: list[tuple[list[Rollout], list[Answered]]] = []
+                to_end(self._add_jobs(some, found))
+                yield from found
 
-    async def _of_jobs(self, jobs: Iterable[Job]) -> list[tuple[list[Rollout], list[Answered]]]:
-        found = []
+    async def _add_jobs(self, jobs: Iterable[Job], found: list[tuple[list[Rollout], list[Answered]]]) -> None:
+        """Play games into `found`: a loop's end makes the `repr` of what its coroutine returned, which may be long."""
         for job in jobs:
             self._asked = []
             if rollouts := await self._of_job(job):
                 found.append((rollouts, self._asked))
-        return found
 
     def rollouts(self) -> Iterator[Rollout]:
         """Every finished rollout, in the order of the plan."""

@@ -67,12 +67,13 @@ class Told:
         found = []
         for call in self.rollout.calls:
             if call.round == number and call.agent == agent and call.is_answer:
-                found.append(self._answer(call))
+                found.append(self.answer(call))
                 if found[-1].why_unusable is None:
                     break  # further choices of the same call were never looked at
         return found
 
-    def _answer(self, call: Call) -> Answer:
+    def answer(self, call: Call) -> Answer:
+        """One answer as it was read."""
         choice = Choice(call.raw_message, call.finish_reason, call.error)
         why = self.agents[call.agent].why_unusable(choice, call.round)
         return Answer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, why)

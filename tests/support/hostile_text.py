@@ -1,41 +1,20 @@
-"""Texts that a stranger may write anywhere, and a run whose records are full of them."""
+"""A run whose records are full of what a stranger may write, from a server and from a manifest."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
-PAYLOADS: dict[str, str] = {
-    "script": "<script>window.pwned=1</script>",
-    "end of a script": "</script><script>window.pwned=1</script>",
-    "end of a style": "</style><script>window.pwned=1</script>",
-    "end of a title": "</title></section></main><img src=x onerror=window.pwned=1>",
-    "comment": "--><!--<script>window.pwned=1//-->",
-    "link": "javascript:window.pwned=1",
-    "markdown link": "[look](javascript:window.pwned=1) <https://stranger.example/> www.stranger.example",
-    "anchor": '<a href="https://stranger.example/">look</a>',
-    "attribute": "\" autofocus onfocus=window.pwned=1 x='\" onmouseover='window.pwned=1",
-    "svg": "<svg onload=window.pwned=1><use href='https://stranger.example/x.svg#a'/></svg>",
-    "image": "<img src=https://stranger.example/x.png onerror=window.pwned=1>",
-    "frame": "<iframe srcdoc='<script>parent.pwned=1</script>'></iframe>",
-    "css": "}body{background:url(https://stranger.example/x)}@import 'https://stranger.example/x.css';",
-    "ansi": "\x1b[2J\x1b]8;;https://stranger.example/\x07look\x1b]8;;\x07\x1b[31m",
-    "right to left": "\u202edne\u2066 gpj.exe\u2069\u200f\u202c",
-    "null": "a\x00b\x08c\x7fd\x85e",
-    "lone surrogate": "a\ud800b",
-    "line separator": "a\u2028b\u2029c\ufeffd\u200be\u00adf",
-    "tag characters": "a\U000e0041\U000e0042b\ue000c",
-    "template": "{{7*7}}{% for x in () %}{{ ''.__class__ }}${7*7}#{7*7}",
-    "alphabet": "`${window.pwned=1}`-$\\u003cscript>\\x3cscript>&lt;script&gt;",
-    "json": '"}],"runs":[{"slug":"x"}]}',
-    "prototype": "__proto__",
-    "address": "../../%2e%2e/%00?only=wrong#/run/x%",
-    "long word": "W" * 3000,
-}
-"""By name; what runs a script sets `window.pwned`."""
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest
+from tests.support.hostile_payloads import PAYLOADS
+from tests.support.runs import played
+from tests.support.servers.client import Loopback, running
 
-JOINED = " ".join(f"[{name}] {text}" for name, text in PAYLOADS.items())
 def in_file(text: str) -> str:
     """A payload as a dataset's file can hold it: no half of a pair."""
     return text.encode("utf-8", "replace").decode()
@@ -84,3 +63,53 @@ def spec_file(folder: Path, base_url: str) -> Path:
     path = folder / "spec.yaml"
     path.write_text(json.dumps(spec), "utf-8")
     return path
+
+
+def hostile_run(folder: Path) -> Path:
+    """A run played on that server, through to its journal and tables: its folder."""
+    with running(Loopback, "hostile") as server:
+        played(spec_file(folder, server.base_url), folder / "results", run_id="hostile")
+    return folder / "results" / "runs" / "hostile"
+
+
+MANIFEST: dict[str, Callable[[Manifest, str], Manifest]] = {
+    "name of a run": lambda one, text: replace(one, name=text),
+    "benchmark": lambda one, text: replace(one, benchmark=text),
+    "protocol": lambda one, text: replace(one, protocol=text),
+    "version": lambda one, text: replace(one, version=text),
+    "why it stopped": lambda one, text: replace(one, why_stopped=text),
+    "agent's name": lambda one, text: replace(one, agents=[{**row, "agent": text} for row in one.agents]),
+    "provider": lambda one, text: replace(one, agents=[{**row, "provider": text} for row in one.agents]),
+    "model": lambda one, text: replace(one, agents=[{**row, "model": text} for row in one.agents]),
+    "model group": lambda one, text: replace(one, agents=[{**row, "model_group": text} for row in one.agents]),
+    "base model": lambda one, text: replace(one, agents=[{**row, "base_model": text} for row in one.agents]),
+    "role": lambda one, text: replace(one, agents=[{**row, "role": text} for row in one.agents]),
+    "commit": lambda one, text: replace(one, git_commit=text),
+    "python": lambda one, text: replace(one, python=text),
+    "began": lambda one, text: replace(one, started_at=text),
+    "ended": lambda one, text: replace(one, finished_at=text),
+    "release it is from": lambda one, text: replace(one, got_from={"reference": text, "owner": text, "name": text, "version": text, "manifest_sha256": text}),
+    "release it reproduces": lambda one, text: replace(one, reproduces={"reference": text, "owner": text, "name": text, "version": text, "manifest_sha256": text}),
+    "point of a sweep": lambda one, text: replace(one, point={text: text}),
+    "source": lambda one, text: replace(one, sources={"spec": {"url": text, "path": text, "commit": text}}),
+}  # fmt: skip
+"""How a manifest says a text in each place that it has for one; with another hash than that of its files it is refused."""
+
+SHOWN_OF_A_MANIFEST = ("benchmark", "why it stopped", "provider", "model")
+"""Those that every page of a run has shown from the first on."""
+
+
+def with_manifest(run: Path, into: Path, text: str) -> Path:
+    """A run whose manifest and metrics have a text in every place, each after the place's name."""
+    copytree(run, into)
+    folder = RunFolder(into)
+    manifest = folder.manifest()
+    for place, said in MANIFEST.items():
+        manifest = said(manifest, f"{place}: {in_file(text)}")
+    folder.write_manifest(manifest)
+    metrics = json.loads(folder.metrics.read_text("utf-8"))
+    for row in metrics["metrics"][5:]:
+        row["metric"] = f"{row['metric']}: {in_file(text)}"
+    metrics["outcomes"][f"outcome: {in_file(text)}"] = 1
+    folder.metrics.write_text(json.dumps(metrics), "utf-8")
+    return into

@@ -13,8 +13,12 @@ async function show() {
   view.hidden = Boolean(section);
   document.title = site.title;
   current(section ? section.dataset.route : path);
-  if (section) return;
-  const found = matched(parts);
+  const place = section?.querySelector("[data-live]"); // where a script adds to what the section has
+  const found = section ? place && matched(section.dataset.route.split("/")) : matched(parts);
+  if (section) {
+    if (found) await found.show(place, found.values, words);
+    return;
+  }
   if (found) await found.show(view, found.values, words);
   else replaced(view, el("p", { class: "empty" }, `There is no page ${path} here.`));
 }
@@ -22,11 +26,28 @@ async function show() {
 // The link of the navigation whose address is the longest beginning of this one.
 function current(path) {
   const links = [...document.querySelectorAll("nav.pages a")];
-  const fits = (link) => `${path}/`.startsWith(`${decoded(link.hash.slice(2))}/`);
+  const below = path.replace(/^(run\/[^/]+)\/game\//, "$1/games/"); // a game belongs to its list
+  const fits = (link) => `${below}/`.startsWith(`${decoded(link.hash.slice(2))}/`);
   const best = links.filter(fits).sort((one, other) => other.hash.length - one.hash.length)[0];
   for (const link of links) {
     if (link === best) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
+  }
+}
+
+// Where the reader of a screen goes on: the heading of what is shown now, or the button that was just pressed.
+function lead(from, to) {
+  const place = [...document.querySelectorAll("section.page")].find((one) => !one.hidden);
+  const same = from.split("?")[0] === to.split("?")[0];
+  const found = (same && place.querySelector('[aria-pressed="true"]')) || place.querySelector("h2, h3") || place;
+  if (!found.matches("a, button, input")) found.tabIndex = -1;
+  found.focus({ preventScroll: true });
+}
+
+// What is wider than its place is scrolled by keys, too.
+function reachable() {
+  for (const one of document.querySelectorAll(".page table, .page pre")) {
+    if (one.scrollWidth > one.clientWidth && !one.hasAttribute("tabindex")) one.tabIndex = 0;
   }
 }
 
@@ -36,15 +57,23 @@ async function start() {
   document.documentElement.classList.add("scripted");
   for (const about of site.about.runs ?? []) site.runs.set(about.run_id, new Run(about));
   const failed = (error) => announce(`This page cannot be shown in full: ${error.message}`);
-  addEventListener("hashchange", () => show().then(() => scrollTo(0, 0)).catch(failed));
+  addEventListener("hashchange", (event) => {
+    const [from, to] = [event.oldURL, event.newURL].map((url) => new URL(url).hash);
+    if (to === "#main") return; // the link that skips the navigation
+    show().then(() => { scrollTo(0, 0); lead(from, to); reachable(); }).catch(failed);
+  });
+  addEventListener("resize", reachable, { passive: true });
   addEventListener("keydown", (event) => {
     if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const does = keys.get(event.key);
+    const does = keys.get(event.key) ?? (event.key === "?" ? help : undefined);
     if (!does) return;
     event.preventDefault();
     does();
   });
+  for (const run of site.runs.values()) run.summary().catch(failed);
+  if (site.about.live) new Live(site.about.live).start();
   await show().catch(failed);
+  reachable();
 }
 
 start();

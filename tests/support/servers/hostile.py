@@ -1,6 +1,6 @@
 """A server whose every word is a stranger's: texts, reasoning, names of models, errors, tokens.
 
-A request says by `[P07]` which of `hostile_text.PAYLOADS` comes back. Of each body the first attempt is an error, the
+A request says by `[P07]` which of `hostile_payloads.PAYLOADS` comes back. Of each body the first attempt is an error, the
 second an answer that cannot be used, and the third one that can.
 
     POST /v1/chat/completions
@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from typing import Any
 
-from tests.support.hostile_text import PAYLOADS
+from tests.support.hostile_payloads import PAYLOADS
 from tests.support.servers import frame
 from tests.support.servers.frame import Answer, Request, run_server
 

@@ -1,0 +1,217 @@
+"""A leaderboard as its pages have it: lists of rows, one a task, whether of a results folder or of a registry.
+
+Ranks, intervals and marks are the board's own; here they are only put into words and columns.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.pages.board_marks import Mark, mark_of
+from runner.pages.board_sweeps import Sweep, published_sweeps, short_names, sweeps_of
+from runner.registry.board import RegistryBoard
+from runner.registry.board_words import SELF_REPORTED, games_learnt_from, not_shown, verifying
+from runner.registry.marks import legend
+from runner.results.local_board import lists_of, local_rows, selection_in_words, told_reason, without_board
+from runner.results.points import point_of
+from runner.results.results import Results
+
+_TASK_CHARACTERS = 12
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of a list."""
+
+    values: Mapping[str, Any]
+    """By the names of `runner.pages.board_page.COLUMNS`' fields, for a machine too: numbers and texts."""
+    marks: Sequence[Mark]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.values, "marks": [mark.text for mark in self.marks], "kinds": [one.kind for one in self.marks]}
+
+
+@dataclass(frozen=True)
+class TaskList:
+    """The runs of one task, and below them those that have no rank there."""
+
+    name: str
+    """Of its page: the beginning of the task's hash."""
+    benchmark: str
+    task: str | None
+    selection: str
+    rows: Sequence[Row]
+    sweeps: Sequence[Sweep]
+
+    @property
+    def ranked(self) -> list[Row]:
+        return [row for row in self.rows if row.values["rank"] is not None]
+
+    @property
+    def others(self) -> list[Row]:
+        return [row for row in self.rows if row.values["rank"] is None]
+
+
+@dataclass(frozen=True)
+class Board:
+    """What the pages of a board are made of."""
+
+    where: str
+    """The results folder or the registry, as a person names it."""
+    is_published: bool
+    place: str
+    """What a command takes to look there: ` --results DIR`, ` --from WHERE`, or nothing."""
+    lists: Sequence[TaskList]
+    left_out: Sequence[tuple[str, str]] = ()
+    """Releases that were refused, each with why."""
+    said: Sequence[str] = ()
+    """What is to be said of all of it."""
+    commands: Sequence[tuple[str, str]] = field(default=())
+    """What each does, and the command."""
+
+
+def local_board(results: Results) -> Board:
+    """The board of a results folder; one that is not there, or has no rows, has no lists.
+
+    Raises:
+        LeaderboardError: it is damaged, or a newer nip-run wrote it.
+    """
+    rows = local_rows(results)
+    for row in rows:
+        row["reason"] = told_reason(row, results)
+    lists = lists_of(rows)
+    names = _names(lists)
+    told = [
+        _task_list(
+            name,
+            listed,
+            [_local(*both) for both in zip(listed, _short_points(listed), strict=True)],
+            sweeps_of(listed, results),
+        )
+        for name, listed in zip(names, lists, strict=True)
+    ]
+    at = "" if str(results.path) == "results" else f" --results {shlex.quote(str(results.path))}"
+    said = () if rows else (f"There are no rows in {results.path}{without_board(results)}.",)
+    commands = [
+        ("the same rows in a terminal, or for a machine", f"nip-run leaderboard{at} --json"),
+        ("compare two runs, game by game", f"nip-run compare RUN RUN{at}"),
+        (
+            "play a run again, as a run of its own",
+            f"nip-run {shlex.quote(str(results.path))}/runs/RUN/spec.yaml --again",
+        ),
+        ("make the board again from its runs", f"nip-run leaderboard --rebuild{at}"),
+    ]
+    return Board(str(results.path), False, at, told, said=said, commands=commands)
+
+
+def published_board(board: RegistryBoard) -> Board:
+    """The board of a registry."""
+    lists = lists_of(board.rows)
+    told = [
+        _task_list(
+            name,
+            listed,
+            [_published(*both) for both in zip(listed, _short_points(listed), strict=True)],
+            published_sweeps(listed),
+        )
+        for name, listed in zip(_names(lists), lists, strict=True)
+    ]
+    place = f" --from {shlex.quote(board.where)}"
+    hidden = [line for line in not_shown(board) if not line.startswith("left out: ")]
+    if not board.rows:
+        said = [f"No benchmark is published in {board.where}.", *hidden]
+        return Board(board.where, True, place, told, board.left_out, said)
+    meaning = legend(mark for row in board.rows for mark in row["marks"])
+    commands = [
+        ("the same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
+        ("a release as a folder, every file checked", f"nip-run get REF{place}"),
+        ("its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF{place}"),
+        ("every hash and record of it", f"nip-run verify REF{place}"),
+        ("two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
+    ]
+    said = [f"{SELF_REPORTED}: {verifying(board, board.rows[0]['release'])}", *([meaning] if meaning else []), *hidden]
+    return Board(board.where, True, place, told, board.left_out, said, commands)
+
+
+def _names(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
+    """The name of each list's page: two benchmarks may have one task."""
+    seen: Counter[str] = Counter()
+    names = []
+    for listed in lists:
+        name = (listed[0]["task"] or "unknown")[:_TASK_CHARACTERS]
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return names
+
+
+def _task_list(
+    name: str, listed: Sequence[Mapping[str, Any]], rows: Sequence[Row], sweeps: Sequence[Sweep]
+) -> TaskList:
+    first = listed[0]
+    return TaskList(name, str(first["benchmark"]), first["task"], selection_in_words(first), rows, sweeps)
+
+
+_SAME = (
+    "rank", "rank_last", "accuracy", "ci_low", "ci_high", "stderr", "n", "clusters", "protocol", "models", "cost_usd",
+    "name", "seed", "point", "per_datapoint", "failures", "no_decision", "status", "version", "spec_sha256",
+    "dataset_sha256", "game_sha256", "task",
+)  # fmt: skip
+"""What a page's row has as the board has it."""
+
+
+def _local(row: Mapping[str, Any], short_point: str | None) -> Row:
+    told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}"]
+    return Row(
+        {"run": row["run_id"], "release": None, **_shared(row, short_point)}, [mark_of(text) for text in told if text]
+    )
+
+
+def _published(row: Mapping[str, Any], short_point: str | None) -> Row:
+    own = {
+        "run": row["release"].removeprefix("run/"),
+        "release": row["release"],
+        **_shared(row, short_point),
+        "trained_on": games_learnt_from(row["effort"]) or None,
+        "tier": row["tier"],
+        "numbers": row["numbers"],
+        "owner": row["owner"],
+        "signed": row["signed"],
+        "release_sha256": row["release_sha256"],
+    }
+    told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}", *row["marks"]]
+    return Row(own, [mark_of(text) for text in told if text])
+
+
+def _shared(row: Mapping[str, Any], short_point: str | None) -> dict[str, Any]:
+    at = {name: None if row[name] is None else f"{row[name]:%Y-%m-%d %H:%M}" for name in ("started_at", "finished_at")}
+    return {
+        "run_id": row["run_id"],
+        "short_point": short_point,
+        **{name: row[name] for name in _SAME},
+        "outcomes": row["outcomes"],
+        **at,
+    }
+
+
+def _short_points(rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """What a sweep sets in each row, its keys by as much of their ends as tells them apart."""
+    points: list[dict[str, Any] | str | None] = []
+    for row in rows:
+        try:
+            points.append(point_of(row["point"]) if row["point"] else None)
+        except ValueError:
+            points.append(str(row["point"]))  # a stranger's, as it stands
+    names = short_names({key for point in points if isinstance(point, dict) for key in point})
+    return [
+        " ".join(f"{names[key]}={_told(value)}" for key, value in point.items()) if isinstance(point, dict) else point
+        for point in points
+    ]
+
+
+def _told(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,96 @@
+"""How a run stands, in words: what is not finished, what stopped it, and what of it is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from runner.datasets.load import Dataset
+from runner.errors import RunError
+from runner.pages.numbers import count
+from runner.pages.run_games import Told
+from runner.registry.fetched import WITHOUT_ROWS, is_got, opened
+from runner.registry.missing_rows import lacks_rows, what_is_needed
+from runner.registry.withheld import take_withheld
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest, Status
+from runner.rollouts.plan import Plan
+from runner.runs.going_on import how_it_goes_on
+from runner.spec.origin import DATA
+from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A run without the rows of its dataset: what is known of its datapoints, and how the rows come to it."""
+
+    given: Dataset
+    needed: str
+
+
+def missing_rows(folder: RunFolder) -> Missing | None:
+    """What is not there of a run that was published without the rows of its dataset.
+
+    Raises:
+        ReleaseError: the release is damaged.
+        RunError: it cannot be read.
+    """
+    root = folder.path.parent
+    if folder.path.name != DATA or not is_got(root):
+        return None
+    got = opened(root)
+    if not lacks_rows(got):
+        return None
+    try:
+        return Missing(take_withheld(folder), what_is_needed(got))
+    except OSError as error:
+        raise RunError(f"{root} cannot be read: {error.strerror}") from error
+
+
+def summary(manifest: Manifest) -> str:
+    """A run in a line."""
+    status = "still playing" if manifest.status == Status.RUNNING else str(manifest.status)
+    facts = (status, manifest.benchmark, manifest.protocol, f"seed {manifest.seed}", f"nip-run {manifest.version}")
+    return " · ".join(fact for fact in facts if fact)
+
+
+def state(folder: RunFolder, plan: Plan, manifest: Manifest, told: Told | None, missing: Missing | None) -> list[str]:
+    """What is to be known before any number of a run is read; nothing of one that is done and whole."""
+    return list(_state(folder, plan, manifest, told, missing))
+
+
+def _state(
+    folder: RunFolder, plan: Plan, manifest: Manifest, told: Told | None, missing: Missing | None
+) -> Iterator[str]:
+    games, what = 0 if told is None else told.games, "games" if plan.shape is None else "trees"
+    progress = f"{count(0 if told is None else told.done)} of {count(plan.size)} {what}"
+    match manifest.status:
+        case Status.RUNNING:
+            yield f"Still playing: {progress} are finished, and all numbers are of those."
+        case Status.INTERRUPTED:
+            yield f"Stopped with {progress} finished; all numbers are of those."
+        case Status.FAILED:
+            yield f"Failed with {progress} played."
+        case Status.INCOMPLETE:
+            yield f"Incomplete: {count(manifest.transport_failed)} of {count(games)} games were lost in transport."
+        case Status.DONE if not games and missing is None:
+            yield "It has no games."
+    yield from why_stopped(folder, manifest)
+    if plan.spec.experiment.until is not None and manifest.status not in (Status.DONE, Status.INCOMPLETE):
+        yield "It is to stop once it is decided: until then, intervals are those of one look at these games."
+    if manifest.is_whole_replay:
+        yield "A replay: every answer is that of another run; nobody was called, and nothing was paid."
+    if missing is not None:
+        yield f"{WITHOUT_ROWS[0].upper()}{WITHOUT_ROWS[1:]}: what a game was about, and the chats, are not here."
+        yield missing.needed
+    if folder.journal.is_file() and not is_bound_to_run(folder.journal):
+        yield f"Its journal: {NOT_BOUND}."
+
+
+def why_stopped(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    """Why a run that is not done stopped, and how it goes on."""
+    if manifest.status in (Status.DONE, Status.RUNNING):
+        return
+    if manifest.why_stopped is not None:
+        yield f"Why: {manifest.why_stopped}"
+    yield f"Next: {how_it_goes_on(folder, manifest)}"

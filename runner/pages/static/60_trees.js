@@ -1,0 +1,215 @@
+// Trees of answers: which there are, and one, branch by branch, with what each answer was worth and which pair is learnt.
+
+const MOST_OPENED = 2000; // nodes that "open all" opens: each has texts
+
+class Trees {
+  constructor(about) {
+    this.about = about; // of the run; about.trees is {count, pieces: [first, ...]}
+    this.pieces = new Map();
+  }
+
+  async rows() {
+    this.rows_ ??= carried(`${this.about.slug}-treelist`).then((list) => list.trees);
+    return this.rows_;
+  }
+
+  // The place of a tree among all, by its datapoint and its number there.
+  async place(datapoint, number) {
+    return (await this.rows()).findIndex((row) => row.datapoint === datapoint && row.tree === number);
+  }
+
+  async tree(place) {
+    const number = this.about.trees.pieces.findLastIndex((first) => first <= place);
+    if (!this.pieces.has(number)) {
+      this.pieces.clear(); // one piece has many trees, and is read in a moment
+      this.pieces.set(number, carried(`${this.about.slug}-trees-${number}`));
+    }
+    const piece = await this.pieces.get(number);
+    return { ...piece.trees[place - piece.first], read: (text) => read(piece.texts, text) };
+  }
+}
+
+const treesOf = new WeakMap();
+
+function treesOfRun(run) {
+  if (!run.about.trees) return null;
+  if (!treesOf.has(run)) treesOf.set(run, new Trees(run.about));
+  return treesOf.get(run);
+}
+
+function treeAddress(run, row) {
+  return address("run", run.about.run_id, "tree", row.datapoint, { tree: row.tree ? String(row.tree) : "" });
+}
+
+function treeName(row) {
+  return row.tree ? `${row.datapoint}, tree ${row.tree}` : row.datapoint;
+}
+
+function worthOf(value) {
+  return value.toFixed(3);
+}
+
+// The list
+
+function treeTable(run, rows) {
+  const cell = (value) => el("td", { class: "number" }, value);
+  return el("div", { class: "scrolls", role: "region", "aria-label": "Trees", tabindex: "0" }, el("table", {},
+    el("caption", {}, "Trees of answers; right: how many of its branches ended in a right verdict"),
+    el("thead", {}, el("tr", {}, ["Datapoint", "Label", "Branches", "Right", "Left out", "Pairs"].map((title, at) =>
+      el("th", { scope: "col", class: at > 1 ? "number" : null }, title)))),
+    el("tbody", {}, rows.map((row) => el("tr", {},
+      el("th", { scope: "row" }, el("a", { href: treeAddress(run, row) }, treeName(row))), el("td", {}, WORDS[row.label]),
+      cell(row.branches), cell(row.right), cell(row.left_out), cell(row.pairs))))));
+}
+
+async function showTrees(place, run) {
+  const rows = await treesOfRun(run).rows();
+  const search = el("input", { type: "search", placeholder: "Search datapoints…", "aria-label": "Search trees" });
+  const count = el("p", { class: "count", role: "status" });
+  const list = el("div");
+  const most = 500;
+  const draw = () => {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = rows.filter((row) => words.every((word) => treeName(row).toLowerCase().includes(word)));
+    const cut = found.length > most ? `; the first ${most} are shown, search for others` : "";
+    count.textContent = `${found.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} trees${cut}`;
+    replaced(list, treeTable(run, found.slice(0, most)));
+  };
+  search.addEventListener("input", draw);
+  const id = run.about.run_id;
+  replaced(place, el("h2", {}, "Trees"), el("p", { class: "within" }, el("a", { href: address("run", id) }, `Run ${id}`)),
+    el("div", { class: "tools" }, search), count, list);
+  draw();
+}
+
+// One tree
+
+class TreeView {
+  constructor(run, tree, beside) {
+    this.run = run;
+    this.tree = tree;
+    this.beside = beside; // {before, after}: the rows of the trees next to it
+  }
+
+  element() {
+    const { tree } = this;
+    this.root = el("div", { class: "tree" }, this.list(tree.nodes));
+    return [
+      el("nav", { class: "within", "aria-label": "Trees" }, el("a", { href: address("run", this.run.about.run_id, "trees") }, "All trees (u)"),
+        this.beside.before ? el("a", { href: treeAddress(this.run, this.beside.before), rel: "prev" }, "Before (k)") : null,
+        this.beside.after ? el("a", { href: treeAddress(this.run, this.beside.after), rel: "next" }, "Next (j)") : null),
+      el("h2", {}, treeName(tree)),
+      el("p", { class: "soft" }, `Label ${WORDS[tree.label]} · ${tree.branches} branches, ${tree.right} of them right`,
+        tree.left_out ? ` · ${tree.left_out} that failed are left out` : "", ` · expected: ${this.worth(tree.worth)}`),
+      this.learnt(),
+      el("div", { class: "tools" },
+        el("button", { type: "button", onclick: () => this.openAll(true) }, "Open all (e)"),
+        el("button", { type: "button", onclick: () => this.openAll(false) }, "Close all (c)")),
+      this.root,
+    ];
+  }
+
+  worth(worth) {
+    return Object.entries(worth).map(([agent, value]) => `${agent} ${worthOf(value)}`).join(", ");
+  }
+
+  // The pairs that are learnt of this tree, each with ways to its two answers.
+  learnt() {
+    const { learnt } = this.tree;
+    if (!learnt.length) return el("p", {}, "No step was answered both well and badly: there is no pair to learn from.");
+    const to = (path, name, worth) => el("button", { type: "button", onclick: () => this.reach(path) }, `${name}, worth ${worthOf(worth)}`);
+    return el("section", {}, el("h3", {}, "Pairs that are learnt"), el("ul", { class: "pairs" }, learnt.map((pair) => el("li", {},
+      `${pair.agent} in round ${pair.round}: `,
+      to(pair.chosen, `chosen, answer ${pair.chosen.join(".")}`, pair.rewards[0]), " over ",
+      to(pair.rejected, `rejected, answer ${pair.rejected.join(".")}`, pair.rewards[1])))));
+  }
+
+  list(nodes) {
+    return el("ol", {}, nodes.map((node) => el("li", {}, this.node(node))));
+  }
+
+  // A node is built when it is first opened: a tree may have thousands, and each has texts.
+  node(node) {
+    const made = el("details", { "data-path": node.path.join(".") }, this.head(node));
+    made.fill = () => {
+      made.fill = () => {};
+      add(made, [
+        node.said.map((said) => el("div", { class: `text${said.learnt ? ` is-${said.learnt}` : ""}` }, this.tree.read(said.text))),
+        node.game ? el("p", {}, el("a", { href: address("run", this.run.about.run_id, "game", node.game) }, "The whole game")) : null,
+        node.nodes.length ? this.list(node.nodes) : null,
+      ]);
+    };
+    made.addEventListener("toggle", () => made.open && made.fill());
+    return made;
+  }
+
+  head(node) {
+    const speakers = node.said.map((said) => said.agent).join(", ") || "nobody speaks";
+    const worth = node.said.map((said) => `${said.agent} ${worthOf(node.worth[said.agent])}`).join(", ");
+    return el("summary", {},
+      el("b", {}, `${node.path.join(".")} ${speakers}`),
+      worth ? el("span", { class: "worth" }, `worth ${worth}`) : null,
+      node.said.map((said) => (said.learnt ? el("span", { class: said.learnt }, `${said.learnt} (${said.agent})`) : null)),
+      node.nodes.length ? el("span", { class: "soft" }, `${node.leaves} branches, ${node.right} right`) : verdictOfLeaf(node));
+  }
+
+  openAll(open) {
+    const nodes = () => [...this.root.querySelectorAll("details")].filter((one) => one.open !== open);
+    let left = MOST_OPENED;
+    for (let found = nodes(); found.length && left > 0; found = nodes()) {
+      for (const one of found.slice(0, left)) {
+        if (open) one.fill();
+        one.open = open;
+      }
+      left -= found.length;
+    }
+    announce(open ? (left > 0 ? "All answers are open." : `The first ${MOST_OPENED} answers are open.`) : "All answers are closed.");
+  }
+
+  // Opens all that is on the way to an answer, and goes there.
+  reach(path) {
+    let found = null;
+    for (let depth = 1; depth <= path.length; depth++) {
+      found = this.root.querySelector(`details[data-path="${path.slice(0, depth).join(".")}"]`);
+      found.fill();
+      found.open = true;
+    }
+    const head = found.querySelector("summary");
+    head.focus();
+    head.scrollIntoView({ block: "center" });
+  }
+}
+
+function verdictOfLeaf(node) {
+  const word = node.decision === null ? "none" : WORDS[node.decision];
+  const kind = node.decision === null ? "none" : node.correct ? "right" : "wrong";
+  return el("span", { class: `verdict ${kind}` }, `verdict ${word}`);
+}
+
+function runWithTrees(place, id) {
+  const run = site.runs.get(id);
+  if (run && treesOfRun(run)) return run;
+  const why = run ? `The run ${id} has no trees.` : `There is no run ${id} in this page.`;
+  replaced(place, el("p", { class: "empty" }, why));
+  return null;
+}
+
+route("run/*/trees", async (place, [id]) => {
+  const run = runWithTrees(place, id);
+  if (run) await showTrees(place, run);
+});
+
+route("run/*/tree/*", async (place, [id, datapoint], words) => {
+  const run = runWithTrees(place, id);
+  if (!run) return;
+  const trees = treesOfRun(run);
+  const number = Number(words.get("tree") ?? 0);
+  const at = await trees.place(datapoint, number);
+  if (at < 0) return replaced(place, el("p", { class: "empty" }, `The run ${id} has no tree of ${datapoint}.`));
+  const rows = await trees.rows();
+  const view = new TreeView(run, await trees.tree(at), { before: rows[at - 1], after: rows[at + 1] });
+  replaced(place, view.element());
+  const step = (row) => () => { if (row) location.hash = treeAddress(run, row); };
+  keys.set("j", step(rows[at + 1])).set("k", step(rows[at - 1])).set("u", () => { location.hash = address("run", id, "trees"); });
+  keys.set("e", () => view.openAll(true)).set("c", () => view.openAll(false));
+});

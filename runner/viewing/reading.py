@@ -1,0 +1,152 @@
+"""What a run's journal holds, as far as it was read: the games that are finished, and what all answers came to."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from runner.models.base import SampleKey
+from runner.models.costs import CallCosts
+from runner.models.journal_index import FollowedIndex
+from runner.models.records import CallRecord, EndedRecord, Entry, FailureRecord, LostRecord, PartRecord
+from runner.models.tally import Tally
+from runner.pages.games import Game, job_games
+from runner.pages.run_games import Gathered, RunGames
+from runner.pages.run_state import missing_rows
+from runner.pages.site import Keep
+from runner.results.folder import RunFolder
+from runner.rollouts.job import Job
+from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
+from runner.runs.spending import used_models
+from runner.text import in_one_line, shortened
+
+ERRORS, ERROR = 5, 300
+"""So many of the last errors are told, each in so many characters."""
+
+
+class Reading:
+    """Reads a journal, each record and each finished game once, in steps that end in time."""
+
+    def __init__(self, folder: RunFolder, slug: str, keep: Keep, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises:
+        RunError, JournalError, SpecError: a file of the run is gone or damaged.
+        """
+        missing = missing_rows(folder)
+        self.plan = played_plan(folder, None if missing is None else missing.given)
+        self._clock = clock
+        self._costs = CallCosts(used_models(self.plan))
+        self._followed = FollowedIndex(folder.journal, folder.manifest().identity)
+        self._reconstructor = Reconstructor(folder, self.plan, followed=self._followed)
+        self._jobs = {(job.datapoint.id, job.number): job for job in played_jobs(folder, self.plan)}
+        self._touched: dict[int, Job] = {}
+        self._listed: set[int] = set()
+        self._ended: set[SampleKey] = set()
+        self._games = RunGames(self.plan, folder.run_id, slug, keep, measures=not folder.metrics.is_file())
+        self.is_stale = False
+        """Whether a game that is listed was played on since: all are to be read again."""
+        self._answers, self._spent = Tally(), 0.0
+        self._failures = 0
+        self._errors: dict[str, int] = {}
+        self._outcomes: Counter[str] = Counter()
+        self._judged = self._right = 0
+
+    @property
+    def total(self) -> int:
+        """How many games, or trees, are to be played."""
+        return len(self._jobs)
+
+    @property
+    def done(self) -> int:
+        return len(self._listed)
+
+    def step(self, seconds: float) -> bool:
+        """Read on for about so long; whether there is more to read. Raises as `games_of`."""
+        deadline = self._clock() + seconds
+        entries = self._followed.read()
+        while entries:
+            for entry in entries:
+                self._see(entry)
+            if self._clock() >= deadline:
+                return True
+            entries = self._followed.read()
+        jobs = sorted(self._touched.values(), key=lambda job: job.index)
+        for job, rollouts, answered in self._reconstructor.of_jobs(jobs):
+            del self._touched[job.index]
+            for game in job_games(self._reconstructor, rollouts, answered):
+                self._list(game)
+            if rollouts:
+                self._listed.add(job.index)
+            if self._clock() >= deadline:
+                break
+        return bool(self._touched)
+
+    def _see(self, entry: Entry) -> None:
+        record = entry.record
+        if isinstance(record, (CallRecord, PartRecord, EndedRecord)):
+            self._touch(record.sample)
+        if isinstance(record, EndedRecord):
+            self._ended.add(record.sample)
+        if isinstance(record, CallRecord):
+            self._answers.count(record.completion.usage, None)
+            if record.charged is None and not record.completion.from_cache:
+                self._spent += self._costs.actual(self.plan.group_of(record.sample), record.completion).usd
+        elif isinstance(record, PartRecord):
+            self._answers.completions += 1
+        elif isinstance(record, FailureRecord):
+            self._failures += 1
+            error = shortened(in_one_line(record.error), ERROR)
+            self._errors[error] = self._errors.pop(error, 0) + 1
+            while len(self._errors) > ERRORS:
+                del self._errors[next(iter(self._errors))]
+        if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
+            self._spent += record.charged.usd
+
+    def _touch(self, sample: SampleKey) -> None:
+        shape = self.plan.shape
+        number = sample.repeat if shape is None else shape.tree(sample.repeat) * shape.branches
+        job = self._jobs.get((sample.datapoint, number))
+        if job is None:
+            return  # a game beyond the last that counts
+        if job.index not in self._listed:
+            self._touched[job.index] = job
+        elif sample in self._ended:
+            self.is_stale = True
+
+    def _list(self, game: Game) -> None:
+        rollout = game.rollout
+        self._games.add(game)
+        self._outcomes[rollout.outcome.value] += 1
+        if rollout.correct is not None:
+            self._judged += 1
+            self._right += rollout.correct
+
+    @property
+    def listed(self) -> int:
+        """How many games were taken in."""
+        return self._outcomes.total()
+
+    def gathered(self) -> Gathered:
+        """The games so far, as a page has them; all are kept by now."""
+        return self._games.gathered()
+
+    def counts(self) -> dict[str, Any]:
+        """What there is to tell of the run so far."""
+        return {
+            "done": self.done,
+            "total": self.total,
+            "of": "games" if self.plan.shape is None else "trees",
+            "calls": self._answers.completions,
+            "failed_calls": self._failures,
+            "prompt_tokens": self._answers.prompt_tokens,
+            "completion_tokens": self._answers.completion_tokens,
+            "cost_usd": round(self._spent, 9) if self._costs.priced else None,
+            "outcomes": dict(self._outcomes),
+            "judged": self._judged,
+            "right": self._right,
+            "errors": [{"text": text, "count": count} for text, count in reversed(self._errors.items())],
+        }
+
+    def close(self) -> None:
+        self._reconstructor.close()

@@ -1,0 +1,135 @@
+"""What a stranger wrote is text in every page, read here as a browser without a script has it.
+
+`tests/browser/test_hostile_text.py` has Chromium read the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from runner.pages.base85 import ALPHABET, encoded
+from runner.pages.page import as_json, policy, rendered, script, style
+from tests.support.hostile_payloads import PAYLOADS
+from tests.support.hostile_text import SHOWN_OF_A_MANIFEST, in_file, with_manifest
+from tests.support.reports import Read, as_shown, read, report
+
+STATIC = Path(__file__).parents[2] / "runner" / "pages" / "static"
+OURS = frozenset(
+    "a article aside b body br caption circle code col colgroup dd defs desc details div dl dt em figcaption figure footer "
+    "g h1 h2 h3 h4 h5 h6 head header html kbd li line main marker meta nav ol p path polygon polyline pre rect script "
+    "section small span strong style summary svg table tbody td text tfoot th thead time title tr tspan ul".split()
+)
+"""Elements that pages have; none of them loads or asks anything."""
+
+
+def faults(page: Read) -> list[str]:
+    """What no page of ours has."""
+    found = [f"<{one.tag}>" for one in page.elements if one.tag not in OURS]
+    for one in page.elements:
+        for name, value in one.attributes.items():
+            if name.startswith("on") or name in ("style", "src", "srcdoc", "action", "formaction", "autofocus"):
+                found.append(f"<{one.tag} {name}>")
+            if name.endswith("href") and not (value or "").startswith("#"):
+                found.append(f"<{one.tag} {name}={value}>")
+    counts = [sum(one.tag == tag for one in page.elements) for tag in ("style", "body", "main", "h1")]
+    return [*found, *page.unclosed, *([] if counts == [1, 1, 1, 1] else [f"elements there is one of: {counts}"])]
+
+
+def test_the_page_of_a_real_run_of_a_stranger_has_our_elements_alone(of_a_stranger: Path) -> None:
+    page = read(report(of_a_stranger))
+    assert faults(page) == []
+    assert len([one for one in page.elements if one.tag == "title"]) >= 1
+    for number, text in enumerate(PAYLOADS.values()):
+        assert as_shown(f"p{number} {in_file(text)[:60]}") in page.text
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_every_place_of_a_manifest_is_text(payload: str, of_a_stranger: Path, tmp_path: Path) -> None:
+    text = PAYLOADS[payload]
+    page = read(report(with_manifest(of_a_stranger, tmp_path / "run", text)))
+    assert faults(page) == []
+    missing = [place for place in SHOWN_OF_A_MANIFEST if as_shown(f"{place}: {in_file(text)}") not in page.text]
+    assert missing == []
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_data_in_a_page_end_no_element_and_stay_what_they_are(payload: str) -> None:
+    said = {"text": in_file(PAYLOADS[payload]), in_file(PAYLOADS[payload]): [1]}
+    written = str(as_json(said))
+    assert not set("<>&") & set(written)
+    assert json.loads(written) == said
+
+
+def test_packed_data_have_no_character_that_html_or_a_script_reads() -> None:
+    assert len(set(ALPHABET)) == 85
+    assert not set("\"&'<>\\`$-") & set(encoded(bytes(range(256)) * 40))
+
+
+@pytest.mark.parametrize(
+    ("character", "name"),
+    [
+        ("\x00", "NUL"), ("\x1b", "ESC"), ("\x08", "U+0008"), ("\x7f", "DEL"), ("\x85", "U+0085"), ("\xad", "SHY"),
+        ("\u202e", "RLO"), ("\u2066", "LRI"), ("\u200f", "RLM"), ("\u200b", "ZWSP"), ("\ufeff", "BOM"), ("\u061c", "U+061C"),
+        ("\u2028", "U+2028"), ("\u2029", "U+2029"), ("\ud800", "U+D800"), ("\ue000", "U+E000"), ("\U000e0041", "U+E0041"),
+        ("\r", "U+000D"),
+    ],
+)  # fmt: skip
+def test_a_character_that_cannot_be_seen_is_a_mark_with_its_name(character: str, name: str) -> None:
+    assert as_shown(f"a{character}b") == f"a{name}b"
+
+
+def test_what_can_be_seen_is_no_mark() -> None:
+    for text in ("tab\tand\nline", "שלום", "中文", "é", "🙂", "{{7*7}}", "&lt;"):
+        assert as_shown(text) == text
+
+
+def test_a_template_runs_nothing_of_its_facts() -> None:
+    page = read(rendered("base.html", {
+        "title": "{{7*7}}<b>", "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
+        "links": [("run/a b\"<>'&?#/games", "<i>x")], "sections": [],
+    }))  # fmt: skip
+    assert "{{7*7}}<b>" in page.text
+    (link,) = [one.attributes["href"] for one in page.elements if one.tag == "a" and one.attributes["href"] != "#main"]
+    assert link == "#/run/a%20b%22%3C%3E%27%26%3F%23/games"
+
+
+def test_the_policy_lets_nothing_in_but_our_script_and_style_by_their_hashes() -> None:
+    rules = dict(rule.split(" ", 1) for rule in policy(connects=False).split("; "))
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert re.fullmatch(r"'sha256-[A-Za-z0-9+/=]{44}'", rules["script-src"])
+    assert re.fullmatch(r"'sha256-[A-Za-z0-9+/=]{44}'", rules["style-src"])
+    assert rules["img-src"] == "data:"
+    assert "connect-src" not in rules
+    assert "connect-src 'self'" in policy(connects=True)
+    assert "unsafe" not in policy(connects=True)
+
+
+FORBIDDEN = (
+    "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "createContextualFragment",
+    "DOMParser", "javascript:", "window.open", "setTimeout(\"", "srcdoc", "style=", ".cssText", "http://", "https://",
+)  # fmt: skip
+
+
+def test_the_script_makes_no_markup_and_knows_no_other_address() -> None:
+    whole = script().replace("http://www.w3.org/2000/svg", "")
+    assert [word for word in FORBIDDEN if word in whole] == []
+
+
+def test_the_script_writes_texts_by_one_function_alone() -> None:
+    """What is written past `add` is not looked at for hidden characters."""
+    past = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted(STATIC.glob("*.js"))
+        for line in path.read_text("utf-8").splitlines()
+        if re.search(r"\.textContent = |createTextNode|innerText", line) and "said" not in line
+    ]
+    assert all(one.startswith(("10_dom.js", "30_list.js: this.count.textContent")) for one in past), past
+
+
+def test_the_style_loads_nothing() -> None:
+    assert not re.search(r"url\(|@import|@font-face|expression\(", style())
