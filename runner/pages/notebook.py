@@ -22,6 +22,7 @@ _BOX = Markup("font-family:system-ui,sans-serif;font-size:14px;line-height:1.5;c
 _CELL = Markup("text-align:left;padding:2px 14px 2px 0;border:0;background:none;color:inherit;vertical-align:baseline")
 _SOFT = Markup("opacity:.75")
 _TEXT = Markup("white-space:pre-wrap;overflow-wrap:anywhere;margin:0 0 10px;padding:0;color:inherit;text-align:left")
+_SAID = Markup("border-left:{};padding-left:14px;margin:10px 0").format(_LINE)
 _TOLD = ("accuracy", "balanced_accuracy", "completeness", "soundness_error", "always_failed", "decided")
 
 
@@ -82,11 +83,12 @@ def transcript_html(game: Transcript) -> Markup:
         )
         for name, value in game.columns.items()
     )
-    head = Markup('<p><strong>{}</strong> <span style="{}">{}</span></p>')
-    return Markup('<div style="{}">' + head + '{}<div style="{}">{}</div><p>{}</p>{}</div>').format(
-        _BOX, shown(game.datapoint_id), _SOFT, shown(" · ".join([game.run_id, game.rollout_id, *facts])), columns,
-        Markup("border-left:{};padding-left:14px;margin:10px 0").format(_LINE), said, shown(" · ".join(end)), error,
-    )  # fmt: skip
+    head = Markup('<p><strong>{}</strong> <span style="{}">{}</span></p>').format(
+        shown(game.datapoint_id), _SOFT, shown(" · ".join([game.run_id, game.rollout_id, *facts]))
+    )
+    return Markup('<div style="{}">{}{}<div style="{}">{}</div><p>{}</p>{}</div>').format(
+        _BOX, head, columns, _SAID, said, shown(" · ".join(end)), error
+    )
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
