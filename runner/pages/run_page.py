@@ -35,7 +35,7 @@ def runs_site(folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = 
     every = with_parts(folders)
     here = {folder.run_id for folder in every}
     made = [
-        training_page(folder, here)
+        training_page(folder, here, titled=len(folders) > 1)
         if folder.manifest().is_training_run
         else run_page(folder, f"r{at}", here, gather or kept)
         for at, folder in enumerate(every)

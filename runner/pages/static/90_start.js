@@ -70,6 +70,8 @@ async function start() {
     event.preventDefault();
     does();
   });
+  for (const run of site.runs.values()) run.summary().catch(failed);
+  if (site.about.live) new Live(site.about.live).start();
   await show().catch(failed);
   reachable();
 }
