@@ -136,10 +136,10 @@ async function grow(run, told) {
 }
 
 // The list with what has come: its place, filters and focus stay.
-function again(list) {
+async function again(list) {
   const focused = list.body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const top = list.view.scrollTop;
-  list.apply();
+  await list.apply();
   list.view.scrollTop = top;
   if (focused === null) return;
   [...list.body.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });
