@@ -56,9 +56,8 @@ def test_a_filter_and_a_search_narrow_the_list_and_are_in_its_address(watched: O
     assert "q=p1" in page.url
     assert "only=right" in page.url
     found = count(page)
-    again = watched()
-    fresh = again.open(page.url)
-    rows(fresh).first.wait_for()
+    fresh = watched().open(page.url)
+    fresh.locator("p.count").wait_for()
     settled(fresh)
     assert count(fresh) == found
     assert fresh.get_by_role("button", name="Right").get_attribute("aria-pressed") == "true"
@@ -87,9 +86,13 @@ def test_keys_lead_from_game_to_game_and_back_to_the_list(watched: Opens, small:
     heading.wait_for()
     assert heading.inner_text().startswith(f"{names[0]} ")
     page.keyboard.press("j")
-    page.wait_for_function("name => document.querySelector('header.game h2')?.textContent.startsWith(name)", arg=f"{names[1]} ")
+    page.wait_for_function(
+        "name => document.querySelector('header.game h2')?.textContent.startsWith(name)", arg=f"{names[1]} "
+    )
     page.keyboard.press("k")
-    page.wait_for_function("name => document.querySelector('header.game h2')?.textContent.startsWith(name)", arg=f"{names[0]} ")
+    page.wait_for_function(
+        "name => document.querySelector('header.game h2')?.textContent.startsWith(name)", arg=f"{names[0]} "
+    )
     page.keyboard.press("u")
     rows(page).first.wait_for()
     assert "sort=-datapoint" in page.url

@@ -69,12 +69,13 @@ class GameView {
     return el("section", { class: "round" },
       el("h3", {}, `Round ${number}`, turns.some((turn) => turn.cut_off) ? el("span", { class: "badge" }, "cut off") : null),
       el("div", { class: "channels" }, spoken.map((channel) => el("div", { class: `channel${channel.private ? " private" : ""}` },
-        this.about.channels.length > 1 ? el("h4", {}, channel.name, channel.private ? el("span", { class: "badge" }, `private: ${channel.members.join(", ")}`) : null) : null,
+        this.about.channels.length > 1 ? el("h4", {}, channel.name, channel.private ? el("span", { class: "badge" }, `private: ${channel.members.join(", ")}`) : null) : el("h4", { class: "unseen" }, channel.name),
         turns.filter((turn) => turn.messages.some((one) => one.channel === channel.name)).map((turn) => {
           const first = !told.has(turn.agent);
           told.add(turn.agent);
           return this.turn(turn, game, turn.messages.filter((one) => one.channel === channel.name), first);
         })))),
+      silent.length ? el("h4", { class: "unseen" }, "Without a message") : null,
       silent.map((turn) => this.turn(turn, game, [], true)));
   }
 
