@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runner.datasets.load import Dataset
 from runner.errors import RunError
-from runner.pages.figures import count
+from runner.pages.numerals import count
 from runner.pages.run_games import Told
 from runner.registry.fetched import WITHOUT_ROWS, is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed
@@ -62,19 +62,8 @@ def state(folder: RunFolder, plan: Plan, manifest: Manifest, told: Told | None, 
 def _state(
     folder: RunFolder, plan: Plan, manifest: Manifest, told: Told | None, missing: Missing | None
 ) -> Iterator[str]:
-    games, what = 0 if told is None else told.games, "games" if plan.shape is None else "trees"
-    progress = f"{count(0 if told is None else told.done)} of {count(plan.size)} {what}"
-    match manifest.status:
-        case Status.RUNNING:
-            yield f"Still playing: {progress} are finished, and all numbers are of those."
-        case Status.INTERRUPTED:
-            yield f"Stopped with {progress} finished; all numbers are of those."
-        case Status.FAILED:
-            yield f"Failed with {progress} played."
-        case Status.INCOMPLETE:
-            yield f"Incomplete: {count(manifest.transport_failed)} of {count(games)} games were lost in transport."
-        case Status.DONE if not games and missing is None:
-            yield "It has no games."
+    if told is not None:
+        yield from _standing(plan, manifest, told, missing)
     yield from why_stopped(folder, manifest)
     if plan.spec.experiment.until is not None and manifest.status not in (Status.DONE, Status.INCOMPLETE):
         yield "It is to stop once it is decided: until then, intervals are those of one look at these games."
@@ -85,6 +74,23 @@ def _state(
         yield missing.needed
     if folder.journal.is_file() and not is_bound_to_run(folder.journal):
         yield f"Its journal: {NOT_BOUND}."
+
+
+def _standing(plan: Plan, manifest: Manifest, told: Told, missing: Missing | None) -> Iterator[str]:
+    """How far a run has come that is not done, or has nothing."""
+    progress = f"{count(told.done)} of {count(plan.size)} {'games' if plan.shape is None else 'trees'}"
+    match manifest.status:
+        case Status.RUNNING:
+            yield f"Still playing: {progress} are finished, and all numbers are of those."
+        case Status.INTERRUPTED:
+            yield f"Stopped with {progress} finished; all numbers are of those."
+        case Status.FAILED:
+            yield f"Failed with {progress} played."
+        case Status.INCOMPLETE:
+            lost = count(manifest.transport_failed)
+            yield f"Incomplete: {lost} of {count(told.games)} games were lost in transport."
+        case Status.DONE if not told.games and missing is None:
+            yield "It has no games."
 
 
 def why_stopped(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
