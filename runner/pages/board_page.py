@@ -214,7 +214,9 @@ def bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
         ends.append(at(high if values["ci_high"] is None else values["ci_high"]))
         parts.append(Markup('<line class="interval" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(*ends, middle, middle))
     parts.append(Markup('<circle cx="{}" cy="{}" r="3.5"/>').format(at(values["accuracy"]), middle))
-    box = Markup('<svg class="interval-bar" width="{0}" height="{1}" viewBox="0 0 {0} {1}" aria-hidden="true">{2}</svg>')
+    box = Markup(
+        '<svg class="interval-bar" width="{0}" height="{1}" viewBox="0 0 {0} {1}" aria-hidden="true">{2}</svg>'
+    )
     return box.format(WIDE, HIGH, Markup("").join(parts))
 
 
