@@ -89,7 +89,8 @@ class LiveRuns:
         with self._rendering:
             followers = list(self._followers.values())
             of = [
-                (one.shown.generation, one.shown.games["count"], one.shown.state.get("standing")) for one in followers
+                (one.shown.generation, one.shown.games.about["count"], one.shown.state.get("standing"))
+                for one in followers
             ]
             if self._page[0] != of:
                 self._page = of, as_index(self._site(followers))
@@ -100,8 +101,7 @@ class LiveRuns:
 
         def gather(folder: RunFolder, _: str) -> Gathered:
             follower = by_id.get(folder.run_id) or self._add(folder)
-            gathered = follower.gathered()
-            return replace(gathered, about={**gathered.about, "slug": follower.slug})
+            return follower.gathered()
 
         def site_of(some: Sequence[Follower]) -> Site:
             return runs_site([one.folder for one in some], self._pieces.keep, gather)

@@ -12,8 +12,9 @@ from runner.models.costs import CallCosts
 from runner.models.journal_index import FollowedIndex
 from runner.models.records import CallRecord, EndedRecord, Entry, FailureRecord, LostRecord, PartRecord
 from runner.models.tally import Tally
-from runner.pages.games import Game, GamesData, job_games, row_of
-from runner.pages.run_page import FIRST
+from runner.pages.games import Game, job_games
+from runner.pages.run_games import Gathered, RunGames
+from runner.pages.run_state import missing_rows
 from runner.pages.site import Keep
 from runner.results.folder import RunFolder
 from runner.rollouts.job import Job
@@ -32,7 +33,8 @@ class Reading:
         """Raises:
         RunError, JournalError, SpecError: a file of the run is gone or damaged.
         """
-        self.plan = played_plan(folder)
+        missing = missing_rows(folder)
+        self.plan = played_plan(folder, None if missing is None else missing.given)
         self._clock = clock
         self._costs = CallCosts(used_models(self.plan))
         self._followed = FollowedIndex(folder.journal, folder.manifest().identity)
@@ -41,8 +43,7 @@ class Reading:
         self._touched: dict[int, Job] = {}
         self._listed: set[int] = set()
         self._ended: set[SampleKey] = set()
-        self.data = GamesData(slug, keep)
-        self.first: list[dict[str, Any]] = []
+        self._games = RunGames(self.plan, folder.run_id, slug, keep, measures=not folder.metrics.is_file())
         self.is_stale = False
         """Whether a game that is listed was played on since: all are to be read again."""
         self._answers, self._spent = Tally(), 0.0
@@ -114,14 +115,21 @@ class Reading:
             self.is_stale = True
 
     def _list(self, game: Game) -> None:
-        rollout, row = game.rollout, row_of(game)
-        self.data.add(game, row)
-        if len(self.first) < FIRST:
-            self.first.append(row)
+        rollout = game.rollout
+        self._games.add(game)
         self._outcomes[rollout.outcome.value] += 1
         if rollout.correct is not None:
             self._judged += 1
             self._right += rollout.correct
+
+    @property
+    def listed(self) -> int:
+        """How many games were taken in."""
+        return self._outcomes.total()
+
+    def gathered(self) -> Gathered:
+        """The games so far, as a page has them; all are kept by now."""
+        return self._games.gathered()
 
     def counts(self) -> dict[str, Any]:
         """What there is to tell of the run so far."""

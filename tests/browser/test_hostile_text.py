@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from runner.text import in_one_line
 from tests.browser.conftest import Opens
 from tests.support.hostile_pages import full_of
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import MANIFEST, hostile_run, in_file, with_manifest
 from tests.support.reports import as_shown, report
+
+OPEN_ALL = "(() => { const all = [...document.querySelectorAll('#view details:not([open])')]; for (const one of all) one.open = true; return all.length; })()"
 
 IN_A_GAME = {
     "id of a datapoint": "p{number} {short}",
@@ -25,7 +28,7 @@ IN_A_GAME = {
     "argument": "argument {said}",
     "verdict": "verdict {said}",
     "reasoning": "reasoning {said}",
-    "why an answer cannot be used": "finish {said}",
+    "why an answer cannot be used": "{finish}",
     "error of a server": "error {error}",
     "model that a server names": "served {said}",
     "alternative token": "token {said}",
@@ -63,6 +66,12 @@ def inert(page: Any) -> None:
     assert handlers == 0
 
 
+def unfolded(page: Any) -> None:
+    """Everything that is folded up, and what is in it, and so on."""
+    while page.evaluate(OPEN_ALL):
+        page.wait_for_timeout(20)
+
+
 def in_json(text: str) -> str:
     """As a body with half of a pair is repaired when it arrives."""
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
@@ -80,8 +89,10 @@ def test_a_game_of_a_stranger_is_text(payload: str, real: Path, watched: Opens) 
     link.click()
     page.locator("header.game h2").wait_for()
     inert(page)
+    unfolded(page)
+    inert(page)
     seen: str = page.locator("#view").evaluate("one => one.textContent")
-    words = {"number": number, "text": in_file(text), "short": in_file(text)[:200], "said": in_json(text), "error": in_json(text)[:60]}
+    words = {"number": number, "text": in_file(text), "short": in_file(text)[:200], "said": in_json(text), "error": in_one_line(in_json(text))[:60], "finish": repr(f"finish {in_json(text)}")[1:-1]}
     wanted = {place: form.format(**words) for place, form in IN_A_GAME.items()} | IN_EVERY_GAME
     if payload in ("lone surrogate", "long word"):
         wanted = {place: said[:40].split("a\ufffd")[0] for place, said in wanted.items()}
@@ -100,6 +111,8 @@ def test_data_full_of_a_text_are_text(payload: str, run: Path, watched: Opens, t
     inert(page)
     page.locator("table.games tbody a").first.click()
     page.locator("header.game h2").wait_for()
+    inert(page)
+    unfolded(page)
     inert(page)
     seen: str = page.locator("#view").evaluate("one => one.textContent")
     assert seen.count(as_shown(PAYLOADS[payload])) > 30

@@ -56,9 +56,8 @@ def test_a_filter_and_a_search_narrow_the_list_and_are_in_its_address(watched: O
     assert "q=p1" in page.url
     assert "only=right" in page.url
     found = count(page)
-    again = watched()
-    fresh = again.open(page.url)
-    rows(fresh).first.wait_for()
+    fresh = watched().open(page.url)
+    fresh.locator("p.count").wait_for()
     settled(fresh)
     assert count(fresh) == found
     assert fresh.get_by_role("button", name="Right").get_attribute("aria-pressed") == "true"

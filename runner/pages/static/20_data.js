@@ -42,37 +42,64 @@ async function carried(name) {
 
 const KEPT = 6; // pieces of games in memory
 
+// The list is kept as it comes, a column an array: an object for each of 100,000 rows would take ten times as much.
 class Games {
   constructor(about) {
     this.about = about; // {count, lists: [first, ...], pieces: [first, ...]}
-    this.rows = [];
-    this.places = new Map();
+    this.columns = new Map();
+    this.places = new Map(); // of each id
     this.pieces = new Map();
+    this.length = 0;
+    this.repeats = false; // whether a datapoint was played more than once
+    this.next = 0; // the piece of the list that is read next
   }
 
   // The list, piece by piece: `come` is told after each.
   async read(come) {
-    for (let number = this.read_ ?? 0; number < this.about.lists.length; number++) {
-      const piece = await carried(`${this.about.slug}-list-${number}`);
-      const names = Object.keys(piece.columns);
-      for (let at = 0; at < piece.count; at++) {
-        if (piece.first + at !== this.rows.length || this.rows.length >= this.about.count) continue; // there, or not told of yet
-        const row = { place: this.rows.length };
-        for (const name of names) row[name] = piece.columns[name][at];
-        this.places.set(row.id, row.place);
-        this.rows.push(row);
-      }
-      this.read_ = number + 1;
-      come(this.rows.length);
+    while (this.next < this.about.lists.length) {
+      this.take(await carried(`${this.about.slug}-list-${this.next}`));
+      this.next++;
+      await come(this.length);
     }
   }
 
+  take({ first, count, columns }) {
+    columns.tokens = columns.prompt_tokens.map((asked, at) => asked + columns.completion_tokens[at]);
+    for (const [name, values] of Object.entries(columns)) {
+      let column = this.columns.get(name);
+      if (!column) this.columns.set(name, (column = new Array(first).fill(null)));
+      for (let at = 0; at < count; at++) column[first + at] = values[at];
+    }
+    for (let at = 0; at < count; at++) this.places.set(columns.id[at], first + at);
+    this.repeats ||= columns.repeat.some((repeat) => repeat > 0);
+    this.length = Math.max(this.length, first + count);
+  }
+
+  // More games stand in the page than before: what may have grown is read again.
+  grown(about) {
+    Object.assign(this.about, about);
+    this.next = Math.max(0, this.next - 1);
+    this.pieces.delete(Math.max(...this.pieces.keys()));
+  }
+
+  value(name, place) {
+    return this.columns.get(name)?.[place] ?? null;
+  }
+
+  // A row as an object: for what is in sight.
+  at(place) {
+    const row = { place };
+    for (const [name, values] of this.columns) row[name] = values[place] ?? null;
+    return row;
+  }
+
   row(id) {
-    return this.rows[this.places.get(id)];
+    const place = this.places.get(id);
+    return place === undefined ? undefined : this.at(place);
   }
 
   async game(place) {
-    let number = this.about.pieces.findLastIndex((first) => first <= place);
+    const number = this.about.pieces.findLastIndex((first) => first <= place);
     const piece = await this.piece(number);
     return { ...piece.games[place - piece.first], read: (text) => read(piece.texts, text) };
   }
@@ -90,4 +117,13 @@ class Games {
 function read(texts, text) {
   if (typeof text === "number") return texts[text];
   return Array.isArray(text) ? text.map((part) => read(texts, part)).join("") : (text ?? "");
+}
+
+// Lets the page draw and answer keys before work goes on.
+function pause() {
+  return new Promise((go) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => { port1.close(); go(); };
+    port2.postMessage(0);
+  });
 }

@@ -3,29 +3,42 @@
 const ROW = 34; // pixels, as in the style sheet
 const BEYOND = 12; // rows above and below those in sight
 
-const FILTERS = {
-  wrong: ["Wrong", (row) => row.correct === false && row.decision !== null],
-  undecided: ["Undecided", (row) => row.decision === null],
-  right: ["Right", (row) => row.correct === true],
-  retried: ["Asked again", (row) => row.retries > 0],
-  failed: ["Failed calls", (row) => row.failed_calls > 0],
-  noted: ["With notes", (row, run) => run.notes.of(row.id).length > 0],
+const count = (number) => number.toLocaleString("en");
+
+const COLUMNS = {
+  datapoint: { title: "Datapoint" },
+  repeat: { title: "Repeat", number: true },
+  label: { title: "Label", cell: (row) => WORDS[row.label] },
+  decision: { title: "Verdict", cell: (row) => WORDS[row.decision] ?? "none" },
+  correct: { title: "Result", cell: (row) => verdictMark(row) },
+  outcome: { title: "Outcome", cell: (row) => row.outcome.replaceAll("_", " ") },
+  stance: { title: "Stance", cell: (row) => WORDS[row.stance] ?? "" },
+  swapped: { title: "Swapped", cell: (row) => (row.swapped === null ? "" : row.swapped ? "yes" : "no") },
+  stances_exchanged: { title: "Stances exchanged", cell: (row) => (row.stances_exchanged === null ? "" : row.stances_exchanged ? "yes" : "no") },
+  confidence: { title: "P(accept)", number: true, cell: (row) => row.confidence?.toFixed(3) ?? "" },
+  rounds: { title: "Rounds", number: true },
+  retries: { title: "Asked again", number: true, cell: (row) => row.retries || "" },
+  failed_calls: { title: "Failed calls", number: true, cell: (row) => row.failed_calls || "" },
+  tokens: { title: "Tokens", number: true, cell: (row) => count(row.tokens) },
+  prompt_tokens: { title: "Prompt tokens", number: true, cell: (row) => count(row.prompt_tokens) },
+  completion_tokens: { title: "Answer tokens", number: true, cell: (row) => count(row.completion_tokens) },
+  latency_ms: { title: "Seconds", number: true, cell: (row) => (row.latency_ms / 1000).toFixed(1) },
+  group: { title: "Group" },
+  error: { title: "Error", wide: true },
+  excerpt: { title: "Begins", wide: true },
+  id: { title: "Game" },
 };
+const USUAL = ["datapoint", "repeat", "label", "decision", "correct", "rounds", "retries", "tokens", "latency_ms", "excerpt"];
+const NARROW = ["datapoint", "correct", "tokens"];
 
-const WORDS = { 0: "reject", 1: "accept" };
-
-const COLUMNS = [
-  { name: "datapoint", title: "Datapoint", cell: (row) => row.datapoint },
-  { name: "repeat", title: "Repeat", number: true, cell: (row) => row.repeat },
-  { name: "label", title: "Label", cell: (row) => WORDS[row.label] },
-  { name: "decision", title: "Verdict", cell: (row) => WORDS[row.decision] ?? "none" },
-  { name: "correct", title: "", cell: verdictMark },
-  { name: "rounds", title: "Rounds", number: true, cell: (row) => row.rounds },
-  { name: "retries", title: "Retries", number: true, cell: (row) => row.retries || "" },
-  { name: "completion_tokens", title: "Tokens", number: true, cell: (row) => (row.prompt_tokens + row.completion_tokens).toLocaleString("en") },
-  { name: "latency_ms", title: "Seconds", number: true, cell: (row) => (row.latency_ms / 1000).toFixed(1) },
-  { name: "excerpt", title: "Begins", wide: true, cell: (row) => row.excerpt },
-];
+// A column of the list; those of the datapoints and of agents have names of their own.
+function columnNamed(name) {
+  if (name in COLUMNS) return { name, ...COLUMNS[name] };
+  const [kind, ...rest] = name.split(".");
+  if (kind === "x") return { name, title: rest.join("."), wide: true };
+  const words = { tokens: "tokens", retries: "asked again", reward: "reward" }[kind] ?? kind;
+  return { name, title: `${rest.join(".")} ${words}`, number: true };
+}
 
 function verdictMark(row) {
   const [word, kind] =
@@ -36,36 +49,50 @@ function verdictMark(row) {
 
 class List {
   constructor(run) {
-    this.run = run;
-    this.games = run.games;
-    this.state = { sort: "", q: "", filters: [] };
-    this.shown = [];
+    Object.assign(this, { run, games: run.games, shown: [], selected: -1, top: 0, turn: 0 });
+    this.state = this.stateOf(new URLSearchParams());
     this.element = el("div");
     this.build();
   }
 
+  stateOf(words) {
+    const all = (name) => (words.get(name) ?? "").split(",").filter(Boolean);
+    return {
+      q: words.get("q") ?? "", sort: words.get("sort") ?? "", said: words.get("said") === "1", flip: words.get("flip") ?? "",
+      filters: all("only").filter((name) => name in FILTERS), where: conditionsOf(words.get("where") ?? ""), columns: all("columns").map(decoded),
+    };
+  }
+
   build() {
     this.search = el("input", {
-      type: "search", id: "search", placeholder: "Search ids, columns, errors, notes…", "aria-label": "Search games",
-      oninput: () => this.change({ q: this.search.value }),
+      type: "search", id: "search", placeholder: "Search ids, columns, errors, notes…", "aria-label": "Search games", "aria-keyshortcuts": "/",
+      oninput: () => { clearTimeout(this.soon); this.soon = setTimeout(() => this.change({ q: this.search.value, said: false }, false), this.games.length > 5000 ? 150 : 0); },
     });
+    this.deep = el("button", { type: "button", onclick: () => (this.searching ? this.cancel() : this.searchSaid()) }, "Search what was said");
     this.buttons = new Map(Object.entries(FILTERS).map(([name, [title]]) => [
       name, el("button", { type: "button", "aria-pressed": "false", onclick: () => this.toggle(name) }, title),
     ]));
+    this.more = el("div", { class: "filters more" });
     this.count = el("p", { class: "count", role: "status" });
-    this.heads = COLUMNS.map((column) => el("th", {
-      scope: "col", class: column.number ? "number" : column.wide ? "wide" : null,
-    }, column.title ? el("button", { type: "button", onclick: () => this.sort(column.name) }, column.title) : "Result"));
-    this.above = el("tr", { "aria-hidden": "true" }, el("td", { colspan: COLUMNS.length }));
-    this.below = el("tr", { "aria-hidden": "true" }, el("td", { colspan: COLUMNS.length }));
+    this.head = el("tr", { "aria-rowindex": "1" });
     this.body = el("tbody");
-    this.table = el("table", { class: "games" }, el("thead", {}, el("tr", {}, this.heads)), this.body);
+    this.table = el("table", { class: "games" }, el("thead", {}, this.head), this.body);
     this.view = el("div", { class: "scrolled", tabindex: "0", role: "region", "aria-label": "Games" }, this.table);
-    this.view.addEventListener("scroll", () => requestAnimationFrame(() => this.draw()), { passive: true });
+    this.view.addEventListener("scroll", () => { this.top = this.view.scrollTop; requestAnimationFrame(() => this.draw()); }, { passive: true });
     new ResizeObserver(() => this.draw()).observe(this.view);
     replaced(this.element,
-      el("div", { class: "tools" }, this.search, el("div", { class: "filters", role: "group", "aria-label": "Filters" }, [...this.buttons.values()])),
-      this.count, this.view);
+      el("div", { class: "tools" }, this.search, this.deep, el("div", { class: "filters", role: "group", "aria-label": "Filters" }, [...this.buttons.values()])),
+      this.more, this.count, this.view);
+  }
+
+  // Every column that the rows have.
+  names() {
+    return [...Object.keys(COLUMNS), ...[...this.games.columns.keys()].filter((name) => name.includes("."))];
+  }
+
+  columns() {
+    const usual = matchMedia("(max-width: 40rem)").matches ? NARROW : USUAL.filter((name) => name !== "repeat" || this.games.repeats);
+    return (this.state.columns.length ? this.state.columns : usual).map(columnNamed);
   }
 
   toggle(name) {
@@ -79,90 +106,178 @@ class List {
     this.change({ sort: next });
   }
 
-  change(part) {
+  // `step`: the way back leads to what was shown before.
+  change(part, step = true) {
     this.state = { ...this.state, ...part };
-    history.replaceState(null, "", this.address());
-    this.apply();
+    history[step ? "pushState" : "replaceState"](null, "", this.address());
+    this.selected = -1;
+    this.view.scrollTop = this.top = 0;
+    return this.apply();
   }
 
   address() {
-    return address("run", this.run.about.run_id, "games", { q: this.state.q, sort: this.state.sort, only: this.state.filters.join(",") });
+    const { q, sort, filters, where, columns, said, flip } = this.state;
+    return address("run", this.run.about.run_id, "games", {
+      q, sort, only: filters.join(","), where: conditionsText(where), columns: columns.map(encodeURIComponent).join(","), said: said ? "1" : "", flip,
+    });
   }
 
   take(words) {
-    this.state = {
-      q: words.get("q") ?? "",
-      sort: words.get("sort") ?? "",
-      filters: (words.get("only") ?? "").split(",").filter((name) => name in FILTERS),
-    };
+    const before = this.address();
+    this.state = this.stateOf(words);
     this.search.value = this.state.q;
-    this.apply();
+    if (this.address() === before && this.applied) {
+      this.drawn = null;
+      this.view.scrollTop = this.top;
+      this.draw();
+      return;
+    }
+    if (this.state.said) this.searchSaid();
+    else this.apply();
   }
 
-  apply() {
-    const tests = this.state.filters.map((name) => FILTERS[name][1]);
-    const wanted = this.state.q.toLowerCase().split(/\s+/).filter(Boolean);
-    this.shown = this.games.rows.filter(
-      (row) => (!tests.length || tests.some((test) => test(row, this.run))) && wanted.every((word) => haystack(row).includes(word) || this.run.notes.say(row.id, word)),
-    );
-    if (this.state.sort) this.shown.sort(by(this.state.sort));
+  async searchSaid() {
+    if (!this.search.value.trim()) return this.search.focus();
+    this.cancel();
+    const search = (this.searching = new SaidSearch(this.run, this.search.value, (done, all) => {
+      this.deep.textContent = `Stop (${count(done)} of ${count(all)} pieces read)`;
+    }));
+    this.deep.textContent = "Stop";
+    const found = await search.go();
+    if (this.searching !== search) return;
+    this.searching = null;
+    this.deep.textContent = "Search what was said";
+    this.run.said = found;
+    await this.change({ q: this.search.value, said: true }, false);
+  }
+
+  cancel() {
+    if (this.searching) this.searching.stopped = true;
+    this.searching = null;
+    this.deep.textContent = "Search what was said";
+  }
+
+  async apply() {
+    const turn = ++this.turn;
+    const found = await filtered(this.run, this.state, () => turn === this.turn);
+    if (!found) return;
+    const sorted = this.state.sort.replace(/^-/, "");
+    if (this.games.columns.has(sorted)) found.sort(compareRow(this.games.columns.get(sorted), this.state.sort.startsWith("-")));
+    this.shown = found;
+    this.applied = true;
     for (const [name, button] of this.buttons) button.setAttribute("aria-pressed", String(this.state.filters.includes(name)));
-    COLUMNS.forEach((column, at) => {
-      const order = this.state.sort === column.name ? "ascending" : this.state.sort === `-${column.name}` ? "descending" : null;
-      if (order) this.heads[at].setAttribute("aria-sort", order);
-      else this.heads[at].removeAttribute("aria-sort");
-    });
+    this.heads();
+    this.drawMore();
     const all = this.games.about.count;
-    const said = `${this.shown.length.toLocaleString("en")} of ${all.toLocaleString("en")} games`;
-    this.count.textContent = this.games.rows.length < all ? `${said}; still reading` : said;
-    this.table.setAttribute("aria-rowcount", String(this.shown.length + 1));
+    const said = `${count(found.length)} of ${count(all)} games${this.state.said ? ", by what was said too" : ""}`;
+    this.count.textContent = this.games.length < all ? `${said}; still reading` : said;
+    this.table.setAttribute("aria-rowcount", String(found.length + 1));
     this.drawn = null;
     this.draw();
   }
 
+  heads() {
+    this.asked = this.columns();
+    replaced(this.head, this.asked.map((column) => {
+      const order = this.state.sort === column.name ? "ascending" : this.state.sort === `-${column.name}` ? "descending" : null;
+      return el("th", { scope: "col", class: kindOf(column), "aria-sort": order }, el("button", { type: "button", onclick: () => this.sort(column.name) }, column.title));
+    }));
+    this.table.classList.toggle("few", this.asked.length < 5);
+    this.above = el("tr", { "aria-hidden": "true" }, el("td", { colspan: this.asked.length }));
+    this.below = el("tr", { "aria-hidden": "true" }, el("td", { colspan: this.asked.length }));
+  }
+
   draw() {
+    if (!this.above || !this.view.clientHeight) return;
     const first = Math.max(0, Math.floor(this.view.scrollTop / ROW) - BEYOND);
     const last = Math.min(this.shown.length, first + Math.ceil(this.view.clientHeight / ROW) + 2 * BEYOND);
-    const key = `${first} ${last}`;
+    const key = `${first} ${last} ${this.selected}`;
     if (this.drawn === key) return;
     this.drawn = key;
     this.above.firstChild.style.height = `${first * ROW}px`;
     this.below.firstChild.style.height = `${(this.shown.length - last) * ROW}px`;
-    const rows = this.shown.slice(first, last).map((row, at) => el("tr", { "aria-rowindex": first + at + 2 },
-      COLUMNS.map((column, place) => el("td", { class: column.number ? "number" : column.wide ? "wide" : null },
-        place === 0 ? el("a", { href: address("run", this.run.about.run_id, "game", row.id) }, column.cell(row)) : column.cell(row)))));
+    const held = this.body.contains(document.activeElement);
+    const rows = this.shown.slice(first, last).map((place, at) => this.row(this.games.at(place), first + at));
     this.body.replaceChildren(this.above, ...rows, this.below);
+    if (held || this.focuses) rows[this.selected - first]?.querySelector("a").focus({ preventScroll: true });
+    this.focuses = false;
+  }
+
+  row(row, at) {
+    return el("tr", { "aria-rowindex": at + 2, class: at === this.selected ? "selected" : null }, this.asked.map((column, place) => {
+      const cell = column.cell ? column.cell(row) : row[column.name] ?? "";
+      return el("td", { class: kindOf(column) }, place === 0 ? el("a", { href: address("run", this.run.about.run_id, "game", row.id) }, cell === "" ? row.id : cell) : cell);
+    }));
+  }
+
+  select(at) {
+    if (!this.shown.length) return;
+    this.selected = Math.min(this.shown.length - 1, Math.max(0, at));
+    const top = this.selected * ROW;
+    const room = this.view.clientHeight - 2 * ROW; // the head stands above the rows
+    if (top < this.view.scrollTop) this.view.scrollTop = top;
+    else if (top > this.view.scrollTop + room) this.view.scrollTop = top - room;
+    this.focuses = true;
+    this.draw();
+  }
+
+  keys() {
+    const page = () => Math.max(1, Math.floor(this.view.clientHeight / ROW) - 2);
+    const step = (by) => () => this.select(this.selected < 0 && by > 0 ? 0 : this.selected + by);
+    keys.set("/", () => this.search.focus()).set("j", step(1)).set("k", step(-1)).set("ArrowDown", step(1)).set("ArrowUp", step(-1));
+    keys.set("PageDown", () => step(page())()).set("PageUp", () => step(-page())());
+    keys.set("Home", () => this.select(0)).set("End", () => this.select(this.shown.length - 1));
   }
 
   // The game after or before one, in the order and with the filters of the list.
   beside(id, step) {
-    const at = this.shown.findIndex((row) => row.id === id);
-    return this.shown[at + step]?.id;
+    if (this.beside_?.shown !== this.shown) this.beside_ = { shown: this.shown, at: new Map(this.shown.map((place, at) => [place, at])) };
+    const at = this.beside_.at.get(this.games.places.get(id));
+    const place = at === undefined ? undefined : this.shown[at + step];
+    return place === undefined ? undefined : this.games.value("id", place);
+  }
+
+  // Conditions on columns, flips, and which columns are shown.
+  drawMore() {
+    const open = this.more.contains(document.activeElement);
+    if (open && this.more.querySelector("details[open]")) return this.chips();
+    const names = this.names();
+    const option = (name) => el("option", { value: name }, columnNamed(name).title);
+    const column = el("select", { "aria-label": "Column" }, names.map(option));
+    const how = el("select", { "aria-label": "How it is compared" }, Object.entries(COMPARED).map(([sign, [word]]) => el("option", { value: sign }, word)));
+    const value = el("input", { type: "text", "aria-label": "Value", placeholder: "value" });
+    const add = (event) => {
+      event.preventDefault();
+      if (value.value.trim()) this.change({ where: [...this.state.where, [column.value, how.value, value.value.trim()]] });
+    };
+    const on = new Set(this.columns().map((one) => one.name));
+    const pick = (name, chosen) => this.change({ columns: names.filter((one) => (one === name ? chosen : new Set(this.columns().map((shown) => shown.name)).has(one))) }, false);
+    this.chosen = el("span", { class: "chips" });
+    replaced(this.more,
+      el("details", { class: "where" }, el("summary", {}, "Filter by a column"), el("form", { class: "condition", onsubmit: add }, column, how, value, el("button", { type: "submit" }, "Add"))),
+      el("details", { class: "choose" }, el("summary", {}, "Columns"), el("fieldset", {}, el("legend", {}, "Columns that are shown"), names.map((name) => el("label", {},
+        el("input", { type: "checkbox", checked: on.has(name), onchange: (event) => pick(name, event.target.checked) }), columnNamed(name).title)))),
+      this.flips(), this.chosen);
+    this.chips();
+  }
+
+  chips() {
+    replaced(this.chosen, this.state.where.map((one, at) => {
+      const said = `${columnNamed(one[0]).title} ${COMPARED[one[1]][0]} ${one[2]}`;
+      return el("button", { type: "button", class: "chip", "aria-label": `Leave out: ${said}`, onclick: () => this.change({ where: this.state.where.filter((_, place) => place !== at) }) }, said, " ✕");
+    }));
+  }
+
+  flips() {
+    const others = comparisonsOf(this.run.about.run_id);
+    if (!others.length) return null;
+    return el("label", { class: "flip" }, "Flipped against ", el("select", { onchange: (event) => this.change({ flip: event.target.value }) },
+      el("option", { value: "" }, "–"), others.map((id) => el("option", { value: id, selected: id === this.state.flip }, id))));
   }
 }
 
-const haystacks = new WeakMap();
-
-function haystack(row) {
-  let found = haystacks.get(row);
-  if (found === undefined) {
-    found = Object.values(row).filter((value) => typeof value === "string").join("\n").toLowerCase();
-    haystacks.set(row, found);
-  }
-  return found;
-}
-
-function by(sort) {
-  const down = sort.startsWith("-");
-  const name = down ? sort.slice(1) : sort;
-  return (one, other) => (down ? -1 : 1) * compared(one[name], other[name]) || one.place - other.place;
-}
-
-function compared(one, other) {
-  if (one === other) return 0;
-  if (one === null || one === undefined) return 1;
-  if (other === null || other === undefined) return -1;
-  return one < other ? -1 : 1;
+function kindOf(column) {
+  return column.number ? "number" : column.wide ? "wide" : null;
 }
 
 route("run/*/games", (place, [id], words) => {
@@ -170,6 +285,6 @@ route("run/*/games", (place, [id], words) => {
   if (!run) return replaced(place, el("p", { class: "empty" }, `There is no run ${id} in this page.`));
   replaced(place, run.list.element);
   run.list.take(words);
-  keys.set("/", () => run.list.search.focus());
+  run.list.keys();
   return run.read();
 });

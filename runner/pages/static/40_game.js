@@ -22,16 +22,15 @@ class GameView {
   }
 
   draw(row, game) {
-    const rounds = new Map();
-    for (const turn of game.turns) rounds.set(turn.round, [...(rounds.get(turn.round) ?? []), turn]);
+    const rounds = grouped(game.turns);
     replaced(this.place,
       this.head(row),
       el("div", { class: "beside" },
         el("div", { class: "conversation" }, [...rounds].map(([number, turns]) => this.round(number, turns, game))),
-        el("aside", { class: "facts" }, this.facts(row, game), this.run.notes.panel(row.id))),
+        el("aside", { class: "facts", "aria-label": "Facts" }, this.as ? this.known() : [this.facts(row, game), this.run.notes.panel(row.id)])),
       this.columns(game));
     document.title = `${row.datapoint} · ${this.about.run_id}`;
-    announce(`Game ${row.datapoint}, ${row.correct === true ? "right" : row.decision === null ? "without a verdict" : "wrong"}`);
+    announce(this.as ? `Game ${row.datapoint} as ${this.as} saw it` : `Game ${row.datapoint}, ${row.correct === true ? "right" : row.decision === null ? "without a verdict" : "wrong"}`);
   }
 
   head(row) {
@@ -41,9 +40,9 @@ class GameView {
     };
     const views = ["", ...this.about.agents.map((agent) => agent.name)];
     return el("header", { class: "game" },
-      el("nav", { "aria-label": "Games" }, el("a", { href: this.list.address() }, "All games"), link(-1, "Previous", "k"), link(1, "Next", "j")),
-      el("h2", {}, row.datapoint, " ", verdictMark(row)),
-      el("p", { class: "which" }, `game ${row.id}, repeat ${row.repeat}`),
+      el("nav", { "aria-label": "From game to game" }, el("a", { href: this.list.address(), "aria-keyshortcuts": "u" }, "All games"), link(-1, "Previous", "k"), link(1, "Next", "j")),
+      el("h2", {}, row.datapoint, " ", this.as ? null : verdictMark(row)),
+      el("p", { class: "which" }, `game ${row.id}, repeat ${row.repeat} `, copyButton(() => location.href, "Copy the link")),
       el("div", { class: "filters", role: "group", "aria-label": "Whose view" }, views.map((name) =>
         el("button", { type: "button", "aria-pressed": String(name === this.as), onclick: () => { location.hash = this.link(row.id, name); } },
           name ? `As ${name} saw it` : "Everything"))));
@@ -53,110 +52,134 @@ class GameView {
     return address("run", this.about.run_id, "game", id, { as });
   }
 
+  agent(name) {
+    return this.about.agents.find((agent) => agent.name === name);
+  }
+
   sees(channel) {
-    return !this.as || this.about.agents.find((agent) => agent.name === this.as).channels.includes(channel);
+    return !this.as || this.agent(this.as).channels.includes(channel);
   }
 
   round(number, turns, game) {
     const channels = this.about.channels.filter((channel) => this.sees(channel.name));
-    const spoken = channels.filter((channel) => turns.some((turn) => turn.messages.some((said) => said.channel === channel.name)));
+    const spoken = channels.filter((channel) => turns.some((turn) => turn.messages.some((one) => one.channel === channel.name)));
     const silent = turns.filter((turn) => !turn.messages.length && (!this.as || this.as === turn.agent));
+    if (!spoken.length && !silent.length) return null;
+    const told = new Set(); // what stands below a turn is told once, however many channels it spoke in
     return el("section", { class: "round" },
-      el("h3", {}, `Round ${number}`),
+      el("h3", {}, `Round ${number}`, turns.some((turn) => turn.cut_off) ? el("span", { class: "badge" }, "cut off") : null),
       el("div", { class: "channels" }, spoken.map((channel) => el("div", { class: `channel${channel.private ? " private" : ""}` },
-        this.about.channels.length > 1 ? el("h4", {}, channel.name, channel.private ? el("span", { class: "badge", title: `seen by ${channel.members.join(", ")}` }, "private") : null) : null,
-        turns.filter((turn) => turn.messages.some((said) => said.channel === channel.name)).map((turn) =>
-          this.turn(turn, game, turn.messages.filter((said) => said.channel === channel.name)))))),
-      silent.map((turn) => this.turn(turn, game, [])));
+        this.about.channels.length > 1 ? el("h4", {}, channel.name, channel.private ? el("span", { class: "badge" }, `private: ${channel.members.join(", ")}`) : null) : el("h4", { class: "unseen" }, channel.name),
+        turns.filter((turn) => turn.messages.some((one) => one.channel === channel.name)).map((turn) => {
+          const first = !told.has(turn.agent);
+          told.add(turn.agent);
+          return this.turn(turn, game, turn.messages.filter((one) => one.channel === channel.name), first);
+        })))),
+      silent.length ? el("h4", { class: "unseen" }, "Without a message") : null,
+      silent.map((turn) => this.turn(turn, game, [], true)));
   }
 
-  turn(turn, game, messages) {
+  turn(turn, game, messages, first) {
     const place = this.about.agents.findIndex((agent) => agent.name === turn.agent);
     const last = turn.answers.findLast((answer) => !answer.unusable);
-    const unusable = turn.answers.filter((answer) => answer.unusable);
-    const whole = !this.as || this.as === turn.agent;
-    const texts = messages.length ? messages.map((said) => game.read(said.text)) : [last ? game.read(last.text) : ""];
-    return el("article", { class: `turn agent-${place % 6}` },
-      el("h5", {}, turn.agent, this.role(turn), turn.decision !== null && turn.decision !== undefined ? el("span", { class: `said ${WORDS[turn.decision]}` }, `decides: ${WORDS[turn.decision]}`) : null),
-      texts.map((text) => el("div", { class: "text" }, text.trim() ? text : el("em", {}, "(nothing was said)"))),
-      whole ? [
-        unusable.length || turn.failed.length ? el("details", { class: "attempts" },
-          el("summary", {}, [unusable.length ? `${unusable.length} answer${unusable.length > 1 ? "s" : ""} could not be used` : null, turn.failed.length ? `${turn.failed.length} failed call${turn.failed.length > 1 ? "s" : ""}` : null].filter(Boolean).join(", ")),
-          unusable.map((answer) => el("div", { class: "attempt" }, el("p", { class: "why" }, answer.unusable), el("div", { class: "text" }, game.read(answer.text)))),
-          turn.failed.map((failed) => el("p", { class: "why" }, failed.error))) : null,
-        last?.reasoning !== undefined ? el("details", {}, el("summary", {}, "Reasoning"), el("div", { class: "text" }, game.read(last.reasoning))) : null,
-        turn.chat.length ? el("details", { class: "chat" }, el("summary", {}, `The chat that was sent (${turn.chat.length} messages)`),
-          turn.chat.map((said) => el("div", { class: `sent ${said.role}` }, el("h6", {}, said.name ? `${said.role} (${said.name})` : said.role), el("div", { class: "text" }, game.read(said.text))))) : null,
-        last ? el("p", { class: "cost" }, this.cost(last)) : null,
-        last?.logprobs ? this.logprobs(last.logprobs) : null,
-      ] : null);
+    const texts = messages.length ? messages.map((one) => game.read(one.text)) : [last ? game.read(last.text) : ""];
+    const decided = turn.decision !== null && turn.decision !== undefined;
+    return el("article", { class: `turn agent-${place % 6}`, "aria-label": turn.agent },
+      el("h5", {}, turn.agent, this.agent(turn.agent)?.verifier ? el("span", { class: "badge" }, "verifier") : null,
+        decided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${WORDS[turn.decision]}` }, `decides: ${WORDS[turn.decision]}`) : null),
+      texts.map((text) => said(text)),
+      first && (!this.as || this.as === turn.agent) ? this.below(turn, game, last) : null);
   }
 
-  role(turn) {
-    const agent = this.about.agents.find((one) => one.name === turn.agent);
-    return agent?.verifier ? el("span", { class: "badge" }, "verifier") : null;
+  // How the turn came about: every attempt, failed calls, the chat, what it took.
+  below(turn, game, last) {
+    const { answers, failed, chat } = turn;
+    const bad = answers.filter((answer) => answer.unusable).length;
+    const words = [
+      bad ? `${bad} ${bad > 1 ? "answers" : "answer"} could not be used` : null,
+      failed.length ? `${failed.length} failed ${failed.length > 1 ? "calls" : "call"}` : null,
+      !bad && answers.length > 1 ? `${answers.length} answers` : null,
+    ].filter(Boolean);
+    return [
+      words.length ? folded("attempts", words.join(", "), () => [
+        answers.map((answer) => this.attempt(answer, game)),
+        failed.map((one) => el("div", { class: "attempt" }, el("h6", {}, "Failed call"), el("p", { class: "why" }, one.error), one.wait > 0 ? el("p", { class: "cost" }, `asked again after ${one.wait.toFixed(1)} s`) : null)),
+      ]) : null,
+      last?.reasoning !== undefined ? folded("reasoning", "Reasoning", () => said(game.read(last.reasoning))) : null,
+      chat.length ? folded("chat", `The chat that was sent (${chat.length} ${chat.length > 1 ? "messages" : "message"})`, () => [
+        answers.length + failed.length > 1 ? el("p", { class: "cost" }, "Every attempt of a turn is sent the same chat.") : null,
+        chat.map((one) => el("div", { class: `sent ${one.role}` }, el("h6", {}, one.name ? `${one.role} (${one.name})` : one.role), said(game.read(one.text)))),
+      ]) : null,
+      last?.logprobs ? folded("logprobs", "Log-probabilities of the verdict", () => logprobsTable(last.logprobs)) : null,
+      last ? el("p", { class: "cost" }, this.cost(last, turn.agent)) : null,
+    ];
+  }
+
+  attempt(answer, game) {
+    const title = `Attempt ${answer.attempt + 1}${answer.vote ? `, vote ${answer.vote + 1}` : ""}`;
+    return el("div", { class: "attempt" },
+      el("h6", {}, title, answer.unusable ? null : el("span", { class: "badge" }, "was played")),
+      answer.unusable ? el("p", { class: "why" }, answer.unusable) : null,
+      answer.text === undefined ? el("p", { class: "cost" }, "There is no text in it.") : said(game.read(answer.text)),
+      answer.reasoning !== undefined ? folded("reasoning", "Reasoning", () => said(game.read(answer.reasoning))) : null,
+      answer.logprobs ? logprobsTable(answer.logprobs) : null,
+      el("p", { class: "cost" }, this.cost(answer)));
   }
 
   cost(answer) {
     const [prompt, completion, cached] = answer.tokens;
-    const said = [`${prompt.toLocaleString("en")} + ${completion.toLocaleString("en")} tokens`];
-    if (cached) said.push(`${cached.toLocaleString("en")} cached`);
-    if (answer.latency_ms !== undefined) said.push(`${(answer.latency_ms / 1000).toFixed(2)} s`);
-    if (answer.finish && answer.finish !== "stop") said.push(`ended by ${answer.finish}`);
-    said.push(answer.model);
-    return said.join(" · ");
-  }
-
-  logprobs(tokens) {
-    const rows = (Array.isArray(tokens) ? tokens : []).slice(0, 20);
-    return el("details", { class: "logprobs" }, el("summary", {}, "Log-probabilities of the verdict"),
-      el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Token"), el("th", { scope: "col", class: "number" }, "Probability"), el("th", { scope: "col" }, "Others"))),
-        el("tbody", {}, rows.map((one) => el("tr", {}, el("td", {}, el("code", {}, one.token)), el("td", { class: "number" }, Math.exp(one.logprob).toFixed(4)),
-          el("td", {}, (one.top_logprobs ?? []).slice(0, 5).map((other) => [el("code", {}, other.token), ` ${Math.exp(other.logprob).toFixed(3)}  `])))))));
+    return [
+      `${count(prompt)} + ${count(completion)} tokens`,
+      cached ? `${count(cached)} cached` : null,
+      answer.latency_ms === undefined ? null : `${(answer.latency_ms / 1000).toFixed(2)} s`,
+      answer.p_accept === undefined ? null : `P(accept) ${answer.p_accept.toFixed(3)}`,
+      answer.finish && answer.finish !== "stop" ? `ended by ${answer.finish}` : null,
+      answer.model,
+    ].filter(Boolean).join(" · ");
   }
 
   facts(row, game) {
+    const yes = (value) => (value === null ? null : value ? "yes" : "no");
     const facts = [
       ["Label", WORDS[row.label]], ["Verdict", WORDS[row.decision] ?? "none"], ["Outcome", row.outcome.replaceAll("_", " ")],
-      row.stance === null ? null : ["Stance", WORDS[row.stance]],
-      ["Rewards", Object.entries(game.rewards).map(([agent, reward]) => `${agent} ${reward}`).join(", ") || "none"],
+      ["Stance", row.stance === null ? null : WORDS[row.stance]],
+      ["Seats swapped", yes(row.swapped)], ["Stances exchanged", yes(row.stances_exchanged)],
+      ["Rewards", Object.entries(game.rewards).map(([agent, reward]) => `${agent} ${Number(reward.toPrecision(6))}`).join(", ") || "none"],
       ...Object.entries(game.confidence).map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? value.toFixed(3) : value]),
-      game.votes ? ["Votes", game.votes.map((vote) => WORDS[vote] ?? "none").join(", ")] : null,
-      ["Tokens", (row.prompt_tokens + row.completion_tokens).toLocaleString("en")],
-      ["Seconds", (row.latency_ms / 1000).toFixed(1)],
-      row.group !== row.datapoint ? ["Group", row.group] : null,
-      game.error ? ["Error", game.error] : null,
-    ].filter(Boolean);
-    return el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+      ["Votes", game.votes?.map((vote) => WORDS[vote] ?? "none").join(", ")],
+      ...(game.verdicts ?? []).map((one) => [`Verdict before round ${one.round}`, [WORDS[one.decision] ?? "none", one.votes ? `votes ${one.votes.map((vote) => WORDS[vote] ?? "none").join(", ")}` : null,
+        typeof one.confidence_stated === "number" ? `stated ${one.confidence_stated.toFixed(2)}` : null, typeof one.confidence_logprob === "number" ? `log-probability ${one.confidence_logprob.toFixed(3)}` : null, one.error].filter(Boolean).join("; ")]),
+      ...this.about.agents.map(({ name }) => [`Tokens of ${name}`, row[`tokens.${name}`] ? count(row[`tokens.${name}`]) : null]),
+      ["Tokens", count(row.tokens)], ["Seconds", (row.latency_ms / 1000).toFixed(1)],
+      ["Group", row.group === row.datapoint ? null : row.group], ["Error", game.error],
+    ];
+    return el("dl", {}, facts.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   }
 
+  // Beside the view of one agent stands nothing that it did not know: no label, verdict, reward or stance of another.
+  known() {
+    const agent = this.agent(this.as);
+    return el("dl", {}, el("dt", {}, "Agent"), el("dd", {}, agent.name, agent.verifier ? " (verifier)" : ""), el("dt", {}, "Hears"), el("dd", {}, agent.channels.join(", ") || "nothing"),
+      el("dt", {}, "Not shown"), el("dd", {}, "what it was never told: label, result, rewards, what others were sent"));
+  }
+
+  // Columns of the datapoint; of one agent's view, those that stand in a chat that it was sent.
   columns(game) {
-    return el("section", { class: "columns" }, el("h3", {}, "Datapoint"), Object.entries(game.columns).map(([name, packed]) => {
-      const text = game.read(packed);
-      return el("details", { open: text.length < 4000 }, el("summary", {}, name), looksLikeCode(text) ? highlighted(text) : el("div", { class: "text" }, text));
-    }));
+    let columns = Object.entries(game.columns).map(([name, packed]) => [name, game.read(packed)]);
+    if (this.as) {
+      const sent = game.turns.filter((turn) => turn.agent === this.as).flatMap((turn) => turn.chat.map((one) => game.read(one.text)));
+      columns = columns.filter(([, text]) => text.trim() && sent.some((chat) => chat.includes(text.trim())));
+    }
+    if (!columns.length) return null;
+    return el("section", { class: "columns" }, el("h3", {}, this.as ? "What it was given" : "Datapoint"), columns.map(([name, text]) =>
+      el("details", { open: true }, el("summary", {}, name), columnBlock(text))));
   }
 }
 
-const CODE = /^\s*(?:def |class |import |from \w+ import |#include|int main|function |const |let |public class|for \(|while \()/m;
-
-function looksLikeCode(text) {
-  return text.includes("\n") && CODE.test(text);
-}
-
-const TOKENS = /(#[^\n]*|\/\/[^\n]*)|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|\b(and|as|assert|async|await|break|case|catch|class|const|continue|def|del|do|elif|else|except|finally|for|from|function|global|if|import|in|int|is|lambda|let|new|not|or|pass|raise|return|static|throw|try|void|while|with|yield|None|True|False|null|true|false)\b|\b(\d[\d_.eExXa-fA-F]*)\b/g;
-
-function highlighted(text) {
-  const code = el("code");
-  let end = 0;
-  for (const found of text.matchAll(TOKENS)) {
-    if (found.index > end) add(code, [text.slice(end, found.index)]);
-    const kind = found[1] ? "comment" : found[2] ? "string" : found[3] ? "keyword" : "figure";
-    code.append(el("span", { class: kind }, found[0]));
-    end = found.index + found[0].length;
-  }
-  add(code, [text.slice(end)]);
-  return el("pre", { class: "code", tabindex: "0" }, code);
+function grouped(turns) {
+  const found = new Map();
+  for (const turn of turns) found.set(turn.round, [...(found.get(turn.round) ?? []), turn]);
+  return found;
 }
 
 route("run/*/game/*", async (place, [id, game], words) => {

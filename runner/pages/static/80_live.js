@@ -130,19 +130,17 @@ class Live {
 // More games of a run: the last pieces that were read are read again, since they have grown.
 async function grow(run, told) {
   const games = run.games;
-  games.pieces.delete(games.about.pieces.length - 1);
-  Object.assign(games.about, told);
+  games.grown(told);
   if (!run.reading) return; // nobody has looked at them yet
-  games.read_ = Math.max(0, games.about.lists.findLastIndex((first) => first <= games.rows.length));
   run.reading = run.reading.then(() => games.read(() => again(run.list)));
   await run.reading;
 }
 
 // The list with what has come: its place, filters and focus stay.
-function again(list) {
+async function again(list) {
   const focused = list.body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const top = list.view.scrollTop;
-  list.apply();
+  await list.apply();
   list.view.scrollTop = top;
   if (focused === null) return;
   [...list.body.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });

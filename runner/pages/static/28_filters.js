@@ -1,0 +1,121 @@
+// What a list of games can be filtered and searched by. All that is chosen is in the address.
+
+const WORDS = { 0: "reject", 1: "accept" };
+
+const FILTERS = {
+  wrong: ["Wrong", (games, place) => games.value("correct", place) === false && games.value("decision", place) !== null],
+  undecided: ["Undecided", (games, place) => games.value("decision", place) === null],
+  right: ["Right", (games, place) => games.value("correct", place) === true],
+  retried: ["Asked again", (games, place) => games.value("retries", place) > 0],
+  failed: ["Failed calls", (games, place) => games.value("failed_calls", place) > 0],
+  noted: ["With notes", (games, place, run) => run.notes.of(games.value("id", place)).length > 0],
+};
+
+const COMPARED = {
+  "=": ["is", (value, wanted) => value === wanted],
+  "~": ["has", (value, wanted) => value.includes(wanted)],
+  ">": ["over", (value, wanted) => Number(value) > Number(wanted)],
+  "<": ["under", (value, wanted) => Number(value) < Number(wanted)],
+};
+
+// A value as it is compared with what is typed: "accept", "yes", "12".
+function plainValue(name, value) {
+  if (value === null) return "none";
+  if (["label", "decision", "stance"].includes(name)) return WORDS[value];
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  return String(value).toLowerCase();
+}
+
+// Conditions on columns as the address has them: "tokens,>,500;x.level,=,hard".
+function conditionsOf(text) {
+  return text.split(";").map((one) => one.split(",").map(decoded)).filter(([name, how, wanted]) => name && how in COMPARED && wanted !== undefined);
+}
+
+function conditionsText(conditions) {
+  return conditions.map((one) => one.map(encodeURIComponent).join(",")).join(";");
+}
+
+// Places of rows that pass, in order; null where `goes` said that something newer is wanted.
+async function filtered(run, state, goes) {
+  const games = run.games;
+  const tests = state.filters.map((name) => FILTERS[name][1]);
+  const conditions = state.where.map(([name, how, wanted]) => [name, COMPARED[how][1], wanted.toLowerCase()]);
+  const wanted = wordsOf(state.q);
+  const said = state.said && wanted.length ? run.said : null;
+  const flips = state.flip ? await flipsOf(run, state.flip) : null;
+  const found = [];
+  for (let place = 0; place < games.length; place++) {
+    if (place % 20000 === 19999) {
+      await pause();
+      if (!goes()) return null;
+    }
+    if (tests.length && !tests.some((test) => test(games, place, run))) continue;
+    if (conditions.some(([name, test, text]) => !test(plainValue(name, games.value(name, place)), text))) continue;
+    if (flips && !flips.has(games.value("id", place))) continue;
+    if (wanted.length && !(said?.has(place) || has(run, place, wanted))) continue;
+    found.push(place);
+  }
+  return goes() ? found : null;
+}
+
+function wordsOf(text) {
+  return text.toLowerCase().split(/\s+/).filter(Boolean);
+}
+
+// Whether a row has all words, in its own texts or in a note.
+function has(run, place, wanted) {
+  run.haystacks ??= [];
+  let text = run.haystacks[place];
+  if (text === undefined) {
+    const parts = [];
+    for (const values of run.games.columns.values()) if (typeof values[place] === "string") parts.push(values[place]);
+    text = run.haystacks[place] = parts.join("\n").toLowerCase();
+  }
+  if (wanted.every((word) => text.includes(word))) return true;
+  const notes = run.notes.of(run.games.value("id", place));
+  if (!notes.length) return false;
+  const more = `${text}\n${notes.map((note) => `${note.text}\n${note.tags.join("\n")}`).join("\n")}`.toLowerCase();
+  return wanted.every((word) => more.includes(word));
+}
+
+// Searches what was said, thought and given in every game, a piece after the other, and keeps none of them.
+class SaidSearch {
+  constructor(run, text, come) {
+    Object.assign(this, { run, wanted: wordsOf(text), come, stopped: false, found: new Set() });
+  }
+
+  async go() {
+    const { slug, pieces } = this.run.about;
+    for (let number = 0; number < pieces.length && !this.stopped; number++) {
+      const piece = await carried(`${slug}-games-${number}`);
+      piece.games.forEach((game, at) => {
+        const text = saidIn(game).map((one) => read(piece.texts, one)).join("\n").toLowerCase();
+        if (this.wanted.every((word) => text.includes(word))) this.found.add(piece.first + at);
+      });
+      if (this.stopped) break;
+      this.come(number + 1, pieces.length);
+      await pause();
+    }
+    return this.found;
+  }
+}
+
+function saidIn(game) {
+  const turns = game.turns.flatMap((turn) => [
+    ...turn.messages.map((said) => said.text),
+    ...turn.answers.flatMap((answer) => [answer.text, answer.reasoning, answer.unusable]),
+    ...turn.failed.map((failed) => failed.error),
+  ]);
+  return [...Object.values(game.columns), ...turns, game.error].filter((one) => one !== undefined && one !== null);
+}
+
+function compareRow(values, down) {
+  const sign = down ? -1 : 1;
+  return (one, other) => {
+    const [left, right] = [values[one] ?? null, values[other] ?? null];
+    if (left === right) return one - other;
+    if (left === null) return 1; // what is not known stands last, whichever way
+    if (right === null) return -1;
+    return left < right ? -sign : sign;
+  };
+}

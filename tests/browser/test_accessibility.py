@@ -1,0 +1,72 @@
+"""axe-core finds nothing to hold against any page, light or dark, wide or narrow.
+
+`AXE` names its axe.min.js, which `.ci/full` installs by npm for as long as it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Opens
+from tests.browser.test_hostile_text import unfolded
+from tests.browser.test_run_pages import rows
+
+SETTINGS = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script that looks for faults."""
+    path = os.environ.get("AXE")
+    if path is None:
+        pytest.skip("AXE does not name axe-core's axe.min.js: npm install axe-core@4.14.1")
+    return Path(path).read_text("utf-8")
+
+
+def violations(page: Any, axe: str) -> list[str]:
+    page.evaluate(axe)  # by the browser's debugger, so past the page's policy
+    found = page.evaluate("settings => axe.run(document, settings)", SETTINGS)
+    return [
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found["violations"] for node in one["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_of_a_run_has_a_fault(scheme: str, width: int, small: Path, axe: str, watched: Opens) -> None:
+    page = watched(color_scheme=scheme, viewport={"width": width, "height": 800}).open(small)
+    page.locator("h1").wait_for()
+    assert violations(page, axe) == []
+    page.get_by_role("link", name="Games", exact=True).click()
+    rows(page).first.wait_for()
+    assert violations(page, axe) == []
+    rows(page).first.get_by_role("link").click()
+    page.locator("header.game h2").wait_for()
+    unfolded(page)
+    assert violations(page, axe) == []
+
+
+def test_the_first_key_leads_past_the_navigation(small: Path, watched: Opens) -> None:
+    page = watched().open(small)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_a_reader_goes_on_at_the_heading_of_what_is_shown(small: Path, watched: Opens) -> None:
+    page = watched().open(small)
+    page.get_by_role("link", name="Games", exact=True).click()
+    rows(page).first.wait_for()
+    rows(page).first.get_by_role("link").click()
+    page.wait_for_function("document.activeElement.tagName === 'H2'")
+    assert page.locator("#announced").inner_text().startswith("Game ")
+    button = page.get_by_role("group", name="Whose view").get_by_role("button").nth(1)
+    said = button.inner_text()
+    button.click()
+    page.wait_for_function("document.activeElement.tagName === 'BUTTON'")
+    assert page.evaluate("document.activeElement.textContent") == said
