@@ -86,6 +86,11 @@ COMMANDS: Mapping[str, Command] = {
         "notes RUN", "notes RUN ROLLOUT --add 'gives up too early' --tag verifier", "notes last --search early",
         "notes last --export notes.csv", "notes RUN --import notes.jsonl",
     ),
+    "plot": Command(
+        "draw a figure of runs for a paper, or write its rows", pages.plot, "runner.cli.plot",
+        "plot learning_curve RUN RUN RUN -o curve.svg", "plot accuracy_by_protocol RUN RUN -o accuracy.svg",
+        "plot reliability last -o reliability.csv",
+    ),
     "sweep": Command(
         "show the points of a sweep as one table, seeds pooled, with rank ranges", look.sweep, "runner.cli.sweep",
         "sweep spec.yaml", "sweep spec.yaml --metric recall", "sweep spec.yaml --json",
@@ -172,7 +177,7 @@ COMMANDS: Mapping[str, Command] = {
 GROUPS: Mapping[str, Sequence[str]] = {
     "play": ("init", "check", "render", "plan", "run", "rejudge"),
     "look": ("runs", "show", "view", "report", "notes", "sweep", "explain-misses"),
-    "ask": ("leaderboard", "compare", "sql"),
+    "ask": ("leaderboard", "compare", "sql", "plot"),
     "share": (
         "publish",
         "get",

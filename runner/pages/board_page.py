@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.board_charts import cost_chart, sweep_chart
+from runner.pages.board_charts import cost_chart, sweep_chart, told
 from runner.pages.board_marks import MEANINGS, kinds_of
 from runner.pages.boards import Board, Row, TaskList
 from runner.pages.games import FORMAT
@@ -43,14 +43,14 @@ def board_site(board: Board, keep: Keep, runs: Collection[str] = ()) -> Site:
     links = [(ROUTE, "Board")]
     if len(board.lists) <= _MOST_LINKS:
         links += [(f"{ROUTE}/{listed.name}", _short_name(listed, board)) for listed in board.lists]
-    told = {
+    facts = {
         "where": board.where,
         "published": board.is_published,
         "place": board.place,
         "lists": lists,
         "linked": sorted(runs),
     }
-    about = {"format": FORMAT, "runs": [], "live": False, "notes": None, "board": {**told, "meanings": MEANINGS}}
+    about = {"format": FORMAT, "runs": [], "live": False, "notes": None, "board": {**facts, "meanings": MEANINGS}}
     return Site(f"Leaderboard · {board.where}", links, sections, about)
 
 
@@ -148,7 +148,7 @@ def _sweep(sweep: Any, place: int) -> dict[str, Any]:
     lines = [
         {
             "rank": "–" if line.rank is None else _rank(*line.rank),
-            "values": ["" if (value := line.point.get(key)) is None else _told(value) for key in sweep.keys],
+            "values": [told(line.point.get(key)) for key in sweep.keys],
             "accuracy": _number(line.value),
             "interval": _interval({"ci_low": line.low, "ci_high": line.high}),
             "n": _count(line.n),
@@ -160,10 +160,6 @@ def _sweep(sweep: Any, place: int) -> dict[str, Any]:
     ]
     has_reasons = any(line["reason"] for line in lines)
     return {"sweep": sweep, "lines": lines, "chart": sweep_chart(sweep, str(place)), "has_reasons": has_reasons}
-
-
-def _told(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _commands(board: Board, listed: TaskList) -> list[tuple[str, str]]:
@@ -218,7 +214,9 @@ def bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
         ends.append(at(high if values["ci_high"] is None else values["ci_high"]))
         parts.append(Markup('<line class="interval" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(*ends, middle, middle))
     parts.append(Markup('<circle cx="{}" cy="{}" r="3.5"/>').format(at(values["accuracy"]), middle))
-    box = Markup('<svg class="interval-bar" width="{0}" height="{1}" viewBox="0 0 {0} {1}" aria-hidden="true">{2}</svg>')
+    box = Markup(
+        '<svg class="interval-bar" width="{0}" height="{1}" viewBox="0 0 {0} {1}" aria-hidden="true">{2}</svg>'
+    )
     return box.format(WIDE, HIGH, Markup("").join(parts))
 
 

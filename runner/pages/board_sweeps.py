@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -107,3 +107,14 @@ def _sweep(name: str, lines: Sequence[SweepLine]) -> list[Sweep]:
     names = list(dict.fromkeys(key for line in lines for key in line.point if key != SEED))
     keys = [key for key in names if len({str(line.point.get(key)) for line in lines}) > 1]
     return [Sweep(name, keys, lines)] if keys else []
+
+
+def short_names(keys: Collection[str]) -> dict[str, str]:
+    """For each dotted key the shortest end of it that no other key has."""
+    ends = Counter(end for key in keys for end in _ends(key))
+    return {key: next((end for end in _ends(key) if ends[end] == 1), key) for key in keys}
+
+
+def _ends(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[at:]) for at in range(len(parts) - 1, -1, -1)]

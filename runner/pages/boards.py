@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner.pages.board_marks import Mark, mark_of
-from runner.pages.board_sweeps import Sweep, published_sweeps, sweeps_of
+from runner.pages.board_sweeps import Sweep, published_sweeps, short_names, sweeps_of
 from runner.registry.board import RegistryBoard
 from runner.registry.board_words import SELF_REPORTED, games_learnt_from, not_shown, verifying
 from runner.registry.marks import legend
@@ -191,7 +191,7 @@ def _shared(row: Mapping[str, Any], short_point: str | None) -> dict[str, Any]:
     at = {name: None if row[name] is None else f"{row[name]:%Y-%m-%d %H:%M}" for name in ("started_at", "finished_at")}
     return {
         "run_id": row["run_id"],
-        "overrides": overrides(row["point"]),
+        "short_point": short_point,
         **{name: row[name] for name in _SAME},
         "outcomes": row["outcomes"],
         **at,
@@ -206,22 +206,11 @@ def _short_points(rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
             points.append(point_of(row["point"]) if row["point"] else None)
         except ValueError:
             points.append(str(row["point"]))  # a stranger's, as it stands
-    names = _shortest({key for point in points if isinstance(point, dict) for key in point})
+    names = short_names({key for point in points if isinstance(point, dict) for key in point})
     return [
-        "  ".join(f"{names[key]}={_told(value)}" for key, value in point.items()) if isinstance(point, dict) else point
+        " ".join(f"{names[key]}={_told(value)}" for key, value in point.items()) if isinstance(point, dict) else point
         for point in points
     ]
-
-
-def _shortest(keys: Collection[str]) -> dict[str, str]:
-    """For each dotted key the shortest end of it that no other key has."""
-    ends = Counter(end for key in keys for end in _ends(key))
-    return {key: next((end for end in _ends(key) if ends[end] == 1), key) for key in keys}
-
-
-def _ends(key: str) -> list[str]:
-    parts = key.split(".")
-    return [".".join(parts[at:]) for at in range(len(parts) - 1, -1, -1)]
 
 
 def _told(value: Any) -> str:

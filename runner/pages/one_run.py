@@ -61,7 +61,7 @@ def run_page(folder: RunFolder, slug: str, here: Collection[str], gather: Gather
     about = {"slug": slug, **_about(manifest, plan.spec.protocol), **games.about}
     told = games.told
     facts = {
-        **shared_facts(folder, manifest, here),
+        **shared_facts(folder, manifest, here, titled=len(here) > 1),
         **_plan_facts(plan, manifest),
         **_game_facts(folder, manifest, games, metrics),
         "state": state(folder, plan, manifest, told, missing),
@@ -101,13 +101,12 @@ def read_metrics(folder: RunFolder) -> Mapping[str, Any] | None:
     return found
 
 
-def shared_facts(folder: RunFolder, manifest: Manifest, here: Collection[str]) -> dict[str, Any]:
-    """What the pages of runs of every kind say."""
-    several = len(here) > 1
+def shared_facts(folder: RunFolder, manifest: Manifest, here: Collection[str], *, titled: bool) -> dict[str, Any]:
+    """What the pages of runs of every kind say; `titled`: under the run's name, since the page's title is another."""
     return {
         "run_id": manifest.run_id,
-        "titled": several,
-        "level": 3 if several else 2,
+        "titled": titled,
+        "level": 3 if titled else 2,
         "summary": summary(manifest),
         "origin": origin(manifest, here),
         "hashes": hashes(manifest),

@@ -200,10 +200,13 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     if manifest.status not in (Status.DONE, Status.RUNNING):
         again = [("Goes on where it stopped", _line(here)), *again]
     written = _as_written(folder, manifest)
+    replay = [] if manifest.is_training_run else [
+        ("Every answer again under another parser, payoff or metric; nobody is called", _line(here, "--replay", here))
+    ]  # fmt: skip
     return [
         *again,
         *([("The same spec as it was written, with its overrides", written)] if written else []),
-        ("Every answer again under another parser, payoff or metric; nobody is called", _line(here, "--replay", here)),
+        *replay,
         ("Checks that its records and numbers follow from its journal", _line("verify", here)),
         ("Its numbers and games in a terminal", _line("show", here)),
     ]

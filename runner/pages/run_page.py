@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runner.pages.compare_page import compares
 from runner.pages.games import FORMAT
 from runner.pages.one_run import Gather, Made, gathered, notes_name, run_page
 from runner.pages.overview import overview
@@ -34,7 +35,7 @@ def runs_site(folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = 
     every = with_parts(folders)
     here = {folder.run_id for folder in every}
     made = [
-        training_page(folder, here)
+        training_page(folder, here, titled=len(folders) > 1)
         if folder.manifest().is_training_run
         else run_page(folder, f"r{at}", here, gather or kept)
         for at, folder in enumerate(every)
@@ -42,8 +43,12 @@ def runs_site(folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = 
     sections = [one.section for one in made]
     if len(made) > 1 and not made[0].manifest.is_training_run:
         sections = [overview(made), *sections]
-    about = {"format": FORMAT, "runs": [one.about for one in made if one.about], "live": False, "notes": None}
-    return Site(_title(folders), _navigation(made), sections, about)
+    side_by_side = compares(folders if gather is None else (), keep)
+    sections += side_by_side.sections
+    runs = [one.about for one in made if one.about]
+    about = {"format": FORMAT, "runs": runs, "compares": side_by_side.about, "live": False, "notes": None}
+    links = [*_navigation(made), *([side_by_side.link] if side_by_side.link else [])]
+    return Site(_title(folders), links, sections, about)
 
 
 def with_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:

@@ -1,4 +1,4 @@
-"""A site as a folder for a web server: `index.html`, its data beside it, and a list of them, so that it can be made again.
+"""A site as a folder for a web server: `index.html`, its data, and a list of those, so that it can be made again.
 
 Only what an earlier report wrote is replaced or removed.
 """

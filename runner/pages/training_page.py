@@ -22,14 +22,15 @@ from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.part_troubles import found_in
 from runner.runs.reconstruct import saved_plan
+from runner.runs.spending import used_models
 from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.training.report import became_words, come_to, left_out_words, test_name
 from runner.training.stage_log import read_stages
 from runner.training.stages import ModelState, Stages, Switched
 
 
-def training_page(folder: RunFolder, here: Collection[str]) -> Made:
-    """The page of a training run; `here` are the runs that the site has.
+def training_page(folder: RunFolder, here: Collection[str], *, titled: bool) -> Made:
+    """The page of a training run; `here` are the runs that the site has, `titled` as in `shared_facts`.
 
     Raises:
         RunError, JournalError, SpecError: a file of the run or of a part is gone or damaged.
@@ -38,7 +39,7 @@ def training_page(folder: RunFolder, here: Collection[str]) -> Made:
     metrics, stages = come_to(folder, manifest), read_stages(folder.path, folder.identity())
     parts = Results.of(folder).parts_of(folder.run_id)
     facts = {
-        **shared_facts(folder, manifest, here),
+        **shared_facts(folder, manifest, here, titled=titled),
         "models": models(plan),
         "headline": _headline(manifest, metrics),
         "state": list(_state(folder, manifest, metrics)),
@@ -49,7 +50,6 @@ def training_page(folder: RunFolder, here: Collection[str]) -> Made:
         "stages": stages_table(stages),
         "parts": [_part(part.manifest(), here) for part in parts],
         "troubles": of_parts(found_in(folder, parts)),
-        "examples": [],
     }
     section = Section(f"run/{manifest.run_id}", rendered("training.html", facts))
     return Made(folder, manifest, section, metrics=metrics, games=metrics["games"]["rollouts"])
@@ -127,7 +127,7 @@ def _lineage(plan: Plan, stages: Stages) -> list[dict[str, Any]]:
     """Of each model group, all trainings behind the model that it has by now, the oldest first."""
     switched = stages.all(Switched)
     now: Mapping[str, ModelState] = switched[-1].models if switched else {}
-    return [_group(name, settings, now.get(name)) for name, settings in plan.spec.experiment.models.items()]
+    return [_group(name, settings, now.get(name)) for name, settings in used_models(plan).items()]
 
 
 def _group(name: str, settings: ModelSettings, now: ModelState | None) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from runner.results.judged import bound_shares
+from runner.results.judged import KINDS, bound_shares
 from runner.results.metrics import worst_datapoint
 from runner.results.results import Results
 from runner.rollouts.confidence import is_bound
-from runner.statistics.calibration import Forecasts
+from runner.statistics.calibration import Bin, Forecasts
 from runner.statistics.numbers import Number, block_numbers, forecast_numbers, proportion, verdict_numbers
 from runner.statistics.verdicts import NONE, UNSET, Verdicts
 
@@ -39,6 +39,26 @@ def pooled_numbers(results: Results, run_ids: Sequence[str]) -> dict[str, Number
     return {number.metric: number for number in _numbers(*zip(*rows, strict=True))} if rows else {}
 
 
+def pooled_curves(results: Results, run_ids: Sequence[str]) -> dict[str, list[Bin]]:
+    """The reliability curve of each kind of confidence that the games of several runs have together.
+
+    Raises:
+        LeaderboardError: the board is damaged.
+    """
+    rows = results.board.query(_GAMES, [list(run_ids)])[1]
+    if not rows:
+        return {}
+    _, groups, labels, _, _, _, *told, _ = zip(*rows, strict=True)
+    names, clusters = np.unique(np.array(groups), return_inverse=True)
+    found = {}
+    for kind, column in zip(KINDS, told, strict=True):
+        p = np.array(column)
+        known = ~np.isnan(p)
+        if known.any():
+            found[kind] = list(Forecasts(p[known], np.array(labels)[known], clusters[known], len(names)).curve)
+    return found
+
+
 def _numbers(*columns: Sequence[Any]) -> Iterator[Number]:
     ids, groups, labels, decisions, stances, swapped, *told, notes = columns
     points = np.unique(np.array(ids), return_inverse=True)[1]
@@ -54,7 +74,7 @@ def _numbers(*columns: Sequence[Any]) -> Iterator[Number]:
     yield from verdict_numbers(verdicts)
     if verdicts.stances is not None or verdicts.swapped is not None:
         yield from block_numbers(verdicts.where(verdicts.whole_blocks), None)
-    for kind, column in zip(("stated", "logprob"), told, strict=True):
+    for kind, column in zip(KINDS, told, strict=True):
         p = np.array(column)
         known = ~np.isnan(p)
         if not known.any():

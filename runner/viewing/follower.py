@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.errors import NipRunError
-from runner.pages.run_page import Gathered
+from runner.pages.run_games import Gathered
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.notes import Notes
@@ -23,11 +23,11 @@ LOOK_SECONDS = 1.0
 STEP_SECONDS = 0.5
 """How long one look reads, about; a run of many games is read in many."""
 SHARE = 10
-"""A look, and a list that is made again, takes at most one part in so many of the time."""
+"""A look, and a list that is made again, takes at most one part in so many of a processor's time."""
 RATE_SECONDS = 60.0
 """Over how long the rate of games is taken."""
 
-EMPTY: Mapping[str, Any] = {"count": 0, "lists": [], "pieces": []}
+EMPTY = Gathered({"count": 0, "lists": [], "pieces": []}, ())
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,13 @@ class Shown:
     """A run as pages may show it: one moment of it."""
 
     generation: int = 0
-    games: Mapping[str, Any] = field(default_factory=lambda: dict(EMPTY))
-    first: Sequence[Mapping[str, Any]] = ()
+    games: Gathered = EMPTY
     state: Mapping[str, Any] = field(default_factory=dict)
+
+
+def slug_of(place: int, generation: int) -> str:
+    """What the pieces of a run are named by: another name each time that all of it is read again."""
+    return f"r{place}" + (f"g{generation}" if generation else "")
 
 
 class Follower:
@@ -56,23 +60,24 @@ class Follower:
         self._damaged_at: tuple[int, int] | None = None
         self._seen: deque[tuple[float, int]] = deque()
         self._more = False
-        self._games: dict[str, Any] = dict(EMPTY)
-        self._publish_after = 0.0
-        self._begin_after = 0.0
+        self._games = EMPTY
+        self._publish_after = self._begin_after = 0.0
+        self._begun = 0.0
+        """In this thread's own time of the processor, when the look began."""
 
     @property
     def slug(self) -> str:
-        """What the pieces of its games are named by: anew for each time that all are read again."""
-        return f"r{self._place}" + (f"g{self._generation}" if self._generation else "")
+        """What the pieces of its games are named by now."""
+        return slug_of(self._place, self._generation)
 
     def gathered(self) -> Gathered:
         shown = self.shown
-        about = {**shown.games, "generation": shown.generation, "state": shown.state, "notes": 1}
-        return Gathered(about, shown.first)
+        said = {"slug": slug_of(self._place, shown.generation), "generation": shown.generation, "notes": 1}
+        return replace(shown.games, about={**shown.games.about, **said, "state": shown.state})
 
     def look(self) -> float:
         """See what is new; after how many seconds to look again."""
-        begun = self._clock()
+        self._begun = time.thread_time()
         manifest: Manifest | None = None
         try:
             manifest = self.folder.manifest()
@@ -83,7 +88,7 @@ class Follower:
             self._forget()
             self._damaged_at = self._file_state()
         self._show(manifest)
-        return 0.0 if self._more else max(LOOK_SECONDS, SHARE * (self._clock() - begun))
+        return 0.0 if self._more else max(LOOK_SECONDS, SHARE * (time.thread_time() - self._begun))
 
     def _read(self, manifest: Manifest) -> None:
         """Raises what `Reading` raises."""
@@ -100,19 +105,19 @@ class Follower:
         if self._reading is None:
             if self._problem is not None and self._file_state() == self._damaged_at:
                 raise _AsBefore(self._problem)
-            begun = self._clock()
             self._reading = Reading(self.folder, self.slug, self._pieces.keep, self._clock)
-            self._begin_after = begun + SHARE * (self._clock() - begun)
+            self._begin_after = self._clock() + SHARE * (time.thread_time() - self._begun)
+            self._begun = time.thread_time()  # a plan is read once, and no reason to look seldom
         self._more = self._reading.step(STEP_SECONDS)
         self._publish(self._reading)
 
     def _publish(self, reading: Reading) -> None:
         """Have the games that were read be shown; not so often that it takes most of the time."""
-        begun = self._clock()
-        if reading.data.count == self._games["count"] or (self._more and begun < self._publish_after):
+        if reading.listed == self._games.about["count"] or self._clock() < self._publish_after:
             return
-        self._games = reading.data.about()
-        self._publish_after = begun + max(LOOK_SECONDS, SHARE * (self._clock() - begun))
+        begun = time.thread_time()
+        self._games = reading.gathered()
+        self._publish_after = self._clock() + max(LOOK_SECONDS, SHARE * (time.thread_time() - begun))
 
     def _forget(self) -> None:
         """Have all be read again: what is shown of it now is none of the journal that stands there."""
@@ -120,7 +125,7 @@ class Follower:
         if self._reading is None:
             return
         self._reading.close()
-        self._reading, self._games = None, dict(EMPTY)
+        self._reading, self._games = None, EMPTY
         self._pieces.drop(f"{self.slug}-")
         self._generation += 1
         self._seen.clear()
@@ -140,15 +145,14 @@ class Follower:
             "standing": standing,
             "why": None if manifest is None else manifest.why_stopped,
             "problem": self._problem,
-            "reading": self._more,
+            "reading": self._more or (reading is not None and reading.listed > self._games.about["count"]),
             "generation": self._generation,
-            "games": dict(self._games),
+            "games": {name: self._games.about[name] for name in EMPTY.about},
             "notes": "-".join(map(str, self.notes.state())),
             **counts,
             **self._rate(standing, counts),
         }
-        first = () if reading is None else tuple(reading.first)
-        self.shown = Shown(self._generation, dict(self._games), first, state)
+        self.shown = Shown(self._generation, self._games, state)
 
     def _standing(self, manifest: Manifest) -> str:
         """`playing`, `killed` (it says that it plays, and no process holds it), or its status."""

@@ -23,6 +23,8 @@ from runner.viewing.pieces import Pieces
 
 PARTS_SECONDS = 3.0
 """How often it is seen whether a training run has begun another part."""
+SETTLE_SECONDS = 2.0
+"""How long the page waits, once, for what was played before; a run of many games is shown while it is read."""
 POLL_MS = 1_000
 """How often the page asks, while a run plays."""
 
@@ -34,9 +36,9 @@ class LiveRuns:
         self._pieces = Pieces()
         self._asked = folders
         self._followers: dict[str, Follower] = {}
-        self._rendering = threading.Lock()
+        self._rendering, self._adding = threading.Lock(), threading.Lock()
         self._page: tuple[Any, bytes] = (None, b"")
-        self._over = threading.Event()
+        self._over, self._settled = threading.Event(), threading.Event()
         self._parts_at = 0.0
         self._find()
 
@@ -52,6 +54,8 @@ class LiveRuns:
             for run_id, follower in list(self._followers.items()):
                 if due.get(run_id, 0.0) <= now and not self._over.is_set():
                     due[run_id] = follower.look() + time.monotonic()
+            if not any(one.shown.state.get("reading", True) for one in self._followers.values()):
+                self._settled.set()
             self._over.wait(max(0.0, min(min(due.values()) - time.monotonic(), PARTS_SECONDS)))
 
     def _find(self) -> None:
@@ -67,9 +71,12 @@ class LiveRuns:
             for part in Results.of(folder).parts_of(folder.run_id):
                 self._add(part)
 
-    def _add(self, folder: RunFolder) -> None:
-        if folder.run_id not in self._followers:
-            self._followers[folder.run_id] = Follower(folder, len(self._followers), self._pieces)
+    def _add(self, folder: RunFolder) -> Follower:
+        """The follower of a run, from now on if there was none."""
+        with self._adding:
+            if folder.run_id not in self._followers:
+                self._followers[folder.run_id] = Follower(folder, len(self._followers), self._pieces)
+            return self._followers[folder.run_id]
 
     def close(self) -> None:
         self._over.set()
@@ -78,10 +85,12 @@ class LiveRuns:
 
     def page(self) -> bytes:
         """The page with what there is now; made again where something has changed."""
+        self._settled.wait(SETTLE_SECONDS)
         with self._rendering:
             followers = list(self._followers.values())
             of = [
-                (one.shown.generation, one.shown.games["count"], one.shown.state.get("standing")) for one in followers
+                (one.shown.generation, one.shown.games.about["count"], one.shown.state.get("standing"))
+                for one in followers
             ]
             if self._page[0] != of:
                 self._page = of, as_index(self._site(followers))
@@ -91,9 +100,8 @@ class LiveRuns:
         by_id = {one.folder.run_id: one for one in followers}
 
         def gather(folder: RunFolder, _: str) -> Gathered:
-            follower = by_id[folder.run_id]
-            gathered = follower.gathered()
-            return replace(gathered, about={**gathered.about, "slug": follower.slug})
+            follower = by_id.get(folder.run_id) or self._add(folder)
+            return follower.gathered()
 
         def site_of(some: Sequence[Follower]) -> Site:
             return runs_site([one.folder for one in some], self._pieces.keep, gather)

@@ -12,12 +12,12 @@ from runner.models.costs import CallCosts
 from runner.models.journal_index import FollowedIndex
 from runner.models.records import CallRecord, EndedRecord, Entry, FailureRecord, LostRecord, PartRecord
 from runner.models.tally import Tally
-from runner.pages.games import GamesData, game_of, row_of
-from runner.pages.run_page import FIRST
+from runner.pages.games import Game, job_games
+from runner.pages.run_games import Gathered, RunGames
+from runner.pages.run_state import missing_rows
 from runner.pages.site import Keep
 from runner.results.folder import RunFolder
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Rollout
 from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
 from runner.runs.spending import used_models
 from runner.text import in_one_line, shortened
@@ -33,7 +33,8 @@ class Reading:
         """Raises:
         RunError, JournalError, SpecError: a file of the run is gone or damaged.
         """
-        self.plan = played_plan(folder)
+        missing = missing_rows(folder)
+        self.plan = played_plan(folder, None if missing is None else missing.given)
         self._clock = clock
         self._costs = CallCosts(used_models(self.plan))
         self._followed = FollowedIndex(folder.journal, folder.manifest().identity)
@@ -42,8 +43,7 @@ class Reading:
         self._touched: dict[int, Job] = {}
         self._listed: set[int] = set()
         self._ended: set[SampleKey] = set()
-        self.data = GamesData(slug, keep)
-        self.first: list[dict[str, Any]] = []
+        self._games = RunGames(self.plan, folder.run_id, slug, keep, measures=not folder.metrics.is_file())
         self.is_stale = False
         """Whether a game that is listed was played on since: all are to be read again."""
         self._answers, self._spent = Tally(), 0.0
@@ -72,10 +72,10 @@ class Reading:
                 return True
             entries = self._followed.read()
         jobs = sorted(self._touched.values(), key=lambda job: job.index)
-        for job, rollouts in self._reconstructor.of_jobs(jobs):
+        for job, rollouts, answered in self._reconstructor.of_jobs(jobs):
             del self._touched[job.index]
-            for rollout in rollouts:
-                self._list(rollout)
+            for game in job_games(self._reconstructor, rollouts, answered):
+                self._list(game)
             if rollouts:
                 self._listed.add(job.index)
             if self._clock() >= deadline:
@@ -114,16 +114,22 @@ class Reading:
         elif sample in self._ended:
             self.is_stale = True
 
-    def _list(self, rollout: Rollout) -> None:
-        game = game_of(self._reconstructor, rollout)
-        row = row_of(game)
-        self.data.add(game, row)
-        if len(self.first) < FIRST:
-            self.first.append(row)
+    def _list(self, game: Game) -> None:
+        rollout = game.rollout
+        self._games.add(game)
         self._outcomes[rollout.outcome.value] += 1
         if rollout.correct is not None:
             self._judged += 1
             self._right += rollout.correct
+
+    @property
+    def listed(self) -> int:
+        """How many games were taken in."""
+        return self._outcomes.total()
+
+    def gathered(self) -> Gathered:
+        """The games so far, as a page has them; all are kept by now."""
+        return self._games.gathered()
 
     def counts(self) -> dict[str, Any]:
         """What there is to tell of the run so far."""

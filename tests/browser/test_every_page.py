@@ -35,7 +35,7 @@ def test_every_page_of_several_runs_opens(old: Path, watched: Opens, tmp_path: P
     path = tmp_path / "report.html"
     path.write_bytes(report(*(old / "runs" / name for name in RUNS if name.startswith(("sweep", "served", "trees")))))
     seen = visited(watched(), path)
-    assert {"run/*", "run/*/games", "run/*/game/*", "run/*/trees"} <= {_shape(route) for route in seen}
+    assert {"run/*", "run/*/games", "run/*/game/*", "run/*/trees"} <= {kind(route) for route in seen}
     assert {route: text for route, text in seen.items() if not text.strip() or NOWHERE.search(text)} == {}
 
 
@@ -44,7 +44,7 @@ def test_every_page_of_a_folder_opens_behind_a_server_of_files(old: Path, watche
     with static_host(tmp_path / "site") as address:
         one = watched()
         seen = visited(one, address)
-        assert {"run/*/games", "run/*/game/*"} <= {_shape(route) for route in seen}
+        assert {"run/*/games", "run/*/game/*"} <= {kind(route) for route in seen}
         assert any("/data/" in request for request in one.requests)
 
 
@@ -74,7 +74,3 @@ def test_no_page_of_a_training_run_a_tree_or_a_board_has_a_fault(
             if wrong := violations(one.page, axe):
                 found[route] = wrong
         assert found == {}
-
-
-def _shape(route: str) -> str:
-    return kind(route)

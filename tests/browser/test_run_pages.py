@@ -86,9 +86,13 @@ def test_keys_lead_from_game_to_game_and_back_to_the_list(watched: Opens, small:
     heading.wait_for()
     assert heading.inner_text().startswith(f"{names[0]} ")
     page.keyboard.press("j")
-    page.wait_for_function("name => document.querySelector('header.game h2')?.textContent.startsWith(name)", arg=f"{names[1]} ")
+    page.wait_for_function(
+        "name => document.querySelector('header.game h2')?.textContent.startsWith(name)", arg=f"{names[1]} "
+    )
     page.keyboard.press("k")
-    page.wait_for_function("name => document.querySelector('header.game h2')?.textContent.startsWith(name)", arg=f"{names[0]} ")
+    page.wait_for_function(
+        "name => document.querySelector('header.game h2')?.textContent.startsWith(name)", arg=f"{names[0]} "
+    )
     page.keyboard.press("u")
     rows(page).first.wait_for()
     assert "sort=-datapoint" in page.url

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,9 @@ def test_the_script_makes_no_markup_and_knows_no_other_address() -> None:
 
 def test_the_style_loads_nothing() -> None:
     assert not re.search(r"url\(|@import|@font-face|expression\(", style())
+
+
+def test_no_name_of_the_script_stands_for_two_things() -> None:
+    """Its files are one scope: a name that two of them declare ends the script of every page."""
+    declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script(), re.MULTILINE)
+    assert [name for name, count in Counter(declared).items() if count > 1] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from markupsafe import Markup
@@ -60,10 +61,11 @@ def frontier(
     drawing = Drawing(look, title)
     ends = domain or extent(values_of([one.reached for one in drawn]))
     across, up = framed(drawing, amounts(x, [one.cost for one in drawn]), Axis(y, *ends), look.width * 0.55)
-    _steps(drawing, best, across, up)
+    steps = _steps(best, across, up)
+    drawing.polyline(steps, "reference")
     for one in drawn:
         _point(drawing, one, across, up, cost, is_best=one in best)
-    _names(drawing, drawn if len(drawn) <= MOST_NAMES else best, drawn, across, up)
+    _names(drawing, drawn if len(drawn) <= MOST_NAMES else best, drawn, (across, up), steps)
     drawing.note("filled, and along the line: no other is as cheap and better")
     if left_out:
         drawing.note(f"without a cost or a value: {', '.join(map(visible, left_out[:8]))}" + " …" * (len(left_out) > 8))
@@ -82,7 +84,7 @@ def _place(one: Offer, across: Scale, up: Scale) -> tuple[float, float]:
     return across.at(known(one.cost) or 0.0), up.at(known(one.reached.value) or 0.0)
 
 
-def _steps(drawing: Drawing, best: Sequence[Offer], across: Scale, up: Scale) -> None:
+def _steps(best: Sequence[Offer], across: Scale, up: Scale) -> list[tuple[float, float]]:
     """What can be had for each cost: level up to the next system that reaches more."""
     points: list[tuple[float, float]] = []
     for one in best:
@@ -91,7 +93,7 @@ def _steps(drawing: Drawing, best: Sequence[Offer], across: Scale, up: Scale) ->
             points.append((x, points[-1][1]))
         points.append((x, y))
     points.append((across.end, points[-1][1]))
-    drawing.polyline(points, "reference")
+    return points
 
 
 def _point(
@@ -106,11 +108,19 @@ def _point(
     drawing.mark(x, y, series, about, role="mark" if is_best else "hollow")
 
 
-def _names(drawing: Drawing, named: Sequence[Offer], drawn: Sequence[Offer], across: Scale, up: Scale) -> None:
+def _names(
+    drawing: Drawing,
+    named: Sequence[Offer],
+    drawn: Sequence[Offer],
+    scales: tuple[Scale, Scale],
+    steps: Sequence[tuple[float, float]],
+) -> None:
     """Names beside their points, where they hide no other; what finds no room has its name as the point's title."""
+    across, up = scales
     size = drawing.size
     r = size * 0.45
     taken: list[_Box] = [(x - r, y - r, x + r, y + r) for x, y in (_place(one, across, up) for one in drawn)]
+    taken += [(min(x, w), min(y, z), max(x, w), max(y, z)) for (x, y), (w, z) in pairwise(steps)]
     for one in named:
         x, y = _place(one, across, up)
         words = fitted(visible(one.name), size * 11, size)

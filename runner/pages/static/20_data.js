@@ -50,6 +50,7 @@ class Games {
     this.places = new Map(); // of each id
     this.pieces = new Map();
     this.length = 0;
+    this.repeats = false; // whether a datapoint was played more than once
     this.next = 0; // the piece of the list that is read next
   }
 
@@ -70,6 +71,7 @@ class Games {
       for (let at = 0; at < count; at++) column[first + at] = values[at];
     }
     for (let at = 0; at < count; at++) this.places.set(columns.id[at], first + at);
+    this.repeats ||= columns.repeat.some((repeat) => repeat > 0);
     this.length = Math.max(this.length, first + count);
   }
 

@@ -7,6 +7,7 @@ class Run {
     this.about = about; // {slug, run_id, count, lists, pieces, agents, channels}
     this.games = new Games(about);
     this.notes = new Notes(about, site.about.notes);
+    this.notes.changed = () => this.list_?.apply();
   }
 
   get list() {
@@ -21,5 +22,12 @@ class Run {
   read() {
     this.reading ??= this.notes.open().then(() => this.games.read(() => this.list.apply()));
     return this.reading;
+  }
+  // The notes of the run itself stand below its summary.
+  async summary() {
+    const section = [...document.querySelectorAll("section.page[data-route]")].find((one) => one.dataset.route === `run/${this.about.run_id}`);
+    if (!section) return;
+    await this.notes.open();
+    section.append(this.notes.panel(null));
   }
 }

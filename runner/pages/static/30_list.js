@@ -91,7 +91,7 @@ class List {
   }
 
   columns() {
-    const usual = matchMedia("(max-width: 40rem)").matches ? NARROW : USUAL;
+    const usual = matchMedia("(max-width: 40rem)").matches ? NARROW : USUAL.filter((name) => name !== "repeat" || this.games.repeats);
     return (this.state.columns.length ? this.state.columns : usual).map(columnNamed);
   }
 

@@ -45,7 +45,7 @@ function treeName(row) {
   return row.tree ? `${row.datapoint}, tree ${row.tree}` : row.datapoint;
 }
 
-function figure(value) {
+function worthOf(value) {
   return value.toFixed(3);
 }
 
@@ -76,7 +76,9 @@ async function showTrees(place, run) {
     replaced(list, treeTable(run, found.slice(0, most)));
   };
   search.addEventListener("input", draw);
-  replaced(place, el("h2", {}, "Trees"), el("div", { class: "tools" }, search), count, list);
+  const id = run.about.run_id;
+  replaced(place, el("h2", {}, "Trees"), el("p", { class: "within" }, el("a", { href: address("run", id) }, `Run ${id}`)),
+    el("div", { class: "tools" }, search), count, list);
   draw();
 }
 
@@ -108,15 +110,15 @@ class TreeView {
   }
 
   worth(worth) {
-    return Object.entries(worth).map(([agent, value]) => `${agent} ${figure(value)}`).join(", ");
+    return Object.entries(worth).map(([agent, value]) => `${agent} ${worthOf(value)}`).join(", ");
   }
 
   // The pairs that are learnt of this tree, each with ways to its two answers.
   learnt() {
     const { learnt } = this.tree;
     if (!learnt.length) return el("p", {}, "No step was answered both well and badly: there is no pair to learn from.");
-    const to = (path, name, worth) => el("button", { type: "button", onclick: () => this.reach(path) }, `${name}, worth ${figure(worth)}`);
-    return el("section", {}, el("h3", {}, "Pairs that are learnt"), el("ul", {}, learnt.map((pair) => el("li", {},
+    const to = (path, name, worth) => el("button", { type: "button", onclick: () => this.reach(path) }, `${name}, worth ${worthOf(worth)}`);
+    return el("section", {}, el("h3", {}, "Pairs that are learnt"), el("ul", { class: "pairs" }, learnt.map((pair) => el("li", {},
       `${pair.agent} in round ${pair.round}: `,
       to(pair.chosen, `chosen, answer ${pair.chosen.join(".")}`, pair.rewards[0]), " over ",
       to(pair.rejected, `rejected, answer ${pair.rejected.join(".")}`, pair.rewards[1])))));
@@ -143,7 +145,7 @@ class TreeView {
 
   head(node) {
     const speakers = node.said.map((said) => said.agent).join(", ") || "nobody speaks";
-    const worth = node.said.map((said) => `${said.agent} ${figure(node.worth[said.agent])}`).join(", ");
+    const worth = node.said.map((said) => `${said.agent} ${worthOf(node.worth[said.agent])}`).join(", ");
     return el("summary", {},
       el("b", {}, `${node.path.join(".")} ${speakers}`),
       worth ? el("span", { class: "worth" }, `worth ${worth}`) : null,

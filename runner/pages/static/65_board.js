@@ -3,18 +3,18 @@
 const PAGE_ROWS = 100;
 const SVG = "http://www.w3.org/2000/svg";
 
-const figure = (value) => (value === null ? "–" : value.toFixed(3));
+const decimal = (value) => (value === null ? "–" : value.toFixed(3));
 const whole = (value) => (value === null ? "–" : value.toLocaleString("en"));
 const rankOf = (row) => (row.rank === null ? "–" : row.rank === row.rank_last ? String(row.rank) : `${row.rank}–${row.rank_last}`);
-const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : `${row.ci_low === null ? "−∞" : figure(row.ci_low)}–${row.ci_high === null ? "∞" : figure(row.ci_high)}`);
+const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : `${row.ci_low === null ? "−∞" : decimal(row.ci_low)}–${row.ci_high === null ? "∞" : decimal(row.ci_high)}`);
 
 // Of each: its title, the fields that a file has of it, by which it sorts, and its cell. Those with `first` are shown at first.
 const BOARD_COLUMNS = {
   rank: { title: "Rank", fields: ["rank", "rank_last"], number: true, first: true, cell: rankOf },
   run: { title: "Run", fields: ["run"], first: true, head: true, cell: (row, list) => list.runCell(row) },
-  accuracy: { title: "Accuracy, 95 %", fields: ["accuracy", "ci_low", "ci_high"], number: true, first: true, cell: (row) => [figure(row.accuracy), el("span", { class: "soft below" }, intervalOf(row))] },
+  accuracy: { title: "Accuracy, 95 %", fields: ["accuracy", "ci_low", "ci_high"], number: true, first: true, cell: (row) => [decimal(row.accuracy), el("span", { class: "soft below" }, intervalOf(row))] },
   bar: { title: "", fields: [], first: true, cell: (row, list) => accuracyBar(row, list.about.domain) },
-  n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`)] },
+  n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), row.clusters !== null && el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`)] },
   protocol: { title: "Protocol", fields: ["protocol"], first: true, cell: (row) => row.protocol },
   models: { title: "Models", fields: ["models"], first: true, kind: "models", cell: (row) => row.models ?? "–" },
   outcomes: { title: "Outcomes", fields: ["outcomes"], kind: "models", cell: (row) => outcomesOf(row) },
@@ -27,7 +27,7 @@ const BOARD_COLUMNS = {
   point: { title: "Point of its sweep", fields: ["point"], kind: "models", cell: (row) => row.point ?? "" },
   seed: { title: "Seed", fields: ["seed"], number: true, cell: (row) => row.seed ?? "–" },
   repeats: { title: "Plays of each", fields: ["per_datapoint"], number: true, cell: (row) => whole(row.per_datapoint) },
-  stderr: { title: "Standard error", fields: ["stderr"], number: true, cell: (row) => figure(row.stderr) },
+  stderr: { title: "Standard error", fields: ["stderr"], number: true, cell: (row) => decimal(row.stderr) },
   owner: { title: "Owner", fields: ["owner"], published: true, cell: (row) => row.owner },
   trained: { title: "Trained on", fields: ["trained_on"], published: true, cell: (row) => row.trained_on ?? "" },
   numbers: { title: "Numbers", fields: ["numbers"], published: true, cell: (row) => row.numbers },

@@ -26,7 +26,8 @@ async function show() {
 // The link of the navigation whose address is the longest beginning of this one.
 function current(path) {
   const links = [...document.querySelectorAll("nav.pages a")];
-  const fits = (link) => `${path}/`.startsWith(`${decoded(link.hash.slice(2))}/`);
+  const below = path.replace(/^(run\/[^/]+)\/game\//, "$1/games/"); // a game belongs to its list
+  const fits = (link) => `${below}/`.startsWith(`${decoded(link.hash.slice(2))}/`);
   const best = links.filter(fits).sort((one, other) => other.hash.length - one.hash.length)[0];
   for (const link of links) {
     if (link === best) link.setAttribute("aria-current", "page");
@@ -69,6 +70,8 @@ async function start() {
     event.preventDefault();
     does();
   });
+  for (const run of site.runs.values()) run.summary().catch(failed);
+  if (site.about.live) new Live(site.about.live).start();
   await show().catch(failed);
   reachable();
 }

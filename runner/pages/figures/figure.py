@@ -1,0 +1,72 @@
+"""A figure: its rows as a data frame, as CSV and JSON, and its chart for a page or a paper."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import orjson
+from markupsafe import Markup
+
+from runner.pages.charts.looks import COLUMN, Look
+from runner.pages.charts.words import known
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What of a row is drawn where, for those who draw it by other means."""
+
+    kind: Literal["points", "bars", "columns", "lines", "scatter"]
+    x: str
+    y: str
+    low: str | None = None
+    high: str | None = None
+    series: str | None = None
+    x_name: str = ""
+    y_name: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of some runs. `notes` say what it could not show."""
+
+    name: str
+    title: str
+    rows: Sequence[Row]
+    encoding: Encoding
+    draw: Callable[[Look, str], Markup]
+    notes: tuple[str, ...] = ()
+
+    def svg(self, look: Look = COLUMN, title: str | None = None) -> Markup:
+        """The chart; a title that is given is drawn above it."""
+        return self.draw(look if title is None else replace(look, headed=True), title or self.title)
+
+    def frame(self) -> list[dict[str, Any]]:
+        """The rows, all with the same columns; what is not known is None."""
+        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        return [{name: _finite(row.get(name)) for name in columns} for row in self.rows]
+
+    def csv(self) -> str:
+        """The rows with the names of their columns; several values of one cell are apart by spaces."""
+        rows, text = self.frame(), io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(rows[0] if rows else ())
+        writer.writerows([_cell(value) for value in row.values()] for row in rows)
+        return text.getvalue()
+
+    def json(self) -> bytes:
+        facts = {"figure": self.name, "title": self.title, "rows": self.frame(), "notes": list(self.notes)}
+        return orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    return known(value) if isinstance(value, float) else value
+
+
+def _cell(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value

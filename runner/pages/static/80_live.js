@@ -1,0 +1,156 @@
+// A page that a server keeps up to date: how its runs stand, asked again and again, and the games that have come since.
+
+const STANDING = {
+  playing: "Playing", done: "Done", incomplete: "Incomplete", failed: "Failed", interrupted: "Stopped",
+  killed: "Killed: its process is gone", damaged: "Damaged",
+};
+const SLOWEST = 30_000; // between two questions to a server that does not answer
+
+class Live {
+  constructor(about) {
+    this.every = about.poll;
+    this.known = new Set(about.runs);
+    this.states = new Map();
+    this.panels = new Map();
+    this.notes = new Map();
+    this.failures = 0;
+    this.lost = null; // since when the server has not answered
+  }
+
+  start() {
+    for (const about of site.about.runs) if (about.state?.run_id) this.states.set(about.run_id, about.state);
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) this.ask(); });
+    this.ask();
+  }
+
+  async ask() {
+    clearTimeout(this.timer);
+    const number = (this.number = (this.number ?? 0) + 1);
+    try {
+      const answer = await fetch("state.json", { cache: "no-store" });
+      if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+      const { runs } = await answer.json();
+      this.failures = 0;
+      this.lost = null;
+      for (const state of runs) if (state.run_id) await this.take(state);
+      if (runs.some((state) => state.run_id && !this.known.has(state.run_id))) this.anew("Another run has begun.");
+    } catch (error) {
+      this.failures += 1;
+      this.lost ??= new Date();
+      if (this.failures === 1) announce("The server does not answer.");
+    }
+    if (number !== this.number) return;
+    for (const id of this.states.keys()) this.draw(id);
+    const busy = [...this.states.values()].some((state) => state.standing === "playing" || state.reading);
+    const wait = this.failures ? Math.min(this.every * 2 ** this.failures, SLOWEST) : busy && !document.hidden ? this.every : 4 * this.every;
+    this.timer = setTimeout(() => this.ask(), wait);
+  }
+
+  async take(state) {
+    const before = this.states.get(state.run_id);
+    this.states.set(state.run_id, state);
+    if (before && before.standing !== state.standing) announce(`${state.run_id}: ${STANDING[state.standing] ?? state.standing}`);
+    const run = site.runs.get(state.run_id);
+    if (run) {
+      if (state.generation !== run.about.generation) return this.anew("The games were read again from the start.");
+      if (state.games.count > run.about.count) await grow(run, state.games);
+      await this.noted(run, state.notes);
+    }
+    const made = run?.about.state; // as the page was made
+    if (!made || state.reading || state.standing === "playing") return;
+    if (made.standing !== state.standing) this.anew("The run has ended.");
+    else if (made.games.count !== state.games.count) this.anew("All games are read.");
+  }
+
+  // Notes that somebody else has written beside the run.
+  async noted(run, version) {
+    const before = this.notes.get(run);
+    this.notes.set(run, version);
+    if (before === undefined || before === version || !run.reading) return;
+    await run.notes.open();
+    if (run.list_) again(run.list);
+  }
+
+  // The page is made again: at once where nothing is lost by it, else when the reader says so.
+  anew(why) {
+    const typed = [...document.querySelectorAll("textarea, section.notes input")].some((one) => one.value.trim() !== "");
+    if (!typed && !document.hidden) {
+      location.reload();
+      return;
+    }
+    this.why = why;
+  }
+
+  draw(id) {
+    const section = [...document.querySelectorAll("section.page[data-route]")].find((one) => one.dataset.route === `run/${id}`);
+    if (!section) return;
+    let panel = this.panels.get(id);
+    if (!panel) {
+      panel = el("section", { class: "live", "aria-label": "How the run stands" });
+      this.panels.set(id, panel);
+      section.prepend(panel);
+    }
+    const state = this.states.get(id);
+    const open = panel.querySelector("details")?.open ?? true;
+    replaced(panel,
+      el("p", { class: `standing ${state.standing}` }, el("b", {}, STANDING[state.standing] ?? state.standing), state.why ? `: ${state.why}` : null),
+      this.lost ? el("p", { class: "why" }, `The server has not answered since ${this.lost.toLocaleTimeString()}; this is what it said last. Start it again with nip-run view ${id}, and open the address that it prints.`) : null,
+      this.why ? el("p", {}, `${this.why} `, el("button", { type: "button", onclick: () => location.reload() }, "Show it")) : null,
+      state.problem ? el("p", { class: "why" }, state.problem) : null,
+      state.total === undefined ? el("p", { class: "soft" }, this.without(id, state)) : this.progress(state, open));
+  }
+
+  // Of a run that has no games of its own, or none yet.
+  without(id, state) {
+    const part = [...this.states.values()].find((one) => one.standing === "playing" && one.run_id.startsWith(`${id}-`));
+    if (part?.total) return `Now ${part.run_id}: ${inThousands(part.done)} of ${inThousands(part.total)} ${part.of}`;
+    return state.standing === "playing" ? "No answer has come yet." : "It has no games of its own.";
+  }
+
+  progress(state, open) {
+    const left = state.seconds_left === null ? null : `${lasting(state.seconds_left)} left`;
+    const rate = state.per_second ? (state.per_second >= 1 ? `${state.per_second.toFixed(1)} a second` : `${(state.per_second * 60).toFixed(1)} a minute`) : null;
+    const facts = [
+      ["Calls", inThousands(state.calls)], state.failed_calls ? ["Failed calls", inThousands(state.failed_calls)] : null,
+      ["Tokens", `${inThousands(state.prompt_tokens)} + ${inThousands(state.completion_tokens)}`],
+      ["Cost", state.cost_usd === null ? "not known" : `$${state.cost_usd.toFixed(state.cost_usd < 1 ? 4 : 2)}`],
+      state.judged ? ["Accuracy so far", `${(state.right / state.judged).toFixed(3)} of ${inThousands(state.judged)}`] : null,
+      ...Object.entries(state.outcomes).map(([name, count]) => [name.replaceAll("_", " "), inThousands(count)]),
+    ].filter(Boolean);
+    return [
+      el("progress", { max: state.total, value: state.done, "aria-label": "Games that are finished" }),
+      el("p", {}, [`${inThousands(state.done)} of ${inThousands(state.total)} ${state.of}`, rate, left, state.reading ? "still being read" : null].filter(Boolean).join(" · ")),
+      state.standing === "done" ? null : el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
+      state.errors.length && state.standing !== "done" ? el("details", { open }, el("summary", {}, "Last errors"),
+        el("ul", {}, state.errors.map((error) => el("li", {}, error.text, error.count > 1 ? ` (${inThousands(error.count)} times)` : null)))) : null,
+    ];
+  }
+}
+
+// More games of a run: the last pieces that were read are read again, since they have grown.
+async function grow(run, told) {
+  const games = run.games;
+  games.grown(told);
+  if (!run.reading) return; // nobody has looked at them yet
+  run.reading = run.reading.then(() => games.read(() => again(run.list)));
+  await run.reading;
+}
+
+// The list with what has come: its place, filters and focus stay.
+async function again(list) {
+  const focused = list.body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const top = list.view.scrollTop;
+  await list.apply();
+  list.view.scrollTop = top;
+  if (focused === null) return;
+  [...list.body.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });
+}
+
+function inThousands(number) {
+  return number.toLocaleString("en");
+}
+
+function lasting(seconds) {
+  if (seconds < 90) return `${Math.ceil(seconds)} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}

@@ -1,0 +1,175 @@
+"""A leaderboard's pages say what the board says, whoever wrote its rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli.main import main
+from runner.pages.board_marks import OTHER, mark_of
+from runner.pages.board_page import FIRST
+from runner.pages.board_sweeps import short_names
+from runner.pages.boards import Board, local_board
+from runner.registry.marks import NO_WEIGHTS
+from runner.registry.withheld import MARK as WITHHELD
+from runner.results.local_board import local_rows
+from runner.results.results import Results
+from tests.support.boards import board_page, board_row, kept_rows, made_board
+from tests.support.processes import nip_run_here
+from tests.support.reports import as_shown, read
+from tests.support.runs import played
+from tests.support.specs import spec_file
+
+HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m\"'></td><svg onload=alert(2)>{{ 7*7 }}</style>javascript:alert(3)"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Two runs, and a sweep over a key and the seed."""
+    folder = tmp_path_factory.mktemp("board")
+    played(spec_file(folder / "one", size=4), folder / "results")
+    played(spec_file(folder / "other", benchmark="other/v1", size=4), folder / "results")
+    swept = {"protocol.max_message_rounds": [4, 6], "seed": [1, 2]}
+    assert (
+        main([str(spec_file(folder / "swept", size=6, sweep=swept)), "--results", str(folder / "results"), "-q"]) == 0
+    )
+    return Results(folder / "results")
+
+
+def lists(board: Board) -> list[list[str]]:
+    return [[row.values["run"] for row in listed.rows] for listed in board.lists]
+
+
+def test_the_lists_have_the_rows_of_the_leaderboard_in_its_order(results: Results) -> None:
+    rows = local_rows(results)
+    board = local_board(results)
+    assert lists(board) == [
+        [row["run_id"] for row in rows if row["benchmark"] == benchmark] for benchmark in ("other/v1", "tiny/v1")
+    ]
+    page = read(board_page(board)).text
+    for row in rows:
+        interval = f"{row['ci_low']:.3f}–{row['ci_high']:.3f}" if row["ci_low"] is not None else ""
+        assert row["run_id"] in page
+        assert f"{row['accuracy']:.3f}{interval}" in page
+    kept = {row["run"]: row for row in kept_rows(board)}
+    for row in rows:
+        same = ("accuracy", "ci_low", "ci_high", "n", "clusters", "models", "rank", "rank_last", "spec_sha256", "point")
+        assert {name: kept[row["run_id"]][name] for name in same} == {name: row[name] for name in same}
+
+
+def test_a_sweep_is_pooled_and_ranked_as_the_command_has_it(results: Results) -> None:
+    found = nip_run_here("sweep", "swept/spec.yaml", "--json", cwd=results.path.parent)
+    rows = json.loads(found.stdout)
+    (sweep,) = (sweep for listed in local_board(results).lists for sweep in listed.sweeps)
+    assert sweep.is_pooled
+    assert [(dict(line.point), line.value, line.low, line.n, list(line.rank or ())) for line in sweep.lines] == [
+        (row["point"], *(row["metrics"]["accuracy"][name] for name in ("value", "ci_low", "n")), row["rank"])
+        for row in rows
+    ]
+
+
+def test_a_board_that_is_not_there_or_has_one_row_has_a_page(tmp_path: Path) -> None:
+    none = local_board(Results(tmp_path / "none"))
+    assert f"There are no rows in {tmp_path / 'none'}" in read(board_page(none)).text
+    page = read(board_page(made_board(board_row())))
+    assert page.unclosed == []
+    assert "1 ranked, 0 without a rank" in page.text
+
+
+def test_without_a_script_the_first_rows_stand_there_and_it_is_said_how_many_there_are() -> None:
+    rows = [board_row(release=f"run/acme/r{n}@1", run_id=f"r{n}", rank=1, rank_last=1000) for n in range(1000)]
+    board = made_board(*rows)
+    page = read(board_page(board)).text
+    assert f"The first {FIRST} of 1,000 rows." in page
+    assert "acme/r199@1" in page
+    assert "acme/r200@1" not in page
+    assert [row["run"] for row in kept_rows(board)] == [f"acme/r{n}@1" for n in range(1000)]
+
+
+def test_two_benchmarks_of_one_task_have_a_page_each() -> None:
+    board = made_board(board_row(benchmark="a/v1"), board_row(benchmark="b/v1", release="run/acme/other@1"))
+    assert [listed.name for listed in board.lists] == ["a" * 12, f"{'a' * 12}-2"]
+
+
+def test_runs_of_the_same_site_are_linked_and_no_others() -> None:
+    board = made_board(board_row(), board_row(release="run/acme/b@1", run_id="elsewhere"))
+    links = {one.attributes["href"] for one in read(board_page(board, "tiny-1")).elements if one.tag == "a"}
+    assert "#/run/tiny-1" in links
+    assert not any("elsewhere" in str(link) for link in links)
+
+
+def test_what_was_refused_stands_there_with_why() -> None:
+    board = made_board(board_row(), left_out=[("run/acme/bad@1", "its numbers do not follow from its records")])
+    page = read(board_page(board)).text
+    assert "run/acme/bad@1" in page
+    assert "its numbers do not follow from its records" in page
+
+
+PLACES: dict[str, Any] = {
+    **dict.fromkeys(
+        (
+            "benchmark", "run_id", "name", "protocol", "outcomes", "models", "spec_sha256", "dataset_sha256",
+            "game_sha256", "version", "reason", "task", "point", "split", "filter", "group_by", "stopped", "release",
+            "release_sha256", "owner", "tier", "numbers", "limit",
+        ),
+        HOSTILE,
+    ),
+    "marks": [HOSTILE],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_hostile_text_in_a_row_is_text(place: str) -> None:
+    made = made_board(board_row(**{place: PLACES[place]}))
+    page = board_page(made)
+    found = read(page)
+    own = read(board_page(made_board(board_row()))).elements
+    assert found.unclosed == []
+    assert {one.tag for one in found.elements} <= {one.tag for one in own} | {"span"}
+    assert sum(one.tag == "script" for one in found.elements) == sum(one.tag == "script" for one in own)
+    assert not any(name.startswith("on") for one in found.elements for name in one.attributes)
+    assert all(str(one.attributes["href"]).startswith("#/") for one in found.elements if one.tag == "a")
+    if place not in ("run_id", "owner", "tier", "numbers", "name"):  # the script shows these
+        assert as_shown(HOSTILE)[: 12 if place == "task" else None] in found.text
+
+
+def test_hostile_refusals_are_text() -> None:
+    page = read(board_page(made_board(left_out=[(HOSTILE, HOSTILE)], cycles=[[HOSTILE]])))
+    assert page.text.count(as_shown(HOSTILE)) >= 3
+    assert page.unclosed == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("unfinished: it failed", "unfinished"),
+        ("incomplete: 3 of 9 rollouts lost in transport", "incomplete"),
+        ("replay of x until round 2", "replay"),
+        ("judges the debates of x", "judges debates"),
+        ("tree: its samples are not independent games", "tree"),
+        ("unknown task: its saved inputs cannot be read", "unknown task"),
+        ("no rollout has a verdict to count", "no verdict"),
+        ("another selection: limit 6 (this list: none)", "another sample"),
+        ("its templates use other columns: a (this list: b)", "other columns"),
+        ("other datapoints: ids, labels or contents differ", "another sample"),
+        ("looks like run/a/b@1 of this results folder, which has no record of having published it", "looks like"),
+        ("the same rollouts as run/a/b@1", "same rollouts"),
+        (WITHHELD, "as published"),
+        (NO_WEIGHTS, "weights"),
+        ("something else", OTHER),
+    ],
+)
+def test_each_mark_has_a_kind_with_a_meaning(text: str, kind: str) -> None:
+    assert mark_of(text).kind == kind
+
+
+def test_keys_are_told_by_as_much_of_their_ends_as_tells_them_apart() -> None:
+    assert short_names({"agents.prover.model", "agents.verifier.model", "seed", "model"}) == {
+        "agents.prover.model": "prover.model",
+        "agents.verifier.model": "verifier.model",
+        "seed": "seed",
+        "model": "model",
+    }

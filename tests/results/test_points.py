@@ -1,0 +1,28 @@
+"""A point of a sweep as a line, and read from it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.results.points import point_of, shown_point
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        {},
+        {"seed": 1},
+        {"agents.prover.max_response_words": 40, "seed": 2},
+        {"prompts": 'a "b" = c d', "x": None, "y": [1, {"z": "="}], "last": True},
+    ],
+)
+def test_a_point_is_read_as_it_was_written(point: dict[str, Any]) -> None:
+    assert point_of(shown_point(point)) == point
+
+
+@pytest.mark.parametrize("line", ["seed", "seed=", "seed=1,b=2", "=1", "a=1 a=2", 'a="', "a=1 b", "a=" + "[" * 100_000])
+def test_a_line_that_is_no_point_is_refused(line: str) -> None:
+    with pytest.raises(ValueError):
+        point_of(line)

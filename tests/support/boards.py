@@ -1,0 +1,52 @@
+"""Rows of boards as the board has them, and their pages."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import datetime
+from typing import Any
+
+from runner.pages.board_page import board_site
+from runner.pages.boards import Board, published_board
+from runner.pages.site import as_one_file
+from runner.registry.board import RegistryBoard
+
+_PLAIN: dict[str, Any] = {
+    "benchmark": "tiny/v1", "run_id": "tiny-1", "name": "tiny", "protocol": "nip", "accuracy": 0.5, "ci_low": 0.4,
+    "ci_high": 0.6, "stderr": 0.05, "n": 96, "clusters": 48, "outcomes": '{"decided": 94, "no_decision": 2}',
+    "models": "prover=small, verifier=large", "cost_usd": 0.25, "finished_at": datetime(2026, 1, 2, 3, 4),  # noqa: DTZ001 - the board's are UTC
+    "started_at": datetime(2026, 1, 2, 3, 0), "spec_sha256": "5" * 64, "dataset_sha256": "d" * 64,  # noqa: DTZ001 - as above
+    "game_sha256": "e" * 64, "version": "0.2.0", "rank": 1, "rank_last": 1, "reason": None, "list": 1, "task": "a" * 64,
+    "status": "done", "failures": 0, "seed": 7, "point": None, "split": None, "limit": None, "filter": None,
+    "group_by": None, "per_datapoint": 1, "replay_of": None, "rejudge_of": None, "no_decision": 2, "stopped": None,
+    "release": "run/acme/tiny@1", "release_sha256": "f" * 64, "owner": "acme", "signed": False, "tier": "self-reported",
+    "numbers": "recomputed from its records", "effort": {"rollouts": 0, "at_least": []}, "marks": [],
+}  # fmt: skip
+
+
+def board_row(**changes: Any) -> dict[str, Any]:
+    """A row of a registry's board."""
+    assert changes.keys() <= _PLAIN.keys()
+    return {**_PLAIN, **changes}
+
+
+def made_board(*rows: dict[str, Any], **of_board: Any) -> Board:
+    return published_board(RegistryBoard("file:there", list(rows), **of_board))
+
+
+def board_page(board: Board, *runs: str) -> bytes:
+    """A board as one file."""
+    data: dict[str, bytes] = {}
+    return as_one_file(board_site(board, data.__setitem__, runs), data)
+
+
+def kept_rows(board: Board) -> list[dict[str, Any]]:
+    """The rows that the script of a board's page reads, all lists one after another."""
+    data: dict[str, bytes] = {}
+    board_site(board, data.__setitem__)
+    rows: list[dict[str, Any]] = []
+    for packed in data.values():
+        piece = json.loads(gzip.decompress(packed))
+        rows += [{name: column[at] for name, column in piece["columns"].items()} for at in range(piece["count"])]
+    return rows
