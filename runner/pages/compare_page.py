@@ -13,7 +13,7 @@ from runner.comparison.measures import MEASURES
 from runner.errors import UsageError
 from runner.pages.charts.estimates import Estimate
 from runner.pages.charts.forest import forest
-from runner.pages.figures import MISSING, count
+from runner.pages.numbers import MISSING, count
 from runner.pages.packing import packed
 from runner.pages.page import rendered
 from runner.pages.site import Keep, Section

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from runner.pages.charts.protocol import protocol_picture
 from runner.pages.charts.reliability import Calibration
 from runner.pages.charts.reliability import reliability as reliability_picture
-from runner.pages.figures import count
 from runner.pages.games import games_of
+from runner.pages.numbers import count
 from runner.pages.packing import packed
 from runner.pages.page import rendered
 from runner.pages.run_facts import commands, hashes, models, origin, played

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.pages.charts.estimates import Estimate
 from runner.pages.charts.forest import forest
-from runner.pages.figures import count, decimal, dollars, interval
+from runner.pages.numbers import count, decimal, dollars, interval
 from runner.pages.one_run import Made
 from runner.pages.page import rendered
 from runner.pages.site import Section

@@ -11,7 +11,7 @@ from typing import Any
 from runner.errors import RunError
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
-from runner.pages.figures import count, took
+from runner.pages.numbers import count, took
 from runner.protocols.protocol import Protocol
 from runner.results.beginning import OVERRIDES, WRITTEN
 from runner.results.folder import RunFolder

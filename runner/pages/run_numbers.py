@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.pages.figures import MISSING, count, decimal, dollars, interval, percent, took
+from runner.pages.numbers import MISSING, count, decimal, dollars, interval, percent, took
 from runner.pages.run_tally import VERDICTS, AgentTally, RunTally
 from runner.protocols.protocol import Decision, stance_word
 from runner.results.manifest import Manifest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runner.datasets.load import Dataset
 from runner.errors import RunError
-from runner.pages.figures import count
+from runner.pages.numbers import count
 from runner.pages.run_games import Told
 from runner.registry.fetched import WITHOUT_ROWS, is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed

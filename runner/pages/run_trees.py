@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from runner.pages.figures import count, decimal
+from runner.pages.numbers import count, decimal
 from runner.pages.trees import TreesData
 from runner.protocols.protocol import stance_word
 from runner.rollouts.trees import NOT_COMPARABLE

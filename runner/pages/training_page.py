@@ -8,7 +8,7 @@ from typing import Any
 from runner.models.settings import ModelSettings
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import Estimate
-from runner.pages.figures import count, decimal, dollars, interval, took
+from runner.pages.numbers import count, decimal, dollars, interval, took
 from runner.pages.one_run import Made, shared_facts
 from runner.pages.page import rendered
 from runner.pages.run_facts import models
