@@ -8,12 +8,8 @@ from pathlib import Path
 RUNS = "a run's id, the start of one, `last`, `last~N`, or its folder"
 
 
-def report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS)
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="one page that needs no other file")
-    where.add_argument("--dir", type=Path, metavar="DIR", help="index.html and its data in pieces, for a web server")
-    parser.add_argument("--board", action="store_true", help="the leaderboard too, or alone: a list for each task")
+def _board(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--board", action="store_true", help=what)
     parser.add_argument(
         "--from",
         dest="where",
@@ -22,10 +18,19 @@ def report(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="one page that needs no other file")
+    where.add_argument("--dir", type=Path, metavar="DIR", help="index.html and its data in pieces, for a web server")
+    _board(parser, "the leaderboard too, or alone: a list for each task")
+
+
 def view(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{RUNS}; default: last, the newest run")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="default: one that is free")
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")
+    _board(parser, "the leaderboard instead: a list for each task, made anew when the page is loaded")
 
 
 def notes(parser: argparse.ArgumentParser) -> None:

@@ -79,7 +79,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "view": Command(
         "open runs as pages in a browser, which follow them while they play", pages.view, "runner.cli.view",
-        "view", "view RUN RUN", "view last --port 8080 --no-open",
+        "view", "view RUN RUN", "view last --port 8080 --no-open", "view --board",
     ),
     "notes": Command(
         "list, search, add, export or take in the notes that readers keep of a run", pages.notes, "runner.cli.notes",

@@ -1,4 +1,4 @@
-"""`nip-run view`: a page on this machine that follows runs while they play, and keeps notes of their games."""
+"""`nip-run view`: a page on this machine that follows runs while they play, and keeps notes; or a leaderboard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import webbrowser
 from runner.cli.output import note, print_json, say
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
+from runner.pages.boards import local_board, published_board
 from runner.results.results import LAST, Results
+from runner.viewing.board import BoardPages
 from runner.viewing.live import LiveRuns
 from runner.viewing.server import Server
 
@@ -21,19 +23,46 @@ MAX_PORT = 65_535
 def execute(args: argparse.Namespace) -> int:
     if not 0 <= args.port <= MAX_PORT:
         raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0, or none, takes a free one")
+    if args.where is not None and not args.board:
+        raise UsageError("--from says which leaderboard: add --board")
+    if args.board and args.runs:
+        raise UsageError("--board shows the leaderboard alone; view the runs beside it in a page of their own")
     results = Results(args.results)
+    return _board(results, args) if args.board else _runs(results, args)
+
+
+def _runs(results: Results, args: argparse.Namespace) -> int:
     folders = list({folder.run_id: folder for folder in map(results.find, args.runs or [LAST])}.values())
     live = LiveRuns(folders)
     server = Server(live, args.port)
     following = threading.Thread(target=live.follow, name="nip-run-follow", daemon=True)
+    following.start()
     try:
-        following.start()
-        _tell(server.address, [folder.run_id for folder in folders], args)
-        server.serve_forever()
+        return _serve(server, [folder.run_id for folder in folders], args)
     finally:
         live.close()
-        server.server_close()
         following.join(5.0)
+
+
+def _board(results: Results, args: argparse.Namespace) -> int:
+    """One that is published is read once: what came since is shown by the next view."""
+    if args.where is None:
+        return _serve(Server(BoardPages(lambda: local_board(results)), args.port), [], args)
+    from runner.registry.board import registry_board
+    from runner.transports.connect import to_read
+
+    with to_read(args.where) as registry:
+        board = published_board(registry_board(registry))
+    return _serve(Server(BoardPages(lambda: board), args.port), [], args)
+
+
+def _serve(server: Server, runs: list[str], args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    try:
+        _tell(server.address, runs, args)
+        server.serve_forever()
+    finally:
+        server.server_close()
     return ExitCode.DONE
 
 

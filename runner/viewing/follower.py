@@ -128,6 +128,7 @@ class Follower:
         self._reading, self._games = None, EMPTY
         self._pieces.drop(f"{self.slug}-")
         self._generation += 1
+        self._publish_after = 0.0
         self._seen.clear()
 
     def _file_state(self) -> tuple[int, int] | None:

@@ -235,6 +235,7 @@ class Answering(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.close_connection = True
+        self.request_version = self.protocol_version  # also to what was no request, or one of a time without headers
         self.connection.settimeout(SECONDS)
         self.send_response_only(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():

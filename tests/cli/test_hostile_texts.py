@@ -85,6 +85,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("sql", "SELECT content, raw_message FROM messages JOIN completions USING (rollout_id) LIMIT 1"),
     ("sql", f"SELECT '{BAD}' AS \"{BAD}\", 'nan'::DOUBLE AS n, MAP {{[1]: '{BAD}'}} AS m, DATE '2026-01-01' AS d"),
     ("explain-misses", "RUN"),
+    ("report", "RUN", "-o", "report.html"),
+    ("notes", "RUN", f"{BAD}0", "--add", BAD.replace("\ud800", ""), "--tag", "odd"),
+    ("notes", "RUN"),
     ("export", "RUN", "--format", "openai"),
 )
 

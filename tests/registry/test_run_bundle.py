@@ -24,6 +24,7 @@ from runner.releases.bundle import opened
 from runner.releases.manifest import Release
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
+from runner.results.notes import Notes
 from runner.results.results import Results
 from runner.results.tables import COLUMNS
 from runner.spec.load import load_spec, load_specs
@@ -63,6 +64,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = spec_file(folder, size=6, description="Sums | `and` *more*")
     pushed(folder, "spec.yaml", "data.jsonl")
     return played(spec, folder / "results", "seed=9").folder.path
+
+
+def test_notes_are_in_no_release_and_change_none(run: Path) -> None:
+    before = draft(run)
+    notes = Notes(RunFolder(run))
+    notes.write("kept at home", ["odd"], rollout_id="r1")
+    try:
+        after = draft(run)
+        assert set(after.contents) == set(before.contents)
+        assert not any(b"kept at home" in read(after, path) for path in after.contents)
+        assert after.release == before.release
+    finally:
+        for path in run.glob("*notes*"):
+            path.unlink()
 
 
 def test_a_release_of_a_run_has_what_determines_it_and_nothing_derived(run: Path) -> None:
@@ -126,6 +141,7 @@ from runner.registry.draft import Naming
 from runner.registry.run_bundle import draft_of
 from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
+from runner.results.notes import Notes
 from runner.results.results import Results
 folder = RunFolder(Path(sys.argv[1]))
 print(draft_of(folder, Results.of(folder), Naming("acme", licence="CC-BY-4.0")).bundle().sha256)
