@@ -64,7 +64,7 @@ def _headline(manifest: Manifest, metrics: Mapping[str, Any]) -> list[tuple[str,
     return [
         *shown,
         ("Games", count(games["rollouts"]), f"{count(games['completions'])} calls"),
-        ("Cost", dollars(games["cost_usd"]), "of games and tests, without what the trainers cost"),
+        ("Cost", dollars(games["cost_usd"]), "without the trainers"),
         *([("Time", lasted, "")] if lasted else []),
     ]
 
