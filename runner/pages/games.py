@@ -2,8 +2,8 @@
 
 Pieces are gzip of JSON, whose `format` is `FORMAT`; SLUG is the run's in `about`:
 
-- `SLUG-list-N`: `first`, the place of its first game in the order of the plan; `count`; `columns`, an array for each name
-  in `row_of`, besides `x.NAME` of a datapoint's columns and `tokens.AGENT`, `retries.AGENT`, `reward.AGENT`.
+- `SLUG-list-N`: `first`, the place of its first game in the order of the plan; `count`; `columns`, an array for each
+  name in `row_of`, besides `x.NAME` of a datapoint's columns and `tokens.AGENT`, `retries.AGENT`, `reward.AGENT`.
 - `SLUG-games-N`: `first`; `texts`; `games`, each as `_Packer` makes it. A text is a number (its place in `texts`), a
   string, or a list of both that are joined. A turn has the one `chat` that all its attempts were sent, all `answers` in
   the order in which they came (`unusable` says why one was not played; `vote` is left out where it is 0; `tokens` are
