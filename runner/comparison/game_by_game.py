@@ -1,4 +1,4 @@
-"""Two runs matched as they are compared: of each datapoint that both have, the games of one beside those of the other."""
+"""Two runs matched as they are compared: of each datapoint that both have, the games of both side by side."""
 
 from __future__ import annotations
 

@@ -17,13 +17,14 @@ from runner.pages.numerals import MISSING, count
 from runner.pages.packing import packed
 from runner.pages.page import rendered
 from runner.pages.site import Keep, Section
+from runner.results.board_rows import saved_value
 from runner.results.folder import RunFolder
 
-METRICS = (
-    "accuracy", "completeness", "soundness_error", "decided", "brier_stated", "brier_logprob", "rounds_played", "calls",
-    "tokens", "cost",
-)  # fmt: skip
+METRICS = ("accuracy", "completeness", "soundness_error", "decided", "rounds_played", "tokens", "cost")
 """What two runs are compared by; one that either has no scores for is left out."""
+
+CONFIDENCES = {"confidence_stated": "brier_stated", "confidence_logprob": "brier_logprob"}
+"""What they are compared by besides, where a game of both has such a confidence: each metric is read anew."""
 
 EVERY = 4
 """Up to so many runs each is compared with each; of more, the first with every other."""
@@ -84,7 +85,7 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep) -> Co
     route = f"compare/{names[0]}/{names[1]}"
     facts: dict[str, Any] = {"base": names[0], "other": names[1], "route": route}
     try:
-        rows = by_metrics(base, other, METRICS)
+        rows = by_metrics(base, other, [*METRICS, *_of_confidence(base, other)])
         pairs = list(game_pairs(base, other))
     except UsageError as error:
         section = Section(route, rendered("compare.html", {**facts, "refused": str(error)}))
@@ -111,6 +112,13 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep) -> Co
     keep(f"{slug}-pairs", packed(_pairs_data(pairs)))
     about = {"base": names[0], "other": names[1], "pairs": f"{slug}-pairs", "count": len(pairs), "route": route}
     return ComparedPages(*names, first.verdict, Section(route, rendered("compare.html", facts)), about)
+
+
+def _of_confidence(*runs: RunFolder) -> list[str]:
+    """The metrics of the confidence that all runs asked for."""
+    asked = [saved_value(one, "verdict", "confidence") for one in runs]
+    kinds = [{"stated", "logprob"} if one == "both" else {one} for one in asked]
+    return [metric for name, metric in CONFIDENCES.items() if all(name.split("_")[1] in one for one in kinds)]
 
 
 def crossed(pairs: Sequence[GamePair]) -> dict[str, int]:

@@ -1,6 +1,17 @@
 """A run's games as a page's script reads them: a row of the list for each, and each whole, in pieces.
 
-The format is `FORMAT`; `docs/pages.md` has it.
+Pieces are gzip of JSON, whose `format` is `FORMAT`; SLUG is the run's in `about`:
+
+- `SLUG-list-N`: `first`, the place of its first game in the order of the plan; `count`; `columns`, an array for each
+  name in `row_of`, besides `x.NAME` of a datapoint's columns and `tokens.AGENT`, `retries.AGENT`, `reward.AGENT`.
+- `SLUG-games-N`: `first`; `texts`; `games`, each as `_Packer` makes it. A text is a number (its place in `texts`), a
+  string, or a list of both that are joined. A turn has the one `chat` that all its attempts were sent, all `answers` in
+  the order in which they came (`unusable` says why one was not played; `vote` is left out where it is 0; `tokens` are
+  of the prompt, of the answer, and of the prompt those that the server had cached; a call's tokens stand with the first
+  of its answers), and the calls that `failed`.
+- `about.runs`: of each run `lists` and `pieces`, the place of the first game in each piece.
+- `about.compares`: `base` and `other`, ids of runs, and `pairs`, the name of a piece with `columns` of pairs of games;
+  see `runner/pages/compare_page.py`.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[Ru
     assert counts["base"] + counts["other"] == same.count(False)
 
 
+@pytest.mark.full
 def test_each_two_of_a_few_runs_are_compared_and_of_many_the_first_with_all(runs: list[RunFolder]) -> None:
     made, _ = pieces(runs)
     assert len(made.about) == 3
@@ -69,7 +70,10 @@ def test_each_two_of_a_few_runs_are_compared_and_of_many_the_first_with_all(runs
 
 def test_what_cannot_be_compared_has_a_page_that_says_why(runs: list[RunFolder], tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4, fine_tune=None)
-    run(load_spec(path, ["rollouts.num_responses_per_timestep=2", "protocol.max_message_rounds=3"]), tmp_path / "results")
+    run(
+        load_spec(path, ["rollouts.num_responses_per_timestep=2", "protocol.max_message_rounds=3"]),
+        tmp_path / "results",
+    )
     (tree,) = Results(tmp_path / "results").runs()
     (tree.path / "rollouts.parquet").rename(tree.path / "away")
     manifest = json.loads(tree.manifest_path.read_text("utf-8"))

@@ -27,7 +27,14 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run with answers that cannot be used, failed calls and log-probabilities."""
     folder = tmp_path_factory.mktemp("faulty")
     with serving(faults={"bad_decision": 0.3, "server_error": 0.2}, logprobs=True, seed=3) as server:
-        path = spec_file(folder, server.base_url, size=8, fine_tune=None, verdict={"confidence": "logprobs"})
+        path = spec_file(
+            folder,
+            server.base_url,
+            size=8,
+            fine_tune=None,
+            verdict={"confidence": "logprob"},
+            models={"m": {"logprobs": True, "top_logprobs": 5}},
+        )
         run(load_spec(path), folder / "results")
     (found,) = Results(folder / "results").runs()
     return found
