@@ -76,6 +76,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(
         "write runs as one page: what they came to, all games, each as a conversation", pages.report,
         "runner.cli.report", "report last -o report.html", "report RUN RUN -o report.html", "report last --dir site",
+        "report --board -o board.html",
     ),
     "view": Command(
         "open runs as pages in a browser, which follow them while they play", pages.view, "runner.cli.view",
