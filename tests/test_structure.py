@@ -24,6 +24,19 @@ ORDER = (
 HOMES = {
     "aiohttp": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "datasets": {"runner.datasets.read"},
+    "markupsafe": {
+        "runner.pages.notebook",
+        "runner.pages.figures.figure",
+        "runner.pages.charts.bars",
+        "runner.pages.charts.curve",
+        "runner.pages.charts.drawing",
+        "runner.pages.charts.forest",
+        "runner.pages.charts.frontier",
+        "runner.pages.charts.heat",
+        "runner.pages.charts.lineage",
+        "runner.pages.charts.protocol",
+        "runner.pages.charts.reliability",
+    },
     "duckdb": {
         "runner.api.asked",
         "runner.datasets.load",
@@ -111,6 +124,7 @@ HOMES = {
         "runner.viewing.board",
         "runner.viewing.live",
         "runner.viewing.server",
+        "runner.pages.figures.figure",
     },
     "rich": {"runner.cli.output"},
     "scipy": {"runner.statistics.detectable", "runner.statistics.differences", "runner.statistics.intervals"},
@@ -176,12 +190,12 @@ def test_imports_go_down_the_order() -> None:
     assert wrong == []
 
 
-def test_the_longest_chain_of_rooms_has_at_most_16() -> None:
+def test_the_longest_chain_of_rooms_has_at_most_17() -> None:
     below = {name: {room(n) for m, ns in GRAPH.items() if room(m) == name for n in ns} - {name} for name in ORDER}
     length: dict[str, int] = {}
     for name in ORDER:
         length[name] = 1 + max((length[other] for other in below[name]), default=0)
-    assert max(length.values()) <= 16
+    assert max(length.values()) <= 17
 
 
 def test_files_make_no_circle() -> None:

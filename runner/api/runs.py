@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.api.given import loaded, results_at
-from runner.api.shown import RunResult
+from runner.api.shown import RunResult, Transcript
 from runner.errors import UsageError, Waiting
 from runner.models.keys import all_allowed
-from runner.rollouts.transcript import Transcript
 from runner.runs import result as played
 from runner.runs.accounting import Progress
 from runner.runs.as_begun import as_begun
@@ -81,7 +80,7 @@ def run(
     options = RunOptions(
         replay=source,
         watch=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
-        on_rollout=on_rollout,
+        on_rollout=None if on_rollout is None else lambda game: on_rollout(Transcript(**vars(game))),
         manual_models=set_model or {},
         allowed_keys=all_allowed(allow_keys, allow_commands, allow_hosts),
     )

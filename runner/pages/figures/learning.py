@@ -65,5 +65,5 @@ def _at(system: System, iteration: int, told: Mapping[str, Mapping[int, Mapping[
     if len(tested) == 1:
         return {**{name: tested[0][1]["accuracy"][name] for name in names}, **facts}
     parts = [folder.beside(test["run_id"]) for folder, test in tested]
-    value = pooled(System(system.name, tuple(parts), tuple(part.manifest() for part in parts)), METRIC)
+    value = pooled(System(system.name, tuple(parts), tuple(part.manifest() for part in parts)), [METRIC])[METRIC]
     return {**{name: getattr(value, name) for name in names}, "between_seeds": value.between, **facts}

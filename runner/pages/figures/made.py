@@ -18,7 +18,7 @@ from runner.pages.charts.reliability import Calibration, reliability
 from runner.pages.charts.words import counted
 from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.learning import learning_curve
-from runner.pages.figures.systems import System, curves_of, estimates, row_of, systems_of
+from runner.pages.figures.systems import System, curves_of, estimates, estimates_of, row_of, systems_of
 from runner.results.folder import RunFolder
 from runner.results.metrics import PROPORTIONS
 from runner.results.results import Results
@@ -71,6 +71,9 @@ def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: st
     found = _measured(others, metric)
     baseline = None if lone is None or others == [lone] else estimates([lone], metric)[0]
     rows = [{**row, "is_baseline": False} for _, row in found]
+    if baseline is not None and lone not in systems and baseline[1].get("plays") != rows[0].get("plays"):
+        notes = (f"no baseline: {comma_join(baseline[1]['runs'])} played each datapoint another number of times",)
+        baseline = None
     if baseline is not None:
         rows.append({**baseline[1], "is_baseline": True})
     _check_plays(rows, metric)
@@ -130,7 +133,7 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
             for name in SHARES
             if any((row_of(folder, name) or {}).get("value") is not None for folder in system.folders)
         ]
-        found = [estimates([system], name)[0] for name in names]
+        found = estimates_of(system, names)
         shown = [Estimate(row["metric"], one.value, one.low, one.high, one.note) for one, row in found]
         title, y = f"Shares of {system.name}", "metric"
     else:

@@ -12,12 +12,17 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest
 from runner.results.pooled_numbers import pooled_curves, pooled_numbers
 from runner.results.results import Results
-from runner.results.sweep_table import SEED, SweepPoint, sweep_rows
+from runner.results.sweep_table import SEED, SweepPoint, SweepValue, sweep_rows
 from runner.storage.atomic import read_json
 from runner.text import comma_join, counted
 
 BY_PLAYS = ("always_failed", "majority_accuracy")
 """Metrics that depend on how often each datapoint was played."""
+
+
+_NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(("value", "ci_low", "ci_high")), "n": 0, "clusters": 0, "reason": "not measured",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,29 +114,28 @@ def estimates(systems: Sequence[System], metric: str) -> list[tuple[Estimate, di
         UsageError: no run has such a metric.
         LeaderboardError: the board is damaged.
     """
-    return [_estimate(system, metric) for system in systems]
+    return [estimates_of(system, [metric])[0] for system in systems]
 
 
-def _estimate(system: System, metric: str) -> tuple[Estimate, dict[str, Any]]:
+def estimates_of(system: System, metrics: Sequence[str]) -> list[tuple[Estimate, dict[str, Any]]]:
+    """`estimates` of several metrics of one system, whose games are read once for all of them."""
     if len(system.folders) == 1:
-        found = row_of(system.folders[0], metric)
-        row = found or {"value": None, "ci_low": None, "ci_high": None, "n": 0, "clusters": 0, "reason": "not measured"}
+        found = {metric: row_of(system.folders[0], metric) or _NOTHING for metric in metrics}
     else:
-        row = {**vars(pooled(system, metric)), **_plays(system, metric)}
-    estimate = Estimate.of(
-        system.name, row, "" if row["value"] is None else f"n {row['n']}, {counted(len(system.folders), 'run')}"
-    )
+        found = {metric: vars(value) for metric, value in pooled(system, metrics).items()}
+        if any(metric in BY_PLAYS for metric in metrics):
+            numbers = pooled_numbers(results_of(system), system.run_ids)
+            plays = {metric: numbers[metric].plays for metric in metrics if metric in BY_PLAYS and metric in numbers}
+            found |= {metric: {**found[metric], "plays": number} for metric, number in plays.items()}
+    return [_estimate(system, metric, found[metric]) for metric in metrics]
+
+
+def _estimate(system: System, metric: str, row: Mapping[str, Any]) -> tuple[Estimate, dict[str, Any]]:
+    note = "" if row["value"] is None else f"n {row['n']}, {counted(len(system.folders), 'run')}"
     facts = {name: row[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
     plays = {"plays": row["plays"]} if row.get("plays") is not None else {}
-    return estimate, {**system.facts(), "metric": metric, **facts, **plays, "reason": row.get("reason")}
-
-
-def _plays(system: System, metric: str) -> dict[str, int | None]:
-    """How often each datapoint was played in all runs of a system, of a number that depends on it."""
-    if metric not in BY_PLAYS:
-        return {}
-    number = pooled_numbers(results_of(system), system.run_ids).get(metric)
-    return {"plays": None if number is None else number.plays}
+    told = {**system.facts(), "metric": metric, **facts, **plays, "reason": row.get("reason")}
+    return Estimate.of(system.name, row, note), told
 
 
 def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
@@ -141,11 +145,11 @@ def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
     return next((row for row in rows if (row["agent"] or "", row["metric"]) == (agent, name)), None)
 
 
-def pooled(system: System, metric: str) -> Any:
-    """A metric of the games of all runs of a system, by the table of sweeps."""
+def pooled(system: System, metrics: Sequence[str]) -> Mapping[str, SweepValue]:
+    """Metrics of the games of all runs of a system, by the table of sweeps."""
     points = [SweepPoint(system.name, one.run_id, {}, one.seed) for one in system.manifests]
-    [row] = sweep_rows(points, results_of(system), [metric])
-    return row.metrics[metric]
+    [row] = sweep_rows(points, results_of(system), metrics)
+    return row.metrics
 
 
 def results_of(system: System) -> Results:

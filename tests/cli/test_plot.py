@@ -1,0 +1,146 @@
+"""`nip-run plot`: figures of finished runs and their rows; what runs lack is said of each."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from runner.cli.arguments_pages import FIGURES as NAMED
+from runner.cli.main import main
+from runner.pages.figures.made import FIGURES
+from tests.support.paths import ROOT
+from tests.support.runs import played
+from tests.support.training import trained, training_spec
+
+SPECS = ROOT / "specs"
+SIZE = ("dataset.limit=6", "rollouts.per_datapoint=2")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of one game whose verifier states how sure it is, the lone verifier, and two seeds of a training."""
+    folder = tmp_path_factory.mktemp("plotted")
+    for seed in (0, 1):
+        stated = ("name=sure", f"seed={seed}", "verdict.confidence=stated")
+        played(SPECS / "quickstart.yaml", folder / "results", *SIZE, *stated)
+        trained(training_spec(folder / f"training{seed}", seed=seed), folder / "results")
+    played(SPECS / "solo_verifier.yaml", folder / "results", *SIZE)
+    return folder / "results"
+
+
+def ids(results: Path, name: str) -> list[str]:
+    return sorted(
+        path.name for path in (results / "runs").iterdir() if re.fullmatch(rf"{name}-[0-9a-f]{{10}}", path.name)
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def plot(results: Path, figure: str, names: list[str], path: Path, *more: str) -> int:
+    return main(["plot", figure, *names, "-o", str(path), "--results", str(results), *more])
+
+
+def test_help_names_the_figures_that_there_are() -> None:
+    assert tuple(FIGURES) == NAMED
+
+
+@pytest.mark.parametrize("figure", [name for name in NAMED if name != "learning_curve"])
+def test_every_figure_of_one_system_is_an_image_and_the_same_one_again(
+    results: Path, tmp_path: Path, figure: str
+) -> None:
+    for name in ("one.svg", "two.svg"):
+        assert plot(results, figure, ids(results, "sure"), tmp_path / name) == 0
+    one = (tmp_path / "one.svg").read_bytes()
+    assert one == (tmp_path / "two.svg").read_bytes()
+    assert ET.fromstring(one.decode()).get("width") == "3.25in"
+
+
+def test_seeds_of_one_game_are_pooled_as_the_board_pools_them(results: Path, tmp_path: Path) -> None:
+    seeds = ids(results, "sure")
+    assert len(seeds) == 2
+    assert plot(results, "forest", [*seeds, *ids(results, "solo-verifier")], tmp_path / "f.csv") == 0
+    pooled, lone = rows(tmp_path / "f.csv")
+    assert (pooled["system"], pooled["runs"], pooled["n"]) == ("nip", " ".join(seeds), "24")
+    assert (lone["system"], lone["n"]) == ("solo_verifier", "12")
+
+
+def test_the_lone_verifier_is_found_as_the_baseline(results: Path, tmp_path: Path) -> None:
+    assert plot(results, "accuracy_by_protocol", ids(results, "sure")[:1], tmp_path / "f.json") == 0
+    told = json.loads((tmp_path / "f.json").read_bytes())
+    assert [(row["system"], row["is_baseline"]) for row in told["rows"]] == [("nip", False), ("solo_verifier", True)]
+    assert told["notes"] == []
+
+
+def test_a_learning_curve_pools_the_tests_of_its_seeds(results: Path, tmp_path: Path) -> None:
+    names = ids(results, "learn")
+    assert plot(results, "learning_curve", names, tmp_path / "f.csv") == 0
+    [row] = rows(tmp_path / "f.csv")
+    assert (row["iteration"], row["seeds"], row["n"], row["runs"]) == ("2", "2", "12", " ".join(names))
+    assert (
+        plot(results, "learning_curve", names, tmp_path / "f.svg", "--title", "Expert iteration", "--width", "page")
+        == 0
+    )
+    assert "Expert iteration" in (tmp_path / "f.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("figure", "of", "says"),
+    [
+        ("learning_curve", "sure", "no training run"),
+        ("accuracy_by_protocol", "learn", "a training run has no games of its own"),
+        ("reliability", "solo-verifier", "no probability of a verdict is known"),
+    ],
+)
+def test_what_runs_lack_is_said_with_their_names(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], figure: str, of: str, says: str
+) -> None:
+    names = ids(results, of)
+    assert plot(results, figure, names, tmp_path / "f.svg") == 2
+    told = capsys.readouterr().err
+    assert says in told.replace("\n", " ")
+    assert all(name in told for name in names)
+    assert not (tmp_path / "f.svg").exists()
+
+
+def test_a_share_that_depends_on_the_number_of_plays_is_not_shown_beside_one_of_others(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        plot(results, "always_failed", [*ids(results, "sure"), *ids(results, "solo-verifier")], tmp_path / "f.svg") == 2
+    )
+    assert "nip 4, solo_verifier 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["rounds", "-o", "f.png"], "ends in .svg"),
+        (["rounds", "-o", "f.svg", "--metric", "recall"], "--metric is for forest, frontier"),
+    ],
+)
+def test_wrong_usage_is_told(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    words: list[str], says: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", words[0], ids(results, "sure")[0], *words[1:], "--results", str(results)]) == 2
+    assert says in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_json_has_the_rows_and_quiet_says_nothing(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [lone] = ids(results, "solo-verifier")
+    assert plot(results, "outcomes", [lone], tmp_path / "f.svg", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sum(row["games"] for row in told["rows"]) == 12
+    assert plot(results, "outcomes", [lone], tmp_path / "f.svg", "-q") == 0
+    assert capsys.readouterr().out == ""
