@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         sweep_table,
     )
     from runner.api.judging import rejudge
+    from runner.api.plots import Plot
+    from runner.api.shown import RunResult, Transcript
     from runner.comparison.compare import Comparison
     from runner.errors import (
         BudgetExhausted,
@@ -54,9 +56,8 @@ if TYPE_CHECKING:
     from runner.results.sweep_table import SweepRow, SweepValue
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
-    from runner.rollouts.transcript import Transcript
     from runner.runs.accounting import Progress
-    from runner.runs.result import Measured, RunResult
+    from runner.runs.result import Measured
     from runner.runs.sample_size import Needed, SampleSize
     from runner.spec.load import Spec
 
@@ -77,6 +78,7 @@ __all__ = [
     "NipRunError",
     "OpenAiWholeAgent",
     "Plan",
+    "Plot",
     "Problem",
     "Progress",
     "ProviderRefusal",
@@ -130,12 +132,13 @@ if not TYPE_CHECKING:  # a type checker that saw this would take every name for 
         ),
         "runner.comparison.compare": ("Comparison",),
         "runner.api.judging": ("rejudge",),
+        "runner.api.plots": ("Plot",),
+        "runner.api.shown": ("RunResult", "Transcript"),
         "runner.results.sweep_table": ("SweepRow", "SweepValue"),
         "runner.rollouts.estimate": ("CostEstimate",),
         "runner.rollouts.plan": ("Plan",),
-        "runner.rollouts.transcript": ("Transcript",),
         "runner.runs.accounting": ("Progress",),
-        "runner.runs.result": ("Measured", "RunResult"),
+        "runner.runs.result": ("Measured",),
         "runner.runs.sample_size": ("Needed", "SampleSize"),
         "runner.spec.load": ("Spec",),
     }

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.api.runs import run_sweep
+from runner.api.shown import RunResult
 from runner.errors import SpecError, UsageError
 from runner.registry.finding import finder
 from runner.results.default import default_results, no_folder
 from runner.results.results import Results
 from runner.rollouts.run_plan import sweep_problems
+from runner.runs import result as played
 from runner.runs.debates import games_of
 from runner.runs.rejudging import WhichVerdicts, rejudge_specs
-from runner.runs.result import RunResult
 from runner.spec.load import Overrides
 
 
 def rejudge(
-    run: RunResult | str | Path,
+    run: played.RunResult | str | Path,
     overrides: Overrides = (),
     *,
     verdict: WhichVerdicts = "last",
@@ -50,7 +51,7 @@ def rejudge(
     if wrong is not None:
         raise UsageError(wrong)
     found = Results(Path(path))
-    folder = run.folder if isinstance(run, RunResult) else found.find(str(run))
+    folder = run.folder if isinstance(run, played.RunResult) else found.find(str(run))
     specs = rejudge_specs(folder, overrides, verdict, found.path_of, finder())
     problems = list(sweep_problems(str(folder.path), [games_of(spec) for spec in specs]))
     if problems:

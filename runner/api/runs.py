@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.api.given import loaded, results_at
+from runner.api.shown import RunResult
 from runner.errors import UsageError, Waiting
 from runner.models.keys import all_allowed
 from runner.rollouts.transcript import Transcript
+from runner.runs import result as played
 from runner.runs.accounting import Progress
 from runner.runs.as_begun import as_begun
-from runner.runs.result import RunResult
 from runner.runs.run import RunOptions
 from runner.runs.which import ReplayOf, WhichRun
 from runner.spec.load import Spec, SpecSource
@@ -28,7 +29,7 @@ def run(
     *,
     run_id: str | None = None,
     again: bool = False,
-    replay: RunResult | str | Path | None = None,
+    replay: played.RunResult | str | Path | None = None,
     until_round: int | None = None,
     set_model: Mapping[str, str] | None = None,
     allow_keys: str | Sequence[str] = (),
@@ -75,7 +76,7 @@ def run(
         raise UsageError("until_round needs replay: the run whose answers are taken before that round")
     if replay is not None:
         source = ReplayOf(
-            (replay.folder if isinstance(replay, RunResult) else folder.find(str(replay))).path, until_round
+            (replay.folder if isinstance(replay, played.RunResult) else folder.find(str(replay))).path, until_round
         )
     options = RunOptions(
         replay=source,
@@ -84,7 +85,7 @@ def run(
         manual_models=set_model or {},
         allowed_keys=all_allowed(allow_keys, allow_commands, allow_hosts),
     )
-    return run_spec(loaded(spec, folder), folder, options, WhichRun(run_id, again, source))
+    return RunResult.of(run_spec(loaded(spec, folder), folder, options, WhichRun(run_id, again, source)))
 
 
 def run_sweep(
@@ -125,12 +126,12 @@ def run_sweep(
     done: list[RunResult] = []
     waiting: list[Waiting] = []
 
-    def ended(place: int, result: RunResult | Waiting) -> None:
+    def ended(place: int, result: played.RunResult | Waiting) -> None:
         if isinstance(result, Waiting):
             waiting.append(result)
         else:
             notes = [note for note in begun[place][1:] if note is not None]
-            done.append(replace(result, notes=(*notes, *result.notes)))
+            done.append(RunResult.of(replace(result, notes=(*notes, *result.notes))))
 
     def watch(spec: Spec) -> Callable[[Progress], None] | None:
         return None if on_progress is None else lambda progress: on_progress(spec, progress.snapshot())
@@ -168,4 +169,4 @@ def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
         UsageError: there is none, or the start is that of several.
         RunError: it is damaged, or a newer nip-run wrote it.
     """
-    return RunResult.opened(results_at(results).find(str(run)))
+    return RunResult.of(played.RunResult.opened(results_at(results).find(str(run))))

@@ -5,21 +5,19 @@ Only what an earlier report wrote is replaced or removed.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import orjson
-
-from runner.errors import UsageError
+from runner.errors import RunError, UsageError
 from runner.pages.site import Site, as_index
-from runner.storage.atomic import atomic_write
-from runner.storage.files import read_bounded
+from runner.storage.atomic import atomic_write, read_json
+from runner.storage.files import make_folders
 
 _LISTED = "pieces.json"
 _PIECE = re.compile(r"[A-Za-z0-9-]{1,100}\.json\.gz")
-_MOST_LISTED = 16 << 20
 
 
 class SiteFolder:
@@ -65,7 +63,7 @@ def site_folder(directory: Path) -> Iterator[SiteFolder]:
     before = _listed(directory)
     if before is None and (directory / "index.html").exists():
         raise UsageError(f"{directory / 'index.html'} is no page of nip-run report; name another folder")
-    (directory / "data").mkdir(parents=True, exist_ok=True)
+    make_folders(directory / "data")
     if before is None:
         _write_list(directory, ())
     yield SiteFolder(directory, before or ())
@@ -74,11 +72,11 @@ def site_folder(directory: Path) -> Iterator[SiteFolder]:
 def _listed(directory: Path) -> list[str] | None:
     """The pieces of data of the site in a folder; None where there is none."""
     try:
-        told = orjson.loads(read_bounded(directory / "data" / _LISTED, _MOST_LISTED))["pieces"]
+        told = read_json(directory / "data" / _LISTED)["pieces"]
         return [name for name in told if isinstance(name, str) and _PIECE.fullmatch(name)]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (RunError, KeyError, TypeError):
         return None
 
 
 def _write_list(directory: Path, names: Iterable[str]) -> None:
-    atomic_write(directory / "data" / _LISTED, orjson.dumps({"by": "nip-run report", "pieces": sorted(names)}))
+    atomic_write(directory / "data" / _LISTED, json.dumps({"by": "nip-run report", "pieces": sorted(names)}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,3 +55,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "report.html"
     path.write_bytes(report(only_run(folder / "results")))
     return path
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """axe-core, which `.ci/full` installs by npm for as long as it runs, and names by `AXE`."""
+    path = os.environ.get("AXE")
+    if path is None:
+        pytest.skip("AXE does not name axe-core's axe.min.js: npm install axe-core@4.14.1")
+    return Path(path).read_text("utf-8")

@@ -1,11 +1,7 @@
-"""axe-core finds nothing to hold against any page, light or dark, wide or narrow.
-
-`AXE` names its axe.min.js, which `.ci/full` installs by npm for as long as it runs.
-"""
+"""axe-core finds nothing to hold against any page, light or dark, wide or narrow."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +12,6 @@ from tests.browser.test_hostile_text import unfolded
 from tests.browser.test_run_pages import rows
 
 SETTINGS = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
-
-
-@pytest.fixture(scope="session")
-def axe() -> str:
-    """The script that looks for faults."""
-    path = os.environ.get("AXE")
-    if path is None:
-        pytest.skip("AXE does not name axe-core's axe.min.js: npm install axe-core@4.14.1")
-    return Path(path).read_text("utf-8")
 
 
 def violations(page: Any, axe: str) -> list[str]:

@@ -130,7 +130,7 @@ def test_a_manifest_full_of_a_text_is_text(payload: str, run: Path, watched: Ope
     page.locator("h1").wait_for()
     inert(page)
     seen: str = page.locator("section.page").first.evaluate("one => one.textContent")
-    assert as_shown(f"model: {in_file(PAYLOADS[payload])}") in seen
+    assert as_shown(f"benchmark: {in_file(PAYLOADS[payload])}") in seen
 
 
 CASES = {

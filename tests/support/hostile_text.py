@@ -10,7 +10,7 @@ from shutil import copytree
 from typing import Any
 
 from runner.results.folder import RunFolder
-from runner.results.manifest import Manifest
+from runner.results.manifest import Manifest, Status
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.runs import played
 from tests.support.servers.client import Loopback, running
@@ -95,8 +95,8 @@ MANIFEST: dict[str, Callable[[Manifest, str], Manifest]] = {
 }  # fmt: skip
 """How a manifest says a text in each place that it has for one; with another hash than that of its files it is refused."""
 
-SHOWN_OF_A_MANIFEST = ("benchmark", "why it stopped", "provider", "model")
-"""Those that every page of a run has shown from the first on."""
+SHOWN_OF_A_MANIFEST = ("benchmark", "protocol", "version", "why it stopped", "point of a sweep", "source")
+"""Those that the page of a run shows; what its plan says too, such as models, it takes from there."""
 
 
 def with_manifest(run: Path, into: Path, text: str) -> Path:
@@ -106,7 +106,7 @@ def with_manifest(run: Path, into: Path, text: str) -> Path:
     manifest = folder.manifest()
     for place, said in MANIFEST.items():
         manifest = said(manifest, f"{place}: {in_file(text)}")
-    folder.write_manifest(manifest)
+    folder.write_manifest(replace(manifest, status=Status.FAILED))
     metrics = json.loads(folder.metrics.read_text("utf-8"))
     for row in metrics["metrics"][5:]:
         row["metric"] = f"{row['metric']}: {in_file(text)}"

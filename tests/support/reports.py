@@ -9,11 +9,14 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from runner.pages.board_page import board_site
+from runner.pages.boards import local_board
 from runner.pages.page import shown
 from runner.pages.run_page import runs_site
 from runner.pages.site import as_one_file
 from runner.pages.site_folder import site_folder
 from runner.results.folder import RunFolder
+from runner.results.results import Results
 
 VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
 
@@ -28,6 +31,12 @@ def report_folder(folder: Path, *runs: Path) -> None:
     """Runs as a folder for a server of files."""
     with site_folder(folder) as made:
         made.put(runs_site([RunFolder(run) for run in runs], made.keep))
+
+
+def board_report(results: Path) -> bytes:
+    """A results folder's leaderboard as one file."""
+    data: dict[str, bytes] = {}
+    return as_one_file(board_site(local_board(Results(results)), data.__setitem__), data)
 
 
 @dataclass

@@ -73,6 +73,7 @@ def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: st
     rows = [{**row, "is_baseline": False} for _, row in found]
     if baseline is not None:
         rows.append({**baseline[1], "is_baseline": True})
+    _check_plays(rows, metric)
     shown, below = [one for one, _ in found], None if baseline is None else baseline[0]
     encoding = Encoding("bars", "value", "system", "ci_low", "ci_high", None, metric, "")
     return Figure(
@@ -88,6 +89,21 @@ def _lone_verifier(system: System) -> System | None:
         found = baseline_of(LONE, system_of([folder.path for folder in system.folders], results), results)
         return System(LONE, tuple(found.runs), tuple(found.manifests))
     return None
+
+
+def _check_plays(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
+    """See that a number that depends on how often datapoints were played is of as many plays everywhere.
+
+    Raises:
+        UsageError: it is not; how many each system has.
+    """
+    plays = {row["system"]: row["plays"] for row in rows if row.get("plays") is not None}
+    if len(set(plays.values())) > 1:
+        told = comma_join(f"{name} {number}" for name, number in plays.items())
+        raise UsageError(
+            f"{metric} depends on how often each datapoint was played, and that differs: {told}. Name as many seeds of "
+            "each, or play with the same rollouts.per_datapoint"
+        )
 
 
 def _measured(systems: Sequence[System], metric: str) -> list[tuple[Estimate, dict[str, Any]]]:
@@ -119,6 +135,7 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
         title, y = f"Shares of {system.name}", "metric"
     else:
         found = _measured(systems, metric)
+        _check_plays([row for _, row in found], metric)
         shown, title, y = [one for one, _ in found], metric, "system"
         domain = domain if metric in SHARES else None
     rows = [row for _, row in found]

@@ -10,11 +10,14 @@ from runner.errors import UsageError
 from runner.pages.charts.estimates import Estimate
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest
-from runner.results.pooled_numbers import pooled_curves
+from runner.results.pooled_numbers import pooled_curves, pooled_numbers
 from runner.results.results import Results
 from runner.results.sweep_table import SEED, SweepPoint, sweep_rows
 from runner.storage.atomic import read_json
 from runner.text import comma_join, counted
+
+BY_PLAYS = ("always_failed", "majority_accuracy")
+"""Metrics that depend on how often each datapoint was played."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +117,21 @@ def _estimate(system: System, metric: str) -> tuple[Estimate, dict[str, Any]]:
         found = row_of(system.folders[0], metric)
         row = found or {"value": None, "ci_low": None, "ci_high": None, "n": 0, "clusters": 0, "reason": "not measured"}
     else:
-        row = vars(pooled(system, metric))
+        row = {**vars(pooled(system, metric)), **_plays(system, metric)}
     estimate = Estimate.of(
         system.name, row, "" if row["value"] is None else f"n {row['n']}, {counted(len(system.folders), 'run')}"
     )
     facts = {name: row[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
-    return estimate, {**system.facts(), "metric": metric, **facts, "reason": row.get("reason")}
+    plays = {"plays": row["plays"]} if row.get("plays") is not None else {}
+    return estimate, {**system.facts(), "metric": metric, **facts, **plays, "reason": row.get("reason")}
+
+
+def _plays(system: System, metric: str) -> dict[str, int | None]:
+    """How often each datapoint was played in all runs of a system, of a number that depends on it."""
+    if metric not in BY_PLAYS:
+        return {}
+    number = pooled_numbers(results_of(system), system.run_ids).get(metric)
+    return {"plays": None if number is None else number.plays}
 
 
 def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:

@@ -63,7 +63,8 @@ class Games {
     }
   }
 
-  take({ first, count, columns }) {
+  take({ first, count: there, columns }) {
+    const count = Math.min(there, this.about.count - first); // a server may have more by now than it has told of
     columns.tokens = columns.prompt_tokens.map((asked, at) => asked + columns.completion_tokens[at]);
     for (const [name, values] of Object.entries(columns)) {
       let column = this.columns.get(name);
@@ -77,9 +78,9 @@ class Games {
 
   // More games stand in the page than before: what may have grown is read again.
   grown(about) {
+    this.pieces.delete(this.about.pieces.length - 1);
     Object.assign(this.about, about);
     this.next = Math.max(0, this.next - 1);
-    this.pieces.delete(Math.max(...this.pieces.keys()));
   }
 
   value(name, place) {

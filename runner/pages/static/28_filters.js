@@ -71,11 +71,8 @@ function has(run, place, wanted) {
     for (const values of run.games.columns.values()) if (typeof values[place] === "string") parts.push(values[place]);
     text = run.haystacks[place] = parts.join("\n").toLowerCase();
   }
-  if (wanted.every((word) => text.includes(word))) return true;
-  const notes = run.notes.of(run.games.value("id", place));
-  if (!notes.length) return false;
-  const more = `${text}\n${notes.map((note) => `${note.text}\n${note.tags.join("\n")}`).join("\n")}`.toLowerCase();
-  return wanted.every((word) => more.includes(word));
+  const id = run.games.value("id", place);
+  return wanted.every((word) => text.includes(word) || (run.notes.all.length > 0 && run.notes.say(id, word)));
 }
 
 // Searches what was said, thought and given in every game, a piece after the other, and keeps none of them.

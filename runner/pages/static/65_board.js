@@ -186,7 +186,7 @@ class BoardList {
     return (one, other) => {
       const [a, b] = [one[name] ?? null, other[name] ?? null];
       if (a === null || b === null) return (a === null) - (b === null) || one.place - other.place;
-      return (down ? -1 : 1) * compared(Array.isArray(a) ? a.join() : a, Array.isArray(b) ? b.join() : b) || one.place - other.place;
+      return (down ? -1 : 1) * inOrder(Array.isArray(a) ? a.join() : a, Array.isArray(b) ? b.join() : b) || one.place - other.place;
     };
   }
 
@@ -270,6 +270,10 @@ class BoardList {
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
     announce(`${this.shown.length} rows saved as ${link.download}`);
   }
+}
+
+function inOrder(a, b) {
+  return a === b ? 0 : a < b ? -1 : 1;
 }
 
 function asJson(fields, rows) {

@@ -132,10 +132,9 @@ class Live {
 
 // More games of a run: the last pieces that were read are read again, since they have grown.
 async function grow(run, told) {
-  const games = run.games;
-  games.grown(told);
+  run.games.grown(told);
   if (!run.reading) return; // nobody has looked at them yet
-  run.reading = run.reading.then(() => games.read(() => again(run.list)));
+  run.reading = run.reading.then(() => run.games.read(() => again(run.list)));
   await run.reading;
 }
 

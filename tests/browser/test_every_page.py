@@ -1,0 +1,76 @@
+"""Every kind of run, each leaderboard and several runs together: all their pages open, and say something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import Opens
+from tests.browser.every_page import NOWHERE, kind, visited
+from tests.browser.test_accessibility import violations
+from tests.compatibility.old import FIXTURES, opened
+from tests.support.browser import static_host
+from tests.support.reports import board_report, report, report_folder
+
+RUNS = sorted(path.name for path in (FIXTURES / "results" / "runs").iterdir())
+"""Of 0.1.0: benchmarks, one that was killed, training runs with their parts, trees, replays, points of a sweep."""
+
+
+@pytest.fixture(scope="session")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return opened(tmp_path_factory.mktemp("old")) / "results"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_page_of_a_run_opens(name: str, old: Path, watched: Opens, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(report(old / "runs" / name))
+    seen = visited(watched(), path)
+    assert seen
+    assert {route: text for route, text in seen.items() if not text.strip() or NOWHERE.search(text)} == {}
+
+
+def test_every_page_of_several_runs_opens(old: Path, watched: Opens, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(report(*(old / "runs" / name for name in RUNS if name.startswith(("sweep", "served", "trees")))))
+    seen = visited(watched(), path)
+    assert {"run/*", "run/*/games", "run/*/game/*", "run/*/trees"} <= {kind(route) for route in seen}
+    assert {route: text for route, text in seen.items() if not text.strip() or NOWHERE.search(text)} == {}
+
+
+def test_every_page_of_a_folder_opens_behind_a_server_of_files(old: Path, watched: Opens, tmp_path: Path) -> None:
+    report_folder(tmp_path / "site", old / "runs" / RUNS[0])
+    with static_host(tmp_path / "site") as address:
+        one = watched()
+        seen = visited(one, address)
+        assert {"run/*/games", "run/*/game/*"} <= {kind(route) for route in seen}
+        assert any("/data/" in request for request in one.requests)
+
+
+def test_every_page_of_a_leaderboard_opens(old: Path, watched: Opens, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(board_report(old))
+    seen = visited(watched(), path)
+    assert seen
+    assert {route: text for route, text in seen.items() if not text.strip() or NOWHERE.search(text)} == {}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_of_a_training_run_a_tree_or_a_board_has_a_fault(
+    scheme: str, old: Path, watched: Opens, axe: str, tmp_path: Path
+) -> None:
+    for name, page_of in {
+        "runs": report(*(old / "runs" / name for name in RUNS if name.startswith(("malt", "sweep", "killed")))),
+        "board": board_report(old),
+    }.items():
+        path = tmp_path / f"{name}.html"
+        path.write_bytes(page_of)
+        one = watched(color_scheme=scheme)
+        found: dict[str, list[str]] = {}
+        for route in visited(one, path, most=1):
+            one.go(route)
+            one.page.wait_for_timeout(100)
+            if wrong := violations(one.page, axe):
+                found[route] = wrong
+        assert found == {}

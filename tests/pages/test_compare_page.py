@@ -1,0 +1,88 @@
+"""Two runs side by side: what is said of them is what `compare` says, and each pair of games is of one datapoint."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.api import run
+from runner.comparison.compare import compare_systems
+from runner.comparison.game_by_game import game_pairs
+from runner.pages.compare_page import compares, couples, crossed
+from runner.pages.run_page import runs_site
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.spec.load import load_spec
+from tests.support.specs import spec_file
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RunFolder]:
+    folder = tmp_path_factory.mktemp("compared")
+    path = spec_file(folder, size=12, fine_tune=None)
+    for seed in (1, 2, 3):
+        run(load_spec(path, [f"seed={seed}"]), folder / "results")
+    return list(Results(folder / "results").runs())
+
+
+def pieces(runs: list[RunFolder]) -> tuple[Any, dict[str, Any]]:
+    kept: dict[str, bytes] = {}
+    made = compares(runs, kept.__setitem__)
+    return made, {name: json.loads(gzip.decompress(piece)) for name, piece in kept.items()}
+
+
+def test_the_page_says_what_compare_says(runs: list[RunFolder]) -> None:
+    made, _ = pieces(runs[:2])
+    said = compare_systems([[one.path] for one in runs[:2]], Results.of(runs[0]))
+    (section,) = made.sections
+    assert section.route == f"compare/{runs[0].run_id}/{runs[1].run_id}"
+    assert said.pairs[0].verdict in section.html
+    for flip in said.flips:
+        assert f"/pair/{flip.base_rollout}/{flip.other_rollout}" in section.html
+
+
+def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[RunFolder]) -> None:
+    made, data = pieces(runs[:2])
+    columns = data[made.about[0]["pairs"]]["columns"]
+    found = list(game_pairs(runs[0], runs[1]))
+    assert len(columns["datapoint"]) == len(found) == 12
+    assert sorted(columns["datapoint"]) == sorted({one.datapoint for one in found})
+    same = [one == two for one, two in zip(columns["base_right"], columns["other_right"], strict=True)]
+    assert same == sorted(same)
+    assert not all(same)
+    counts = crossed(found)
+    assert sum(counts.values()) == 12
+    assert counts["base"] + counts["other"] == same.count(False)
+
+
+def test_each_two_of_a_few_runs_are_compared_and_of_many_the_first_with_all(runs: list[RunFolder]) -> None:
+    made, _ = pieces(runs)
+    assert len(made.about) == 3
+    assert made.sections[0].route == "compare"
+    assert all(about["base"] in made.sections[0].html for about in made.about)
+    assert couples([*runs, *runs]) == couples(runs)
+
+
+def test_what_cannot_be_compared_has_a_page_that_says_why(runs: list[RunFolder], tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=4, fine_tune=None)
+    run(load_spec(path, ["rollouts.num_responses_per_timestep=2", "protocol.max_message_rounds=3"]), tmp_path / "results")
+    (tree,) = Results(tmp_path / "results").runs()
+    (tree.path / "rollouts.parquet").rename(tree.path / "away")
+    manifest = json.loads(tree.manifest_path.read_text("utf-8"))
+    tree.manifest_path.write_text(json.dumps({**manifest, "status": "running"}), "utf-8")
+    made, data = pieces([runs[0], tree])
+    assert (made.about, data) == ([], {})
+    assert "They cannot be compared" in made.sections[0].html
+
+
+def test_a_site_of_two_runs_has_the_comparison_and_a_link_to_it(runs: list[RunFolder]) -> None:
+    kept: dict[str, bytes] = {}
+    site = runs_site(runs[:2], kept.__setitem__)
+    route = f"compare/{runs[0].run_id}/{runs[1].run_id}"
+    assert (route, "Compare") in site.links
+    assert site.about["compares"][0]["pairs"] in kept
+    assert not runs_site(runs[:1], kept.__setitem__).about["compares"]

@@ -1,0 +1,114 @@
+"""A run's games as the page's script reads them: nothing of a game is left out, and each text stands once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.api import run
+from runner.pages.games import ROWS, Game, GamesData, games_of, row_of
+from runner.pages.packing import PIECE_BYTES, read
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.runs.reconstruct import Reconstructor, played_plan
+from runner.runs.sent_prompts import sent_prompts
+from runner.spec.load import load_spec
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run with answers that cannot be used, failed calls and log-probabilities."""
+    folder = tmp_path_factory.mktemp("faulty")
+    with serving(faults={"bad_decision": 0.3, "server_error": 0.2}, logprobs=True, seed=3) as server:
+        path = spec_file(folder, server.base_url, size=8, fine_tune=None, verdict={"confidence": "logprobs"})
+        run(load_spec(path), folder / "results")
+    (found,) = Results(folder / "results").runs()
+    return found
+
+
+def kept(games: Iterator[Game]) -> tuple[dict[str, Any], dict[str, Any]]:
+    pieces: dict[str, bytes] = {}
+    data = GamesData("r0", pieces.__setitem__)
+    for game in games:
+        data.add(game, row_of(game))
+    return data.about(), {name: json.loads(gzip.decompress(piece)) for name, piece in pieces.items()}
+
+
+def test_every_attempt_and_failed_call_of_the_journal_is_there(faulty: RunFolder) -> None:
+    games = list(games_of(faulty))
+    _, pieces = kept(iter(games))
+    turns = [turn for game in pieces["r0-games-0"]["games"] for turn in game["turns"]]
+    answers = [answer for turn in turns for answer in turn["answers"]]
+    calls = [call for game in games for call in game.rollout.calls]
+    assert len(answers) == sum(call.is_answer for call in calls)
+    assert sum("unusable" in answer for answer in answers) > 0
+    assert sum(len(turn["failed"]) for turn in turns) == sum(len(game.told.failures) for game in games) > 0
+    assert sum(answer["tokens"][1] for answer in answers) == sum(call.completion_tokens for call in calls)
+    assert any("logprobs" in answer for answer in answers)
+
+
+def test_the_chat_of_a_turn_is_what_was_sent(faulty: RunFolder) -> None:
+    _, pieces = kept(games_of(faulty))
+    piece = pieces["r0-games-0"]
+    reconstructor = Reconstructor(faulty, played_plan(faulty))
+    try:
+        for rollout, game in zip(reconstructor.rollouts(), piece["games"], strict=True):
+            for agent in ("prover", "verifier"):
+                sent = {one.round: one.body["messages"] for one in sent_prompts(reconstructor, rollout, agent, None)}
+                shown = {turn["round"]: turn["chat"] for turn in game["turns"] if turn["agent"] == agent}
+                assert {
+                    number: [{**said, "content": read(piece["texts"], said["text"])} for said in chat]
+                    for number, chat in shown.items()
+                } == {
+                    number: [{**said, "text": packed["text"]} for said, packed in zip(chat, shown[number], strict=True)]
+                    for number, chat in sent.items()
+                }
+    finally:
+        reconstructor.close()
+
+
+def test_a_row_has_what_the_list_filters_and_sorts_by(faulty: RunFolder) -> None:
+    games = list(games_of(faulty))
+    for game in games:
+        row, rollout = row_of(game), game.rollout
+        by_agent = {name: [c for c in rollout.calls if c.agent == name] for name in ("prover", "verifier")}
+        assert row["retries"] == row["retries.prover"] + row["retries.verifier"]
+        for name, calls in by_agent.items():
+            assert row[f"tokens.{name}"] == sum(c.prompt_tokens + c.completion_tokens for c in calls)
+            assert row[f"reward.{name}"] == rollout.rewards.get(name, 0.0)
+        assert row["x.solution"].startswith("def f(x):")
+    assert any(row_of(game)["retries"] for game in games)
+
+
+def test_a_page_of_many_games_is_in_pieces_that_are_read_by_place(faulty: RunFolder) -> None:
+    game = next(games_of(faulty))
+    about, pieces = kept(iter([game] * (ROWS + 1)))
+    assert about["count"] == ROWS + 1
+    assert about["lists"] == [0, ROWS]
+    assert [pieces[f"r0-list-{n}"]["count"] for n in range(2)] == [ROWS, 1]
+    assert [pieces[f"r0-games-{n}"]["first"] for n in range(len(about["pieces"]))] == about["pieces"]
+    assert sum(len(piece["games"]) for name, piece in pieces.items() if "-games-" in name) == ROWS + 1
+
+
+def test_a_piece_ends_once_it_is_full(tmp_path: Path) -> None:
+    with serving(prose=60_000) as server:
+        path = spec_file(
+            tmp_path, server.base_url, size=8, fine_tune=None, agents={"prover": {"max_response_words": 1}}
+        )
+        run(load_spec(path), tmp_path / "results")
+    (folder,) = Results(tmp_path / "results").runs()
+    about, pieces = kept(games_of(folder))
+    sizes = [
+        sum(len(text) for text in piece["texts"]) for name, piece in pieces.items() if name.startswith("r0-games-")
+    ]
+    assert len(sizes) == len(about["pieces"])
+    assert all(size < PIECE_BYTES + 500_000 for size in sizes)
+    texts = [text for piece in pieces.values() for text in piece.get("texts", ())]
+    assert len([text for text in texts if len(text) > 50_000]) == len({text for text in texts if len(text) > 50_000})

@@ -1,0 +1,182 @@
+"""The summary of a run says what its records say, in whatever state the run is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import chdir
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from runner.errors import NipRunError
+from runner.registry.draft import Naming, draft_of
+from runner.registry.fetched import get
+from runner.releases.reference import parse
+from runner.results.folder import RunFolder
+from runner.results.metric_rows import metric_rows
+from runner.results.results import Results
+from runner.runs.troubles import troubles_of
+from runner.transports.connect import connect
+from tests.support.files import parquet_rows
+from tests.support.got import publish
+from tests.support.runs import only_run, played
+from tests.support.specs import spec_file
+from tests.support.summaries import Summary, site_of, summaries
+
+OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
+SERVED = "served-c534600bdb"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of 0.1.0, of every kind."""
+    return Path(shutil.copytree(OLD, tmp_path_factory.mktemp("old") / "results"))
+
+
+@pytest.fixture(scope="module")
+def served(results: Path) -> Summary:
+    return summary(results / "runs" / SERVED)
+
+
+def summary(run: Path | RunFolder) -> Summary:
+    (found,) = summaries(run).values()
+    return found
+
+
+def test_a_page_has_every_metric_that_show_prints(served: Summary, results: Path) -> None:
+    metrics = json.loads((results / "runs" / SERVED / "metrics.json").read_text("utf-8"))
+    shown = [*served.table("Metrics with"), *served.table("More metrics")]
+    told = {(row["Of"], row["Metric"]): (row["Value"].replace("–", "-"), row["n"]) for row in shown}
+    printed = {(of, name): (value.split(" ")[0], f"{n:,}") for of, name, value, n, _ in metric_rows(metrics) if n}
+    assert told == printed
+    accuracy = next(row for row in shown if row["Metric"] == "accuracy")
+    assert accuracy["95 % interval"] in served.text.split("Metrics")[0]
+
+
+def test_verdicts_stand_beside_labels_as_the_rollouts_have_them(served: Summary, results: Path) -> None:
+    rows = parquet_rows(results / "runs" / SERVED / "rollouts.parquet")
+    for row in served.table("Verdicts beside labels"):
+        label = int(row["The solution is to be"] == "accepted")
+        for decision, column in ((1, "Accepted"), (0, "Rejected"), (2, "No verdict")):
+            is_so = [one for one in rows if (one["y"], one["decision"]) == (label, decision)]
+            assert row[column].split()[0] == str(len(is_so))
+    by_rounds = served.table("How many rounds")
+    assert [row["Rounds"] for row in by_rounds] == sorted({str(row["rounds"]) for row in rows})
+    assert by_rounds[-1]["Ended by then"] == "100.0 %"
+
+
+def test_what_agents_took_adds_up_to_what_the_run_took(served: Summary, results: Path) -> None:
+    manifest = RunFolder(results / "runs" / SERVED).manifest()
+    *agents, everyone = served.table("What each agent's calls took")
+    for column, said in (
+        ("Answers", manifest.completions),
+        ("Prompt tokens", manifest.prompt_tokens),
+        ("Answer tokens", manifest.completion_tokens),
+    ):
+        assert everyone[column] == f"{said:,}"
+        assert sum(int(row[column].replace(",", "")) for row in agents) == said
+    assert everyone["Cost"] == f"${manifest.cost_usd:,.4f}"
+
+
+def test_what_went_wrong_leads_to_games_that_the_page_has(served: Summary, results: Path) -> None:
+    assert "repeats of unparsable answers" in served.text
+    rollouts = {row["rollout_id"] for row in parquet_rows(results / "runs" / SERVED / "rollouts.parquet")}
+    games = {href.rpartition("/")[2] for href in served.links if "/game/" in href}
+    assert games
+    assert games <= rollouts
+    assert not [trouble for trouble in troubles_of(RunFolder(results / "runs" / SERVED)) if trouble.kind == "cut"]
+
+
+def test_the_rules_are_told_in_tables_too(results: Path) -> None:
+    found = summary(results / "runs" / "sweep-3942dc58ea")
+    agents = {row["Agent"]: row["Role"] for row in found.table("Who is in it")}
+    assert agents == {"prover0": "prover", "prover1": "prover", "verifier": "verifier"}
+    assert any("verifier in" in row["Speaks"] for row in found.table("Who speaks when"))
+    assert "svg" in found.tags
+
+
+def test_headings_go_down_one_at_a_time_and_nothing_is_styled_inline(results: Path) -> None:
+    runs = [results / "runs" / name for name in (SERVED, "trees-9c3a6124d5", "sweep-3942dc58ea")]
+    for found in summaries(*runs).values():
+        levels = [1, *(level for level, _ in found.headings)]
+        assert all(after <= before + 1 for before, after in pairwise(levels))
+        assert "style" not in found.attributes
+        assert all(rows[0] for rows in found.tables.values())
+
+
+# States
+
+
+def test_a_run_that_stopped_says_how_far_it_came_and_how_it_goes_on(results: Path) -> None:
+    folder = RunFolder(results / "runs" / "killed-0a7bdc90e0")
+    site, _ = site_of(folder)
+    found = Summary(str(site.sections[0].html))
+    count = site.about["runs"][0]["count"]
+    assert count
+    assert f"Stopped with {count} of" in found.text
+    assert f"nip-run {folder.path}" in found.text
+    accuracy = next(row for row in found.table("Metrics with") if row["Metric"] == "accuracy")
+    assert accuracy["n"] == str(count)
+
+
+def test_a_run_without_a_game_has_a_page(results: Path, tmp_path: Path) -> None:
+    empty = Path(shutil.copytree(results / "runs" / "killed-0a7bdc90e0", tmp_path / "results" / "runs" / "empty"))
+    (empty / "journal.jsonl").unlink()
+    found = summary(empty)
+    assert "Stopped with 0 of" in found.text
+    assert not [caption for caption in found.tables if caption.startswith(("Verdicts", "Metrics"))]
+
+
+def test_a_replay_leads_to_the_run_whose_answers_it_has(results: Path) -> None:
+    replay = results / "runs" / f"{SERVED}-replay"
+    assert f"#/run/{SERVED}" not in summary(replay).links
+    both = summaries(results / "runs" / SERVED, replay)
+    found = both[f"run/{SERVED}-replay"]
+    assert found.links[f"#/run/{SERVED}"] == f"the answers of {SERVED}"
+    assert "nobody was called" in found.text
+
+
+def test_a_damaged_file_is_named(results: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(results / "runs" / SERVED, tmp_path / "results" / "runs" / SERVED))
+    (run / "metrics.json").write_text("{")
+    with pytest.raises(NipRunError, match=r"metrics\.json"):
+        site_of(run)
+
+
+def test_commands_are_quoted_for_a_shell_and_name_no_folder_of_this_machine(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results / "runs" / SERVED, tmp_path / "my $(runs)" / "runs" / SERVED)
+    with chdir(tmp_path):
+        found = summary(Path("my $(runs)") / "runs" / SERVED)
+    assert f"nip-run 'my $(runs)/runs/{SERVED}' --again" in found.text
+    far = summary(tmp_path / "my $(runs)" / "runs" / SERVED)
+    assert f"nip-run 'my $(runs)/runs/{SERVED}' --again" in far.text
+    assert str(tmp_path) not in far.text
+
+
+def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(tmp_path: Path) -> None:
+    ours = tmp_path / "results"
+    played(spec_file(tmp_path / "spec", size=4, fine_tune=None), ours)
+    run = RunFolder(only_run(ours))
+    made = draft_of(run, Results(ours), Naming("shy", licence="MIT", dataset_licence="none"))
+    reference = publish(tmp_path / "registry", made.bundle())
+    with connect(str(tmp_path / "registry")) as registry:
+        get(registry, parse(reference), tmp_path / "got")
+    found = summary(RunFolder.got(tmp_path / "got" / "data"))
+    assert "it needs the dataset" in found.text
+    assert "without the rows of its dataset" in found.text
+    assert found.table("Verdicts beside labels") == summary(run).table("Verdicts beside labels")
+
+
+# Several
+
+
+def test_runs_stand_side_by_side_and_the_seeds_of_a_sweep_as_one(results: Path) -> None:
+    names = (SERVED, "sweep-3942dc58ea", "sweep-838e83c049")
+    found = summaries(*(results / "runs" / name for name in names))
+    rows = found["runs"].table("Runs side by side")
+    assert [row["Run"] for row in rows] == list(names)
+    assert {f"#/run/{name}" for name in names} <= found["runs"].links.keys()
+    (point,) = found["runs"].table("Points of the sweep")
+    assert (point["Seeds"], point["n"]) == ("2", "4")

@@ -1,0 +1,99 @@
+"""Trees in a page: every branch, what each answer was worth, and the very pairs that were learnt."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.results.folder import RunFolder
+from runner.rollouts.trees import build_tree
+from runner.runs.reconstruct import Reconstructor, saved_plan
+from tests.support.files import parquet_rows
+from tests.support.summaries import Summary, piece, site_of
+
+OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
+TRAINED = "malt-c2d863dc7d"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(OLD, tmp_path_factory.mktemp("old") / "results"))
+
+
+Trees = tuple[Summary, list[dict[str, Any]], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def trees(results: Path) -> Trees:
+    """The summary of the games that a MALT run was trained on, the list of their trees, and each with its texts."""
+    site, data = site_of(results / "runs" / f"{TRAINED}-i0")
+    (about,) = site.about["runs"]
+    pieces = [piece(data, f"{about['slug']}-trees-{number}") for number in range(len(about["trees"]["pieces"]))]
+    whole = [{**tree, "texts": one["texts"]} for one in pieces for tree in one["trees"]]
+    return Summary(str(site.sections[0].html)), piece(data, f"{about['slug']}-treelist")["trees"], whole
+
+
+def nodes_of(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for node in tree["nodes"]:
+        yield node
+        yield from nodes_of(node)
+
+
+def test_every_branch_ends_in_its_game_with_its_verdict(trees: Trees, results: Path) -> None:
+    rows = {row["rollout_id"]: row for row in parquet_rows(results / "runs" / f"{TRAINED}-i0" / "rollouts.parquet")}
+    leaves = [node for tree in trees[2] for node in nodes_of(tree) if not node["nodes"]]
+    assert {leaf["game"] for leaf in leaves} == set(rows)
+    for leaf in leaves:
+        decision = 2 if leaf["decision"] is None else leaf["decision"]
+        assert (decision, leaf["correct"]) == (rows[leaf["game"]]["decision"], rows[leaf["game"]]["correct"])
+
+
+def test_the_pairs_are_those_that_the_datasets_of_the_training_have(trees: Trees, results: Path) -> None:
+    folder = results / "runs" / TRAINED / "iterations" / "0"
+    learnt, texts = set(), set()
+    for trace in folder.glob("*.trace.jsonl"):
+        for line in map(json.loads, trace.read_text("utf-8").splitlines()):
+            rewards = (line["reward"], line["other"]["rejected_reward"])
+            learnt.add((line["datapoint_id"], line["agent"], line["round"], *rewards))
+        examples = (folder / trace.name.removesuffix(".trace.jsonl")).read_text("utf-8").splitlines()
+        texts |= {json.loads(line)["preferred_output"][0]["content"] for line in examples}
+    pairs = [(tree, pair) for tree in trees[2] for pair in tree["learnt"]]
+    shown = {(tree["datapoint"], pair["agent"], pair["round"], *pair["rewards"]) for tree, pair in pairs}
+    assert learnt
+    assert learnt <= shown  # of two pairs that say the same, a dataset has one
+    assert texts <= {said(tree, pair["chosen"], pair["agent"]) for tree, pair in pairs}
+
+
+def said(tree: dict[str, Any], path: list[int], agent: str) -> str:
+    node = next(node for node in nodes_of(tree) if node["path"] == path)
+    (one,) = [one for one in node["said"] if one["agent"] == agent]
+    assert one["learnt"] == "chosen"
+    return one["text"] if isinstance(one["text"], str) else str(tree["texts"][one["text"]])
+
+
+def test_answers_are_worth_what_the_trainer_says(trees: Trees, results: Path) -> None:
+    folder = RunFolder(results / "runs" / f"{TRAINED}-i0")
+    plan = saved_plan(folder)
+    assert plan.shape is not None
+    reconstructor = Reconstructor(folder, plan)
+    for tree, branches in zip(trees[2], reconstructor.by_job(), strict=True):
+        root = build_tree(branches, plan.shape)
+        assert root is not None
+        worth = {node.path: node.expected_reward("verifier") for node in root.nodes()}
+        assert {tuple(node["path"]): node["worth"]["verifier"] for node in nodes_of(tree)} == worth
+    reconstructor.close()
+
+
+def test_the_summary_lists_the_trees_with_ways_to_them(trees: Trees) -> None:
+    summary, rows, _ = trees
+    shown = summary.table("The first trees")
+    assert [row["Datapoint"] for row in shown] == [row["datapoint"] for row in rows]
+    assert {f"#/run/{TRAINED}-i0/tree/{row['datapoint']}" for row in rows} <= summary.links.keys()
+    pairs = sum(int(row["Pairs"]) for row in summary.table("What answers were worth"))
+    assert pairs == sum(row["pairs"] for row in rows) > 0
+    assert "means over the branches of trees" in summary.text
