@@ -176,12 +176,12 @@ def test_imports_go_down_the_order() -> None:
     assert wrong == []
 
 
-def test_the_longest_chain_of_rooms_has_at_most_16() -> None:
+def test_the_longest_chain_of_rooms_has_at_most_17() -> None:
     below = {name: {room(n) for m, ns in GRAPH.items() if room(m) == name for n in ns} - {name} for name in ORDER}
     length: dict[str, int] = {}
     for name in ORDER:
         length[name] = 1 + max((length[other] for other in below[name]), default=0)
-    assert max(length.values()) <= 16
+    assert max(length.values()) <= 17
 
 
 def test_files_make_no_circle() -> None:

@@ -157,7 +157,7 @@ class LiveRuns:
 def _compared(site: Site, folders: Sequence[RunFolder], keep: Keep) -> Site:
     """A site of runs that are over, with each two of them side by side."""
     made = compares(folders, keep)
-    links = [*site.links, *([made.link] if made.link else [])]
+    links = [*site.links, *([made.entry] if made.entry else [])]
     about = {**site.about, "compares": made.about}
     return replace(site, links=links, sections=[*site.sections, *made.sections], about=about)
 
