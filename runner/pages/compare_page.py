@@ -53,7 +53,7 @@ class Compares:
 
     sections: Sequence[Section]
     about: Sequence[Mapping[str, Any]]
-    link: tuple[str, str] | None
+    entry: tuple[str, str] | None
 
 
 def compares(folders: Sequence[RunFolder], keep: Keep) -> Compares:

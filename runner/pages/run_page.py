@@ -47,7 +47,7 @@ def runs_site(folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = 
     sections += side_by_side.sections
     runs = [one.about for one in made if one.about]
     about = {"format": FORMAT, "runs": runs, "compares": side_by_side.about, "live": False, "notes": None}
-    links = [*_navigation(made), *([side_by_side.link] if side_by_side.link else [])]
+    links = [*_navigation(made), *([side_by_side.entry] if side_by_side.entry else [])]
     return Site(_title(folders), links, sections, about)
 
 

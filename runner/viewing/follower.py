@@ -72,7 +72,10 @@ class Follower:
 
     def gathered(self) -> Gathered:
         shown = self.shown
-        said = {"slug": slug_of(self._place, shown.generation), "generation": shown.generation, "notes": 1}
+        noted = 0
+        with suppress(NipRunError):  # the page says so where it shows them
+            noted = len(self.notes.all())
+        said = {"slug": slug_of(self._place, shown.generation), "generation": shown.generation, "notes": noted}
         return replace(shown.games, about={**shown.games.about, **said, "state": shown.state})
 
     def look(self) -> float:

@@ -12,10 +12,11 @@ import orjson
 from markupsafe import Markup
 
 from runner.errors import NipRunError, UsageError
+from runner.pages.compare_page import compares
 from runner.pages.packing import packed
 from runner.pages.page import shown
 from runner.pages.run_page import Gathered, notes_name, runs_site
-from runner.pages.site import Section, Site, as_index
+from runner.pages.site import Keep, Section, Site, as_index
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.viewing.follower import Follower
@@ -104,7 +105,10 @@ class LiveRuns:
             return follower.gathered()
 
         def site_of(some: Sequence[Follower]) -> Site:
-            return runs_site([one.folder for one in some], self._pieces.keep, gather)
+            folders = [one.folder for one in some]
+            site = runs_site(folders, self._pieces.keep, gather)
+            over = all(one.shown.state.get("standing") == "done" for one in some)
+            return _compared(site, folders, self._pieces.keep) if over else site
 
         try:
             site = site_of(followers)
@@ -148,6 +152,14 @@ class LiveRuns:
         return follower.notes.write(
             text, tags, rollout_id=of, replaces=replaces if isinstance(replaces, str) else None
         ).to_json()
+
+
+def _compared(site: Site, folders: Sequence[RunFolder], keep: Keep) -> Site:
+    """A site of runs that are over, with each two of them side by side."""
+    made = compares(folders, keep)
+    links = [*site.links, *([made.entry] if made.entry else [])]
+    about = {**site.about, "compares": made.about}
+    return replace(site, links=links, sections=[*site.sections, *made.sections], about=about)
 
 
 def _as_far_as_it_goes(followers: Sequence[Follower], site_of: Callable[[Sequence[Follower]], Site]) -> Site:

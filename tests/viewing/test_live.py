@@ -28,6 +28,7 @@ def listed(view: View, state: dict[str, Any]) -> list[str]:
     return [one for piece in pieces for one in piece["columns"]["id"]]
 
 
+@pytest.mark.slow
 def test_a_view_follows_a_run_through_its_kill_and_its_resume(tmp_path: Path) -> None:
     with serving(latency=0.05) as server:
         spec_file(tmp_path, server.base_url, size=40, rollouts={"concurrency": 4})
@@ -57,6 +58,7 @@ def test_a_view_follows_a_run_through_its_kill_and_its_resume(tmp_path: Path) ->
             assert b"Accuracy" in view.ask().body
 
 
+@pytest.mark.full
 def test_two_views_of_one_run_show_the_same(tmp_path: Path) -> None:
     spec_file(tmp_path, size=4)
     assert nip_run_here("spec.yaml", "--run-id", "tiny", cwd=tmp_path).returncode == 0
@@ -174,6 +176,7 @@ def test_several_runs_are_viewed_and_one_that_is_damaged_hides_no_other(played: 
     other.manifest_path.write_text(json.dumps({**manifest, "run_id": "other"}))
     with viewing("tiny", "other", cwd=tmp_path) as view:
         view.until("other", lambda state: state["games"]["count"] == 6)
+        assert b'data-route="compare/tiny/other"' in view.ask().body
         other.spec.write_text("name: [")
         page = view.ask().body
         assert b'data-route="run/tiny"' in page

@@ -23,7 +23,7 @@ class Notes {
   // What came with the page, or what the server has now, and what this browser keeps.
   async open() {
     this.problem = null;
-    const told = this.about.notes ? await carried(`${this.about.slug}-notes`).catch((error) => {
+    const told = this.about.notes || this.server ? await carried(`${this.about.slug}-notes`).catch((error) => {
       this.problem = `The notes beside the run cannot be read: ${error.message}`;
       return [];
     }) : [];

@@ -110,6 +110,7 @@ class Live {
   progress(state, open) {
     const left = state.seconds_left === null ? null : `${lasting(state.seconds_left)} left`;
     const rate = state.per_second ? (state.per_second >= 1 ? `${state.per_second.toFixed(1)} a second` : `${(state.per_second * 60).toFixed(1)} a minute`) : null;
+    const made = site.runs.get(state.run_id)?.about.state?.games.count; // games that the numbers below are of
     const facts = [
       ["Calls", inThousands(state.calls)], state.failed_calls ? ["Failed calls", inThousands(state.failed_calls)] : null,
       ["Tokens", `${inThousands(state.prompt_tokens)} + ${inThousands(state.completion_tokens)}`],
@@ -121,6 +122,8 @@ class Live {
       el("progress", { max: state.total, value: state.done, "aria-label": "Games that are finished" }),
       el("p", {}, [`${inThousands(state.done)} of ${inThousands(state.total)} ${state.of}`, rate, left, state.reading ? "still being read" : null].filter(Boolean).join(" · ")),
       state.standing === "done" ? null : el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
+      made !== undefined && made < state.games.count ? el("p", { class: "soft" }, `The numbers below are of ${inThousands(made)} games. `,
+        el("button", { type: "button", onclick: () => location.reload() }, "Count them again")) : null,
       state.errors.length && state.standing !== "done" ? el("details", { open }, el("summary", {}, "Last errors"),
         el("ul", {}, state.errors.map((error) => el("li", {}, error.text, error.count > 1 ? ` (${inThousands(error.count)} times)` : null)))) : null,
     ];
