@@ -50,10 +50,10 @@ def test_a_reader_goes_on_at_the_heading_of_what_is_shown(small: Path, watched: 
     page.get_by_role("link", name="Games", exact=True).click()
     rows(page).first.wait_for()
     rows(page).first.get_by_role("link").click()
-    page.wait_for_function("document.activeElement.tagName === 'H2'")
+    page.wait_for_function("() => document.activeElement.tagName === 'H2'")
     assert page.locator("#announced").inner_text().startswith("Game ")
     button = page.get_by_role("group", name="Whose view").get_by_role("button").nth(1)
     said = button.inner_text()
     button.click()
-    page.wait_for_function("document.activeElement.tagName === 'BUTTON'")
+    page.wait_for_function("() => document.activeElement.tagName === 'BUTTON'")
     assert page.evaluate("document.activeElement.textContent") == said
