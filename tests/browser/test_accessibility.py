@@ -11,14 +11,19 @@ from tests.browser.conftest import Opens
 from tests.browser.test_hostile_text import unfolded
 from tests.browser.test_run_pages import rows
 
-SETTINGS = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+SETTINGS = {
+    "resultTypes": ["violations"],
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+}
 
 
 def violations(page: Any, axe: str) -> list[str]:
     page.evaluate(axe)  # by the browser's debugger, so past the page's policy
     found = page.evaluate("settings => axe.run(document, settings)", SETTINGS)
     return [
-        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found["violations"] for node in one["nodes"]
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for one in found["violations"]
+        for node in one["nodes"]
     ]
 
 
