@@ -17,7 +17,11 @@ from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import MANIFEST, hostile_run, in_file, with_manifest
 from tests.support.reports import as_shown, report
 
-OPEN_ALL = "(() => { const all = [...document.querySelectorAll('#view details:not([open])')]; for (const one of all) one.open = true; return all.length; })()"
+OPEN_ALL = (
+    "(() => { const all = [...document.querySelectorAll('#view "
+    "details:not([open])')]; for (const one of all) one.open = true; return "
+    "all.length; })()"
+)
 
 IN_A_GAME = {
     "id of a datapoint": "p{number} {short}",
@@ -60,14 +64,25 @@ def real(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def inert(page: Any) -> None:
     """Nothing of a stranger's ran, and nothing waits for a click."""
     assert page.evaluate(
-        "window.pwned === undefined && document.querySelectorAll('iframe, img, object, embed, base, form[action]').length === 0"
+        (
+            "window.pwned === undefined && document.querySelectorAll('iframe, img, object, "
+            "embed, base, form[action]').length === 0"
+        )
     )
     strange = page.evaluate(
-        "[...document.querySelectorAll('a, area, [href], [src]')].map((one) => one.getAttribute('href') ?? one.getAttribute('src') ?? one.getAttribute('xlink:href')).filter((to) => to && !to.startsWith('#'))"
+        (
+            "[...document.querySelectorAll('a, area, [href], [src]')].map((one) => "
+            "one.getAttribute('href') ?? one.getAttribute('src') ?? "
+            "one.getAttribute('xlink:href')).filter((to) => to && !to.startsWith('#'))"
+        )
     )
     assert strange == []
     handlers = page.evaluate(
-        "[...document.querySelectorAll('*')].filter((one) => [...one.attributes].some(({name}) => name.startsWith('on') || name === 'style' && !one.matches('[aria-hidden] *'))).length"
+        (
+            "[...document.querySelectorAll('*')].filter((one) => "
+            "[...one.attributes].some(({name}) => name.startsWith('on') || name === 'style' "
+            "&& !one.matches('[aria-hidden] *'))).length"
+        )
     )
     assert handlers == 0
 
