@@ -6,7 +6,7 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
-WAITING = "document.querySelector('section.page:not([hidden])')?.textContent.trim().length > 0"
+WAITING = "() => document.querySelector('section.page:not([hidden])')?.textContent.trim().length > 0"
 NOWHERE = re.compile(r"There is no (page|run|game|tree|board)\b")
 
 

@@ -11,14 +11,19 @@ from tests.browser.conftest import Opens
 from tests.browser.test_hostile_text import unfolded
 from tests.browser.test_run_pages import rows
 
-SETTINGS = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+SETTINGS = {
+    "resultTypes": ["violations"],
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+}
 
 
 def violations(page: Any, axe: str) -> list[str]:
     page.evaluate(axe)  # by the browser's debugger, so past the page's policy
     found = page.evaluate("settings => axe.run(document, settings)", SETTINGS)
     return [
-        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}" for one in found["violations"] for node in one["nodes"]
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for one in found["violations"]
+        for node in one["nodes"]
     ]
 
 
@@ -50,10 +55,10 @@ def test_a_reader_goes_on_at_the_heading_of_what_is_shown(small: Path, watched: 
     page.get_by_role("link", name="Games", exact=True).click()
     rows(page).first.wait_for()
     rows(page).first.get_by_role("link").click()
-    page.wait_for_function("document.activeElement.tagName === 'H2'")
+    page.wait_for_function("() => document.activeElement.tagName === 'H2'")
     assert page.locator("#announced").inner_text().startswith("Game ")
     button = page.get_by_role("group", name="Whose view").get_by_role("button").nth(1)
     said = button.inner_text()
     button.click()
-    page.wait_for_function("document.activeElement.tagName === 'BUTTON'")
+    page.wait_for_function("() => document.activeElement.tagName === 'BUTTON'")
     assert page.evaluate("document.activeElement.textContent") == said

@@ -17,7 +17,11 @@ from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import MANIFEST, hostile_run, in_file, with_manifest
 from tests.support.reports import as_shown, report
 
-OPEN_ALL = "(() => { const all = [...document.querySelectorAll('#view details:not([open])')]; for (const one of all) one.open = true; return all.length; })()"
+OPEN_ALL = (
+    "(() => { const all = [...document.querySelectorAll('#view "
+    "details:not([open])')]; for (const one of all) one.open = true; return "
+    "all.length; })()"
+)
 
 IN_A_GAME = {
     "id of a datapoint": "p{number} {short}",
@@ -59,10 +63,27 @@ def real(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def inert(page: Any) -> None:
     """Nothing of a stranger's ran, and nothing waits for a click."""
-    assert page.evaluate("window.pwned === undefined && document.querySelectorAll('iframe, img, object, embed, base, form[action]').length === 0")
-    strange = page.evaluate("[...document.querySelectorAll('a, area, [href], [src]')].map((one) => one.getAttribute('href') ?? one.getAttribute('src') ?? one.getAttribute('xlink:href')).filter((to) => to && !to.startsWith('#'))")
+    assert page.evaluate(
+        (
+            "window.pwned === undefined && document.querySelectorAll('iframe, img, object, "
+            "embed, base, form[action]').length === 0"
+        )
+    )
+    strange = page.evaluate(
+        (
+            "[...document.querySelectorAll('a, area, [href], [src]')].map((one) => "
+            "one.getAttribute('href') ?? one.getAttribute('src') ?? "
+            "one.getAttribute('xlink:href')).filter((to) => to && !to.startsWith('#'))"
+        )
+    )
     assert strange == []
-    handlers = page.evaluate("[...document.querySelectorAll('*')].filter((one) => [...one.attributes].some(({name}) => name.startsWith('on') || name === 'style' && !one.matches('[aria-hidden] *'))).length")
+    handlers = page.evaluate(
+        (
+            "[...document.querySelectorAll('*')].filter((one) => "
+            "[...one.attributes].some(({name}) => name.startsWith('on') || name === 'style' "
+            "&& !one.matches('[aria-hidden] *'))).length"
+        )
+    )
     assert handlers == 0
 
 
@@ -92,7 +113,14 @@ def test_a_game_of_a_stranger_is_text(payload: str, real: Path, watched: Opens) 
     unfolded(page)
     inert(page)
     seen: str = page.locator("#view").evaluate("one => one.textContent")
-    words = {"number": number, "text": in_file(text), "short": in_file(text)[:200], "said": in_json(text), "error": in_one_line(in_json(text))[:60], "finish": repr(f"finish {in_json(text)}")[1:-1]}
+    words = {
+        "number": number,
+        "text": in_file(text),
+        "short": in_file(text)[:200],
+        "said": in_json(text),
+        "error": in_one_line(in_json(text))[:60],
+        "finish": repr(f"finish {in_json(text)}")[1:-1],
+    }
     wanted = {place: form.format(**words) for place, form in IN_A_GAME.items()} | IN_EVERY_GAME
     if payload in ("lone surrogate", "long word"):
         wanted = {place: said[:40].split("a\ufffd")[0] for place, said in wanted.items()}

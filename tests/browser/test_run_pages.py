@@ -19,7 +19,7 @@ def count(page: Any) -> str:
 
 
 def settled(page: Any) -> None:
-    page.wait_for_function("!document.querySelector('p.count').textContent.includes('reading')")
+    page.wait_for_function("() => !document.querySelector('p.count').textContent.includes('reading')")
 
 
 def listed(watched: Opens, path: Path, words: str = "", **options: Any) -> Any:

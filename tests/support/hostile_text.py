@@ -15,6 +15,7 @@ from tests.support.hostile_payloads import PAYLOADS
 from tests.support.runs import played
 from tests.support.servers.client import Loopback, running
 
+
 def in_file(text: str) -> str:
     """A payload as a dataset's file can hold it: no half of a pair."""
     return text.encode("utf-8", "replace").decode()
@@ -44,10 +45,21 @@ def spec_file(folder: Path, base_url: str) -> Path:
     prompts = folder / "prompts"
     prompts.mkdir(parents=True)
     for agent in ("prover", "verifier"):
-        (prompts / f"{agent}.jinja").write_text(f"{system}\n{{{{ question }}}}\n{{{{ accept }}}}" if agent == "verifier" else f"{system}\n{{{{ question }}}}", "utf-8")
+        (prompts / f"{agent}.jinja").write_text(
+            f"{system}\n{{{{ question }}}}\n{{{{ accept }}}}"
+            if agent == "verifier"
+            else f"{system}\n{{{{ question }}}}",
+            "utf-8",
+        )
     for part, words in (("confidence", "{{ confidence_marker }} 0.7"), ("last_round", "{{ accept }}")):
         (prompts / f"verifier.{part}.jinja").write_text(words, "utf-8")
-    model = {"provider": "openai", "model": f"model {PAYLOADS['image']}", "base_url": base_url, "logprobs": True, "top_logprobs": 3}
+    model = {
+        "provider": "openai",
+        "model": f"model {PAYLOADS['image']}",
+        "base_url": base_url,
+        "logprobs": True,
+        "top_logprobs": 3,
+    }
     spec: dict[str, Any] = {
         "name": "hostile",
         "seed": 1,

@@ -22,7 +22,6 @@ TEXTS = tuple(PAYLOADS.values())
 class Server(frame.Server):
     async def complete(self, request: Request) -> Answer:
         asked = request.json()
-        system = asked["messages"][0]["content"]
         found = re.search(r"\[P(\d\d)\]", json.dumps(asked["messages"]))
         assert found is not None
         text = TEXTS[int(found[1])]
@@ -44,10 +43,9 @@ class Server(frame.Server):
 def _completion(said: str, text: str, *, finish: str = "stop") -> dict[str, Any]:
     pieces = re.findall(r"\s*\S{1,40}|\s+", said)
     tokens = [
-        {"token": piece, "logprob": -0.5, "bytes": None, "top_logprobs": [
-            {"token": piece, "logprob": -0.5, "bytes": None}, {"token": f"token {text}", "logprob": -1.5, "bytes": None}]}
+        {**_token(piece, -0.5), "top_logprobs": [_token(piece, -0.5), _token(f"token {text}", -1.5)]}
         for piece in pieces
-    ]  # fmt: skip
+    ]
     message = {"role": "assistant", "content": said, "refusal": None, "reasoning_content": f"reasoning {text}"}
     choice = {"index": 0, "message": message, "logprobs": {"content": tokens}, "finish_reason": finish}
     usage = {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
@@ -55,6 +53,10 @@ def _completion(said: str, text: str, *, finish: str = "stop") -> dict[str, Any]
         "id": text, "object": "chat.completion", "created": 1, "model": f"served {text}", "choices": [choice],
         "system_fingerprint": text, "usage": usage,
     }  # fmt: skip
+
+
+def _token(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": None}
 
 
 def _answered(data: Any, status: int = 200) -> Answer:
