@@ -1,4 +1,4 @@
-"""Two runs matched as they are compared: of each datapoint that both have, the games of both side by side."""
+"""Two runs matched as they are compared: of each datapoint in both, the games of one beside the other's."""
 
 from __future__ import annotations
 
