@@ -64,25 +64,25 @@ def real(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def inert(page: Any) -> None:
     """Nothing of a stranger's ran, and nothing waits for a click."""
     assert page.evaluate(
-        (
+
             "window.pwned === undefined && document.querySelectorAll('iframe, img, object, "
             "embed, base, form[action]').length === 0"
-        )
+
     )
     strange = page.evaluate(
-        (
+
             "[...document.querySelectorAll('a, area, [href], [src]')].map((one) => "
             "one.getAttribute('href') ?? one.getAttribute('src') ?? "
             "one.getAttribute('xlink:href')).filter((to) => to && !to.startsWith('#'))"
-        )
+
     )
     assert strange == []
     handlers = page.evaluate(
-        (
+
             "[...document.querySelectorAll('*')].filter((one) => "
             "[...one.attributes].some(({name}) => name.startsWith('on') || name === 'style' "
             "&& !one.matches('[aria-hidden] *'))).length"
-        )
+
     )
     assert handlers == 0
 
