@@ -139,9 +139,9 @@ def test_packed_data_have_no_character_that_html_or_a_script_reads() -> None:
     ("character", "name"),
     [
         ("\x00", "NUL"), ("\x1b", "ESC"), ("\x08", "U+0008"), ("\x7f", "DEL"), ("\x85", "U+0085"), ("\xad", "SHY"),
-        ("\u202e", "RLO"), ("\u2066", "LRI"), ("\u200f", "RLM"), ("\u200b", "ZWSP"), ("\ufeff", "BOM"), ("\u061c", "U+061C"),
-        ("\u2028", "U+2028"), ("\u2029", "U+2029"), ("\ud800", "U+D800"), ("\ue000", "U+E000"), ("\U000e0041", "U+E0041"),
-        ("\r", "U+000D"),
+        ("\u202e", "RLO"), ("\u2066", "LRI"), ("\u200f", "RLM"), ("\u200b", "ZWSP"), ("\ufeff", "BOM"),
+        ("\u061c", "U+061C"), ("\u2028", "U+2028"), ("\u2029", "U+2029"), ("\ud800", "U+D800"), ("\ue000", "U+E000"),
+        ("\U000e0041", "U+E0041"), ("\r", "U+000D"),
     ],
 )  # fmt: skip
 def test_a_character_that_cannot_be_seen_is_a_mark_with_its_name(character: str, name: str) -> None:
@@ -175,8 +175,9 @@ def test_the_policy_lets_nothing_in_but_our_script_and_style_by_their_hashes() -
 
 
 FORBIDDEN = (
-    "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "createContextualFragment",
-    "DOMParser", "javascript:", "window.open", 'setTimeout("', "srcdoc", "style=", ".cssText", "http://", "https://",
+    "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function",
+    "createContextualFragment", "DOMParser",
+    "javascript:", "window.open", 'setTimeout("', "srcdoc", "style=", ".cssText", "http://", "https://",
 )  # fmt: skip
 
 
