@@ -48,6 +48,11 @@ def _mark(character: str) -> Markup:
     return Markup('<span class="hidden-character" title="character {}">{}</span>').format(code, name)
 
 
+def plain(text: str) -> Markup:
+    """A text for an attribute or a title, where no mark can stand: what cannot be seen is spelled out, or replaced."""
+    return escape("".join("\ufffd" if _is_hidden(one) else one for one in in_one_line(text)))
+
+
 def as_json(data: Any) -> Markup:
     """Data for a script element of HTML, in which no end of it can stand."""
     text = orjson.dumps(data).decode()
@@ -95,7 +100,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(json=as_json, plain=in_one_line, route=partial(quote, safe="/"))
+    made.filters.update(json=as_json, plain=plain, route=partial(quote, safe="/"))
     return made
 
 
