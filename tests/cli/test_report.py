@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.pages.base85 import decoded
+from runner.redaction import REMOVED
 from runner.storage.locks import locked
 from tests.compatibility.old import opened
 from tests.support.processes import environment, nip_run_here
@@ -201,3 +205,31 @@ def test_a_disk_that_is_full_leaves_the_old_page(folder: Path, option: str) -> N
     assert done.returncode == 1
     assert "cannot write" in done.stderr
     assert path.read_bytes() == before
+
+
+KEY = "sk-proj-0123456789abcdef"
+
+
+@pytest.mark.parametrize("words", [("-o", "x.html"), ("--dir", "site")])
+def test_a_key_that_stands_in_the_texts_of_a_run_is_not_reported(words: tuple[str, str], tmp_path: Path) -> None:
+    """A report is mailed; who wrote a key into a dataset or a name need not have noticed."""
+    spec = spec_file(tmp_path, size=2, benchmark=f"tiny {KEY}")
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({**row, "hint": f"use {KEY}"}) + "\n" for row in rows))
+    played(spec, tmp_path / "results")
+
+    def told(**variables: str) -> tuple[str, str]:
+        done = nip_run_here("report", "last", *words, cwd=tmp_path, **variables)
+        assert done.returncode == 0, done.stderr
+        if words[0] == "--dir":
+            data = [path.read_bytes() for path in (tmp_path / "site" / "data").glob("*.gz")]
+            page = (tmp_path / "site" / "index.html").read_text()
+        else:
+            page = (tmp_path / "x.html").read_text()
+            data = [decoded(found) for found in re.findall(r'id="data-[^"]*">([^<]*)<', page)]
+        return page, "".join(gzip.decompress(piece).decode() for piece in data)
+
+    assert all(KEY in text for text in told())
+    clean = told(OPENAI_API_KEY=KEY)
+    assert not any(KEY in text for text in clean)
+    assert all(REMOVED in text for text in clean)
