@@ -33,6 +33,11 @@ def in_one_line(text: str) -> str:
     return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def in_spreadsheet(text: str) -> str:
+    """A text for a cell of CSV: one that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) or text[:1] in ("\t", "\r") else text
+
+
 def shortened(text: str, most: int = 80) -> str:
     """The beginning of a text that may be of any length, for messages."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -14,6 +14,8 @@ from runner.pages.boards import Board, local_board, published_board
 from runner.pages.run_page import runs_site
 from runner.pages.site import Keep, Site, as_one_file
 from runner.pages.site_folder import site_folder
+from runner.pages.unsecret import site_without_secrets, without_secrets
+from runner.redaction import current_redactor
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.storage.atomic import atomic_write
@@ -60,7 +62,13 @@ def _board(where: str | None, results: Results) -> Board:
         return published_board(registry_board(registry))
 
 
-def _site(folders: Sequence[RunFolder], board: Board | None, keep: Keep) -> Site:
+def _site(folders: Sequence[RunFolder], board: Board | None, kept: Keep) -> Site:
+    """What the page shows, without any secret that this process knows: it may be mailed."""
+    redactor = current_redactor()
+    return site_without_secrets(_whole(folders, board, without_secrets(kept, redactor)), redactor)
+
+
+def _whole(folders: Sequence[RunFolder], board: Board | None, keep: Keep) -> Site:
     if board is None:
         return runs_site(folders, keep)
     made = board_site(board, keep, {folder.run_id for folder in folders})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import main
+from runner.pages.base85 import decoded
+from runner.redaction import REMOVED
 from runner.storage.locks import locked
 from tests.compatibility.old import opened
 from tests.support.files import bytes_of
@@ -223,3 +227,31 @@ def test_a_report_and_a_figure_only_read_the_results(tmp_path: Path, board: str)
         assert bytes_of(results) == before
     shown = read(page.read_bytes()).text
     assert ("not on the board, by which seeds are pooled" in shown) == (board == "gone")
+
+
+KEY = "sk-proj-0123456789abcdef"
+
+
+@pytest.mark.parametrize("words", [("-o", "x.html"), ("--dir", "site")])
+def test_a_key_that_stands_in_the_texts_of_a_run_is_not_reported(words: tuple[str, str], tmp_path: Path) -> None:
+    """A report is mailed; who wrote a key into a dataset or a name need not have noticed."""
+    spec = spec_file(tmp_path, size=2, benchmark=f"tiny {KEY}")
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({**row, "hint": f"use {KEY}"}) + "\n" for row in rows))
+    played(spec, tmp_path / "results")
+
+    def told(**variables: str) -> tuple[str, str]:
+        done = nip_run_here("report", "last", *words, cwd=tmp_path, **variables)
+        assert done.returncode == 0, done.stderr
+        if words[0] == "--dir":
+            data = [path.read_bytes() for path in (tmp_path / "site" / "data").glob("*.gz")]
+            page = (tmp_path / "site" / "index.html").read_text()
+        else:
+            page = (tmp_path / "x.html").read_text()
+            data = [decoded(found) for found in re.findall(r'id="data-[^"]*">([^<]*)<', page)]
+        return page, "".join(gzip.decompress(piece).decode() for piece in data)
+
+    assert all(KEY in text for text in told())
+    clean = told(OPENAI_API_KEY=KEY)
+    assert not any(KEY in text for text in clean)
+    assert all(REMOVED in text for text in clean)
