@@ -29,14 +29,14 @@ def execute(args: argparse.Namespace) -> int:
     try:
         if args.dir is None:
             data: dict[str, bytes] = {}
-            page = as_one_file(_site(folders, board, data.__setitem__), data)
-            atomic_write(path, page)
+            site = _site(folders, board, data.__setitem__)
+            atomic_write(path, as_one_file(site, data))
         else:
             with site_folder(args.dir) as folder:
-                page = folder.put(_site(folders, board, folder.keep))
+                folder.put(_site(folders, board, folder.keep))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    _tell(args, folders, board, path, len(page))
+    _tell(args, folders, board, path, path.stat().st_size)
     return ExitCode.DONE
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from runner.comparison.pair import (
     without_error,
 )
 from runner.comparison.slices import sliced, untested
-from runner.comparison.systems import Point, System, system_of
+from runner.comparison.systems import Point, Reading, System, system_of
 from runner.comparison.words import told, verdict
 from runner.errors import UsageError
 from runner.results.results import Results
@@ -159,8 +158,29 @@ def compare_systems(
     for system in systems:
         refuse_repeated_answers(system.runs, system.manifests)
     refuse_overlap(systems)
-    work = _Work(systems, results, metric, by, seed)
-    return work.comparison(baseline, wanted)
+    return _Work(systems, results, metric, by, seed, Reading(by)).comparison(baseline, wanted)
+
+
+def by_metrics(base: System, other: System, metrics: Sequence[str], reading: Reading) -> list[Compared]:
+    """Two systems compared by each metric for which both have scores, as `compare_systems` does; the first must be one.
+
+    Raises:
+        UsageError: they cannot be compared by the first metric; the message says why.
+        RunError: a file of a run is missing or damaged.
+    """
+    for system in (base, other):
+        refuse_repeated_answers(system.runs, system.manifests)
+    refuse_overlap([base, other])
+    results = Results.of(base.runs[0])
+    found: list[Compared] = []
+    for metric in metrics:
+        try:
+            found += _Work([base, other], results, metric, None, 0, reading).pairs()
+        except UsageError:
+            if not found:
+                raise
+            continue  # one of them has no score by it, such as a confidence that was not asked for
+    return found
 
 
 @dataclass(frozen=True)
@@ -172,16 +192,10 @@ class _Work:
     metric: str
     by: str | None
     seed: int
-
-    @cached_property
-    def _read(self) -> dict[tuple[System, str], list[Point]]:
-        return {}
+    reading: Reading
 
     def _points(self, system: System, measure: Measure) -> list[Point]:
-        key = (system, measure.name)
-        if key not in self._read:
-            self._read[key] = system.points(measure, self.by)
-        return self._read[key]
+        return self.reading.points(system, measure)
 
     def _measure(self, name: str, *systems: System) -> Measure:
         common = set(systems[0].agents).intersection(*(one.agents for one in systems[1:]))
@@ -193,7 +207,7 @@ class _Work:
         slices = [one for (base, other) in couples for one in self._sliced(base, other)] if self.by else []
         everyone = dict.fromkeys([*(system for couple in couples for system in couple), *self.systems])
         judged = [one for assertion in wanted for one in self._judgements(assertion, couples)]
-        notes = [*_notes(list(everyone)), *_of_assertions(judged, len(self.systems), baseline)]
+        notes = [*notes_of(list(everyone)), *_of_assertions(judged, len(self.systems), baseline)]
         if self.by:
             notes += untested(self.by, [one.p is not None for one in slices])
         return Comparison(
@@ -206,7 +220,11 @@ class _Work:
             tuple(notes),
         )
 
-    def _couples(self, baseline: str | None, *, has_base: bool) -> Iterator[tuple[System, System]]:
+    def pairs(self) -> list[Compared]:
+        """Each two that are compared, corrected for how many they are."""
+        return list(_corrected([self._compared(base, other, self.metric) for base, other in self._couples(None)]))
+
+    def _couples(self, baseline: str | None, *, has_base: bool = False) -> Iterator[tuple[System, System]]:
         """Each base with who is compared with it."""
         if baseline is not None:
             for system in self.systems:
@@ -226,13 +244,13 @@ class _Work:
 
     def _matched(self, base: System, other: System, measure: Measure) -> tuple[Matched, tuple[str, ...]]:
         """The datapoints that two systems share, and what has to be said of how they were matched."""
-        ours, theirs = base.columns(), other.columns()
+        ours, theirs = base.columns, other.columns
         both = ours & theirs
         found = matched(self._points(base, measure), self._points(other, measure), both, is_all=ours == theirs)
         if ours == theirs:
             return found, ()
         over = f"matched by label and {comma_join(sorted(both))}" if both else "matched by label and id alone"
-        used = [f"{one.name}: {comma_join(sorted(one.columns())) or 'none'}" for one in (base, other)]
+        used = [f"{one.name}: {comma_join(sorted(one.columns)) or 'none'}" for one in (base, other)]
         return found, (f"their templates use other columns ({'; '.join(used)}): {over}",)
 
     def _compared(self, base: System, other: System, metric: str) -> Compared:
@@ -353,7 +371,7 @@ def _stopped(system: System) -> tuple[str, ...]:
     )
 
 
-def _notes(systems: Sequence[System]) -> Iterator[str]:
+def notes_of(systems: Sequence[System]) -> Iterator[str]:
     """What a reader of the numbers must know of the systems."""
     for system in systems:
         if lost := system.lost():

@@ -78,7 +78,12 @@ def measure_named(name: str, agents: Collection[str]) -> Measure:
         return Measure(name, f"(rewards->>'{path}')::DOUBLE", bound=None, binary=False, agent=agent)
     if name in MEASURES:
         return MEASURES[name]
-    known = [*MEASURES, *(f"{one}.{_REWARD}" for one in agents)]
+    known = all_measures(agents)
     raise UsageError(
         f"no metric {name!r} to compare by{did_you_mean(name, known) or f'; there are: {comma_join(known)}'}"
     )
+
+
+def all_measures(agents: Collection[str]) -> list[str]:
+    """The names of all measures of a system of these agents."""
+    return [*MEASURES, *(f"{one}.{_REWARD}" for one in agents)]

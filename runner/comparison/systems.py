@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from runner.comparison.measures import Measure
+from runner.comparison.measures import Measure, all_measures, measure_named
+from runner.comparison.scores import scored
 from runner.errors import RunError, UsageError
 from runner.hashing import tagged_hash
-from runner.models.prices import price_of
 from runner.results.board_rows import saved_value
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest
 from runner.results.results import Results
-from runner.results.tables import COLUMNS
 from runner.results.tasks import played_datapoints, template_variables
-from runner.rollouts.rollout import Outcome
-from runner.spec.load import load_saved
-from runner.storage.queries import read_only_table
 from runner.text import comma_join
 
 
@@ -72,6 +69,7 @@ class System:
         """What the verifiers are asked as."""
         return {row["model"] for row in self.manifests[0].agents if row["role"] == "verifier"}
 
+    @cached_property
     def columns(self) -> frozenset[str]:
         """The columns of the dataset that the templates use; see `points`."""
         return frozenset(name for one in self.runs for name in _used(one))
@@ -84,27 +82,90 @@ class System:
         """Rollouts that were lost in transport."""
         return sum(manifest.transport_failed or 0 for manifest in self.manifests)
 
-    def points(self, measure: Measure, by: str | None) -> list[Point]:
-        """The datapoints with their rollouts, by id; one without a rollout that was answered is left out.
+    def points(self, measures: Sequence[Measure], by: str | None) -> dict[str, list[Point] | UsageError]:
+        """By the name of each measure the datapoints with their rollouts, by id, or why it has none here.
+
+        A datapoint without a rollout that was answered is left out. What all measures need is read once.
 
         Raises:
-            UsageError: no dataset has the column `by`, or no rollout a score.
+            UsageError: no dataset has the column `by`.
             RunError: a file of a run is missing or damaged.
         """
-        found: dict[tuple[str, int, str], Point] = {}
+        found = {measure.name: _Points() for measure in measures}
         for folder in self.runs:
-            own = {}
-            for point in _points(folder, by):
-                key = (point.id, point.label, tagged_hash("contents", dict(point.contents)))
-                own[point.id] = found.setdefault(key, point)
-            for datapoint, played in _rollouts(folder, measure):
-                if datapoint not in own:
-                    raise RunError(f"{folder.path} is damaged: inputs/dataset.jsonl lacks its datapoint {datapoint!r}")
-                own[datapoint].rollouts.append(played)
-        points = sorted((one for one in found.values() if one.rollouts), key=lambda one: (one.id, one.label))
-        if points and not any(point.scores for point in points):
-            raise UsageError(f"no rollout of {self.name} has a score for {measure.name}")
-        return points
+            own = {
+                point.id: (point, (point.id, point.label, tagged_hash("contents", dict(point.contents))))
+                for point in _points(folder, by)
+            }
+            read = scored(folder, measures)
+            if unknown := next((one for one, _, _ in read.rollouts if one not in own), None):
+                raise RunError(f"{folder.path} is damaged: inputs/dataset.jsonl lacks its datapoint {unknown!r}")
+            for name, points in found.items():
+                points.add(folder.run_id, read.rollouts, read.scores[name], own)
+        return {name: points.made(self.name, name) for name, points in found.items()}
+
+
+_Key = tuple[str, int, str]
+
+
+class _Points:
+    """The datapoints of a system with the scores of one measure, over its runs."""
+
+    def __init__(self) -> None:
+        self._found: dict[_Key, Point] = {}
+        self._lacking: UsageError | None = None
+
+    def add(
+        self,
+        run_id: str,
+        rollouts: Sequence[tuple[str, str, bool]],
+        scores: Sequence[float | None] | UsageError,
+        own: Mapping[str, tuple[Point, _Key]],
+    ) -> None:
+        if isinstance(scores, UsageError):
+            self._lacking = self._lacking or scores
+            return
+        mine = {id_: self._found.setdefault(key, replace(point, rollouts=[])) for id_, (point, key) in own.items()}
+        for (datapoint, rollout, correct), score in zip(rollouts, scores, strict=True):
+            mine[datapoint].rollouts.append(Played(run_id, rollout, correct, score))
+
+    def made(self, system: str, measure: str) -> list[Point] | UsageError:
+        points = sorted((one for one in self._found.values() if one.rollouts), key=lambda one: (one.id, one.label))
+        if self._lacking is None and points and not any(point.scores for point in points):
+            return UsageError(f"no rollout of {system} has a score for {measure}")
+        return self._lacking or points
+
+
+class Reading:
+    """What was read of systems, each once for all the measures that are asked for with the first of them."""
+
+    def __init__(self, by: str | None = None, metrics: Sequence[str] = ()) -> None:
+        self._by, self._metrics = by, metrics
+        self._systems: dict[RunFolder, System] = {}
+        self._found: dict[tuple[System, str], list[Point] | UsageError] = {}
+
+    def system(self, folder: RunFolder) -> System:
+        """The system of one run; the same one again. Raises as `system_of`."""
+        if folder not in self._systems:
+            self._systems[folder] = system_of([folder.path], Results.of(folder))
+        return self._systems[folder]
+
+    def points(self, system: System, measure: Measure) -> list[Point]:
+        """The datapoints of a system with its scores.
+
+        Raises:
+            UsageError: no dataset has the column, or no rollout a score.
+            RunError: a file of a run is missing or damaged.
+        """
+        if (system, measure.name) not in self._found:
+            also = [measure_named(name, system.agents) for name in self._metrics if name in all_measures(system.agents)]
+            wanted = {one.name: one for one in (measure, *also) if (system, one.name) not in self._found}
+            read = system.points(list(wanted.values()), self._by)
+            self._found |= {(system, name): points for name, points in read.items()}
+        found = self._found[system, measure.name]
+        if isinstance(found, UsageError):
+            raise found
+        return found
 
 
 def system_of(names: Sequence[str | Path], results: Results) -> System:
@@ -179,54 +240,3 @@ def _value(columns: Mapping[str, Any], label: int, by: str | None, folder: RunFo
 
 def _damaged(folder: RunFolder, error: Exception) -> RunError:
     return RunError(f"the inputs of {folder.path} cannot be read: {error}")
-
-
-def _rollouts(folder: RunFolder, measure: Measure) -> Iterator[tuple[str, Played]]:
-    """A run's rollouts with their datapoints; those that were lost in transport are left out."""
-    table = read_only_table("rollouts", folder.table("rollouts"), COLUMNS["rollouts"])
-    kept = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'")
-    there = {name for name in ("confidence_stated", "confidence_logprob") if name in measure.sql}
-    if not there <= set(table.columns):
-        raise UsageError(f"no rollout of {folder.run_id} has a score for {measure.name}")
-    sql = "NULL::DOUBLE" if measure.of_calls else measure.sql
-    if measure.label is not None:
-        sql = f"CASE WHEN y = {measure.label} THEN {sql} END"
-    calls = _of_calls(folder, measure) if measure.of_calls else None
-    rows = kept.order("repeat, rollout_id").project(f"datapoint_id, rollout_id, correct, {sql}").fetchall()
-    for datapoint, rollout, correct, score in rows:
-        scored = score if calls is None else calls.get(rollout, 0.0)
-        yield datapoint, Played(folder.run_id, rollout, bool(correct), scored)
-
-
-def _of_calls(folder: RunFolder, measure: Measure) -> dict[str, float]:
-    """By rollout, a score of its calls."""
-    file = folder.table("completions")
-    if not file.is_file():
-        raise RunError(f"{file} is missing")
-    sums = (
-        "rollout_id, agent, count(*) AS calls, coalesce(sum(prompt_tokens), 0) AS prompt, "
-        "coalesce(sum(completion_tokens), 0) AS answer, coalesce(sum(cached_tokens), 0) AS cached"
-    )
-    table = read_only_table("completions", file, COLUMNS["completions"])
-    rows = table.filter("latency_ms IS NOT NULL").aggregate(sums, "rollout_id, agent").order("ALL").fetchall()
-    prices = _prices(folder) if measure.name == "cost" else {}
-    found: dict[str, float] = {}
-    for rollout, agent, calls, prompt, answer, cached in rows:
-        if measure.name == "cost":
-            more = prices[agent].cost(prompt, answer, cached)
-        else:
-            more = calls if measure.name == "calls" else prompt + answer
-        found[rollout] = found.get(rollout, 0.0) + float(more)
-    return found
-
-
-def _prices(folder: RunFolder) -> dict[str, Any]:
-    """What each agent's model costs, by the spec that was saved with a run."""
-    experiment = load_saved(folder.spec).experiment
-    prices = {name: price_of(experiment.models[agent.model]) for name, agent in experiment.agents.items()}
-    unknown = [name for name, price in prices.items() if price is None]
-    if unknown:
-        raise UsageError(
-            f"the price of what {comma_join(unknown)} in {folder.run_id} asks is unknown; compare by tokens"
-        )
-    return prices

@@ -14,9 +14,13 @@ _CHARACTERS = np.frombuffer(ALPHABET.encode("ascii"), dtype=np.uint8)
 def encoded(data: bytes) -> str:
     """Bytes as text; the last group is as much shorter as bytes are missing."""
     missing = -len(data) % 4
-    words = np.frombuffer(data + bytes(missing), dtype=">u4").astype(np.uint64)
-    digits = (words[:, None] // _POWERS[None, :]) % 85
-    text = _CHARACTERS[digits.astype(np.uint8)].tobytes().decode("ascii")
+    words = np.frombuffer(data + bytes(missing), dtype=">u4").astype(np.uint32)
+    digits = np.empty((len(words), 5), dtype=np.uint8)
+    for place in range(4, -1, -1):
+        rest = words // np.uint32(85)
+        digits[:, place] = words - rest * np.uint32(85)
+        words = rest
+    text = _CHARACTERS.take(digits).tobytes().decode("ascii")
     return text[: len(text) - missing]
 
 

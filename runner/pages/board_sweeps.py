@@ -51,7 +51,7 @@ def sweeps_of(rows: Sequence[Mapping[str, Any]], results: Results) -> list[Sweep
     """The sweeps among a results folder's rows: seeds are pooled and ranked as `nip-run sweep` has them.
 
     Raises:
-        LeaderboardError: the board is damaged, or stays locked.
+        LeaderboardError: the board is damaged.
     """
     found = []
     for name, members in _swept(rows):
@@ -61,7 +61,7 @@ def sweeps_of(rows: Sequence[Mapping[str, Any]], results: Results) -> list[Sweep
                 row.point, row.run_ids, len(row.seeds), value.value, value.ci_low, value.ci_high, value.n,
                 row.cost_usd, row.rank, row.reason or value.reason,
             )
-            for row in sweep_rows(points, results)
+            for row in sweep_rows(points, results, writes=False)
             for value in (row.metrics[METRIC],)
         ]  # fmt: skip
         found.extend(_sweep(name, lines))

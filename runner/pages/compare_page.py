@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from runner.comparison.compare import Compared
-from runner.comparison.game_by_game import GamePair, by_metrics, game_pairs
+from runner.comparison.compare import Compared, by_metrics, notes_of
+from runner.comparison.game_by_game import GamePair, game_pairs
 from runner.comparison.measures import MEASURES
+from runner.comparison.systems import Reading
 from runner.errors import UsageError
 from runner.pages.charts.estimates import Estimate
 from runner.pages.charts.forest import forest
@@ -17,14 +18,13 @@ from runner.pages.numerals import MISSING, count
 from runner.pages.packing import packed
 from runner.pages.page import rendered
 from runner.pages.site import Keep, Section
-from runner.results.board_rows import saved_value
 from runner.results.folder import RunFolder
 
-METRICS = ("accuracy", "completeness", "soundness_error", "decided", "rounds_played", "tokens", "cost")
+METRICS = (
+    "accuracy", "completeness", "soundness_error", "decided", "brier_stated", "brier_logprob", "rounds_played", "calls",
+    "tokens", "cost",
+)  # fmt: skip
 """What two runs are compared by; one that either has no scores for is left out."""
-
-CONFIDENCES = {"confidence_stated": "brier_stated", "confidence_logprob": "brier_logprob"}
-"""What they are compared by besides, where a game of both has such a confidence: each metric is read anew."""
 
 EVERY = 4
 """Up to so many runs each is compared with each; of more, the first with every other."""
@@ -58,7 +58,10 @@ class Compares:
 
 def compares(folders: Sequence[RunFolder], keep: Keep) -> Compares:
     """Each two of a few runs side by side, of many the first beside every other. Raises as `compare_page`."""
-    made = [compare_page(base, other, f"c{place}", keep) for place, (base, other) in enumerate(couples(folders))]
+    reading = Reading(metrics=METRICS)
+    made = [
+        compare_page(base, other, f"c{place}", keep, reading) for place, (base, other) in enumerate(couples(folders))
+    ]
     sections = [one.section for one in made]
     if len(made) > 1:
         pairs = [
@@ -75,7 +78,7 @@ def couples(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]:
     return list(combinations(runs, 2)) if len(runs) <= EVERY else [(runs[0], other) for other in runs[1:]]
 
 
-def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep) -> ComparedPages:
+def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, reading: Reading) -> ComparedPages:
     """Two runs compared as `nip-run compare` does; their games, in pairs, are kept.
 
     Raises:
@@ -85,8 +88,9 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep) -> Co
     route = f"compare/{names[0]}/{names[1]}"
     facts: dict[str, Any] = {"base": names[0], "other": names[1], "route": route}
     try:
-        rows = by_metrics(base, other, [*METRICS, *_of_confidence(base, other)])
-        pairs = list(game_pairs(base, other))
+        both = (reading.system(base), reading.system(other))
+        rows = by_metrics(*both, METRICS, reading)
+        pairs = list(game_pairs(*both, reading))
     except UsageError as error:
         section = Section(route, rendered("compare.html", {**facts, "refused": str(error)}))
         return ComparedPages(*names, f"cannot be compared: {error}", section, None)
@@ -94,7 +98,7 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep) -> Co
     facts |= {
         "refused": None,
         "verdict": first.verdict,
-        "notes": list(first.notes),
+        "notes": [*first.notes, *notes_of(both)],
         "forest": forest(
             [_estimate(row) for row in rows if MEASURES[row.metric].is_share],
             title="Differences of shares",
@@ -112,13 +116,6 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep) -> Co
     keep(f"{slug}-pairs", packed(_pairs_data(pairs)))
     about = {"base": names[0], "other": names[1], "pairs": f"{slug}-pairs", "count": len(pairs), "route": route}
     return ComparedPages(*names, first.verdict, Section(route, rendered("compare.html", facts)), about)
-
-
-def _of_confidence(*runs: RunFolder) -> list[str]:
-    """The metrics of the confidence that all runs asked for."""
-    asked = [saved_value(one, "verdict", "confidence") for one in runs]
-    kinds = [{"stated", "logprob"} if one == "both" else {one} for one in asked]
-    return [metric for name, metric in CONFIDENCES.items() if all(name.split("_")[1] in one for one in kinds)]
 
 
 def crossed(pairs: Sequence[GamePair]) -> dict[str, int]:

@@ -14,8 +14,9 @@ from runner.pages.site import Section
 from runner.results.manifest import Status
 from runner.results.points import shown_point
 from runner.results.results import Results
-from runner.results.sweep_table import SweepPoint, SweepRow, sweep_rows
+from runner.results.sweep_table import NOT_ON_BOARD, SweepPoint, SweepRow, sweep_rows
 from runner.results.tasks import METRIC
+from runner.text import comma_join
 
 ROUTE = "runs"
 
@@ -24,7 +25,7 @@ def overview(made: Sequence[Made]) -> Section:
     """The section that comes first where there are several runs.
 
     Raises:
-        LeaderboardError: the runs are of one sweep, and the board of their results is damaged, or stays locked.
+        LeaderboardError: the runs are of one sweep, and the board of their results is damaged.
     """
     rows = [_row(one) for one in made]
     estimates = [Estimate.of(one.manifest.run_id, row) for one in made if (row := _accuracy(one)) is not None]
@@ -71,8 +72,21 @@ def _sweep(made: Sequence[Made]) -> dict[str, Any] | None:
     if len(runs) < 2 or len(folders) > 1 or any(one.folder.name is not None for one in runs):
         return None
     points = [SweepPoint(one.manifest.name, one.manifest.run_id, one.manifest.point, one.manifest.seed) for one in runs]
-    rows = sweep_rows(points, Results.of(runs[0].folder))
-    return {"swept": list(dict.fromkeys(key for row in rows for key in row.point)), "rows": list(map(_point, rows))}
+    rows = sweep_rows(points, Results.of(runs[0].folder), writes=False)  # a page changes nothing beside the runs
+    return {
+        "swept": list(dict.fromkeys(key for row in rows for key in row.point)),
+        "rows": list(map(_point, rows)),
+        "lacking": _lacking(rows),
+    }
+
+
+def _lacking(rows: Sequence[SweepRow]) -> str | None:
+    """What to do where finished runs are not on the board, by which seeds are pooled."""
+    lacking = [run_id for row in rows for run_id, status in row.missing.items() if status == NOT_ON_BOARD]
+    if not lacking:
+        return None
+    why = f"{NOT_ON_BOARD}, by which seeds are pooled"
+    return f"{comma_join(lacking)}: {why}; `nip-run leaderboard --rebuild` puts them there"
 
 
 def _point(row: SweepRow) -> dict[str, Any]:

@@ -8,6 +8,7 @@ may be longer than that.
 from __future__ import annotations
 
 import gzip
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,14 +21,20 @@ Text = int | str | list[int | str]
 LONG = 48
 """A text of fewer characters is cheaper where it stands."""
 
+QUOTED = 12
+"""A shorter one is not looked for in others. What is cut out of a template leaves parts that all games share."""
+
 PIECE_BYTES = 1 << 20
 """Of JSON, before it is compressed: a page has the games of one piece at hand in a moment."""
 
-MOST_WAITING = 2
+THREADS = min(4, os.cpu_count() or 1)
+"""Of compression, which lets others run beside it."""
+
+MOST_WAITING = 2 * THREADS
 """Pieces that may wait to be packed."""
 
-LEVEL = 6
-"""Of compression: 9 takes twice as long for a hundredth less."""
+LEVEL = 5
+"""Of compression: 6 takes a fifth longer for a hundredth less, and 9 still longer for as much."""
 
 
 class Texts:
@@ -58,7 +65,7 @@ class Texts:
         """A text that may have others in it, as it is referred to; of `quoted` the longest is looked for first."""
         if len(text) < LONG or text in self._places:
             return self.add(text)
-        parts = _parted(text, [one for one in quoted if LONG <= len(one) < len(text)])
+        parts = _parted(text, [one for one in quoted if len(one) < len(text)])
         if len(parts) == 1:
             return self.add(text)
         found: list[int | str] = []
@@ -94,7 +101,7 @@ def read(texts: Sequence[str], text: Text) -> str:
 
 def by_length(texts: Iterable[str]) -> list[str]:
     """Those that are worth to be looked for in others, the longest first."""
-    return sorted({text for text in texts if len(text) >= LONG}, key=lambda text: (-len(text), text))
+    return sorted({text for text in texts if len(text) >= QUOTED}, key=lambda text: (-len(text), text))
 
 
 class Packing:
@@ -102,12 +109,12 @@ class Packing:
 
     def __init__(self, keep: Callable[[str, bytes], None]) -> None:
         self._keep = keep
-        self._thread = ThreadPoolExecutor(1, "nip-run-pages")
+        self._threads = ThreadPoolExecutor(THREADS, "nip-run-pages")
         self._waiting: deque[tuple[str, Future[bytes]]] = deque()
 
     def add(self, name: str, data: Any) -> None:
         """Pack what is changed no more; waits where the pieces before are not packed yet, so that few are in memory."""
-        self._waiting.append((name, self._thread.submit(packed, data)))
+        self._waiting.append((name, self._threads.submit(packed, data)))
         while len(self._waiting) > MOST_WAITING:
             self._hand_on()
 

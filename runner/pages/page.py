@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,11 @@ def _mark(character: str) -> Markup:
     code = f"U+{ord(character):04X}"
     name = _NAMES.get(ord(character), code)
     return Markup('<span class="hidden-character" title="character {}">{}</span>').format(code, name)
+
+
+def plain(text: str) -> Markup:
+    """A text for an attribute or a title, where no mark can stand: what cannot be seen is spelled out, or replaced."""
+    return escape("".join("\ufffd" if _is_hidden(one) else one for one in in_one_line(text)))
 
 
 def as_json(data: Any) -> Markup:
@@ -95,7 +100,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(json=as_json, plain=in_one_line, route=partial(quote, safe="/"))
+    made.filters.update(json=as_json, plain=plain, route=partial(quote, safe="/"))
     return made
 
 
@@ -112,12 +117,8 @@ def html(
     data: Mapping[str, bytes],
     *,
     connects: bool = False,
-) -> str:
-    """A whole page: `about` is what the script reads first, `data` the pieces that the page has in itself."""
-    carriers = Markup("\n").join(
-        Markup('<script type="application/octet-stream" id="data-{}">{}</script>').format(name, Markup(encoded(piece)))  # noqa: S704 - no character of it means anything in HTML
-        for name, piece in data.items()
-    )
+) -> Iterator[bytes]:
+    """A whole page, in parts: `about` is what the script reads first, `data` the pieces that the page has in itself."""
     facts = {
         "title": title,
         "policy": policy(connects=connects),
@@ -126,6 +127,15 @@ def html(
         "links": links,
         "sections": sections,
         "about": about,
-        "carriers": carriers,
+        "carriers": _CARRIERS,
     }
-    return rendered("base.html", facts)
+    before, after = rendered("base.html", facts).encode("utf-8", "backslashreplace").split(_CARRIERS.encode())
+    yield before
+    for name, piece in data.items():
+        opened = Markup('<script type="application/octet-stream" id="data-{}">').format(name)
+        yield f"{opened}{encoded(piece)}</script>\n".encode()  # no character of it means anything in HTML
+    yield after
+
+
+_CARRIERS = Markup("<!-- the data of this page -->")
+"""Where the pieces of data stand. No text of a stranger can say it: its `<` would be escaped."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +35,12 @@ class Site:
     """What the script reads first; docs/pages.md has it."""
 
 
-def as_one_file(site: Site, data: Mapping[str, bytes]) -> bytes:
-    """A site that needs nothing beside it and opens from the disk."""
-    return _bytes(html(site.title, site.links, [(one.route, one.html) for one in site.sections], site.about, data))
+def as_one_file(site: Site, data: Mapping[str, bytes]) -> Iterator[bytes]:
+    """A site that needs nothing beside it and opens from the disk, in parts."""
+    return html(site.title, site.links, [(one.route, one.html) for one in site.sections], site.about, data)
 
 
 def as_index(site: Site) -> bytes:
     """The page of a site whose data stand beside it, at `data/NAME.json.gz`."""
     sections = [(one.route, one.html) for one in site.sections]
-    return _bytes(html(site.title, site.links, sections, site.about, {}, connects=True))
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")
+    return b"".join(html(site.title, site.links, sections, site.about, {}, connects=True))

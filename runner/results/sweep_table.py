@@ -126,16 +126,23 @@ class _Seen:
     """Runs that were to stop once they were decided."""
 
 
-def sweep_rows(points: Sequence[SweepPoint], results: Results, metrics: Sequence[str] = (METRIC,)) -> list[SweepRow]:
+NOT_ON_BOARD = "not on the board"
+"""What stands for the status of a finished run that the board lacks, where nothing may be written."""
+
+
+def sweep_rows(
+    points: Sequence[SweepPoint], results: Results, metrics: Sequence[str] = (METRIC,), *, writes: bool = True
+) -> list[SweepRow]:
     """The rows of a sweep, in the order of its points. A metric of an agent is `AGENT.METRIC`.
 
-    Finished runs that the board lacks, as after a kill before they came to it, are put on it.
+    Finished runs that the board lacks, as after a kill before they came to it, are put on it; or, where this `writes`
+    nothing, are missing with that as their status.
 
     Raises:
         UsageError: there is no metric of such a name.
         LeaderboardError: the board is damaged, or stays locked.
     """
-    seen = _seen([point.run_id for point in points], results, dict.fromkeys((METRIC, *metrics)))
+    seen = _seen([point.run_id for point in points], results, dict.fromkeys((METRIC, *metrics)), writes=writes)
     systems: dict[tuple[str, str], dict[str, SweepPoint]] = {}
     for point in points:
         systems.setdefault(point.system, {})[point.run_id] = point
@@ -288,12 +295,13 @@ FROM metrics WHERE list_contains(?, run_id)
 """
 
 
-def _seen(run_ids: Sequence[str], results: Results, metrics: Iterable[str]) -> _Seen:
+def _seen(run_ids: Sequence[str], results: Results, metrics: Iterable[str], *, writes: bool) -> _Seen:
     seen, wanted, ids = _Seen(), list(metrics), list(run_ids)
-    stands = _statuses(ids, results)
+    stands = _statuses(ids, results, writes=writes)
     if not results.board.path.is_file():
         seen.status = stands
-        check_metrics(wanted, (), ())
+        if NOT_ON_BOARD not in stands.values():
+            check_metrics(wanted, (), ())
         return seen
     for run_id, status, task, cost, stopped, hindrance in results.board.query(_RUNS, [ids])[1]:
         seen.status[run_id], seen.task[run_id], seen.cost[run_id] = status, task, cost
@@ -332,8 +340,8 @@ def _pooled_numbers(results: Results, run_ids: Sequence[str]) -> Mapping[str, Nu
     return pooled_numbers(results, run_ids)
 
 
-def _statuses(run_ids: Sequence[str], results: Results) -> dict[str, str]:
-    """How runs stand by their own manifests; the finished ones are put on the board where it lacks them."""
+def _statuses(run_ids: Sequence[str], results: Results, *, writes: bool) -> dict[str, str]:
+    """How runs stand by their own manifests; see `sweep_rows` for the finished ones that the board lacks."""
     there = [folder for run_id in dict.fromkeys(run_ids) if (folder := results.run(run_id)).manifest_path.is_file()]
     stands = {folder.run_id: str(folder.manifest().status) for folder in there if folder.damage() is None}
     board: dict[str, str] = {}
@@ -342,5 +350,8 @@ def _statuses(run_ids: Sequence[str], results: Results) -> dict[str, str]:
     for folder in there:
         status = stands.get(folder.run_id)
         if status in PLAYED and board.get(folder.run_id) != status:
-            results.board.append(folder)
+            if writes:
+                results.board.append(folder)
+            else:
+                stands[folder.run_id] = NOT_ON_BOARD
     return stands

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ MAX_JSON = 64 << 20
 """The largest file of ours that is read whole."""
 
 
-def atomic_write(path: Path, data: bytes | str) -> None:
+def atomic_write(path: Path, data: bytes | str | Iterable[bytes]) -> None:
     """Write a file beside its place, flush it, and put it there: a reader sees the old or the new one.
+
+    `data` may come in parts, so that a large file is never whole in memory.
 
     Raises:
         RunError: it cannot be written; the old file is untouched.
@@ -26,7 +28,8 @@ def atomic_write(path: Path, data: bytes | str) -> None:
     beside = path.with_name(path.name + ".new")
     try:
         with create(beside) as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            whole = data.encode() if isinstance(data, str) else data
+            file.writelines([whole] if isinstance(whole, bytes) else whole)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

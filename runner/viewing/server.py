@@ -158,7 +158,7 @@ class Answering(BaseHTTPRequestHandler):
         try:
             self._get(name)
         except NipRunError as error:
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, orjson.dumps({"error": str(error)}), _JSON)
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, orjson.dumps({"error": _said(error)}), _JSON)
 
     def do_HEAD(self) -> None:
         """What `GET` would answer, without it."""

@@ -18,7 +18,8 @@ def kind(route: str) -> str:
 
 def links(page: Any) -> list[str]:
     found: list[str] = page.evaluate(
-        "[...document.querySelectorAll('section.page:not([hidden]) a[href^=\"#/\"], nav.pages a')].map((one) => one.getAttribute('href').slice(2))"
+        "[...document.querySelectorAll('section.page:not([hidden]) a[href^=\"#/\"], nav.pages a')]"
+        ".map((one) => one.getAttribute('href').slice(2))"
     )
     return found
 

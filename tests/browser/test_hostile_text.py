@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ IN_A_GAME = {
     "why an answer cannot be used": "{finish}",
     "error of a server": "error {error}",
     "model that a server names": "served {said}",
-    "alternative token": "token {said}",
+    "alternative token": "{token}",
 }
 """Where a game of the real run says a payload."""
 
@@ -113,6 +114,7 @@ def test_a_game_of_a_stranger_is_text(payload: str, real: Path, watched: Opens) 
         "short": in_file(text)[:200],
         "said": in_json(text),
         "error": in_one_line(in_json(text))[:60],
+        "token": json.dumps(f"token {in_json(text)}", ensure_ascii=False),
         "finish": repr(f"finish {in_json(text)}")[1:-1],
     }
     wanted = {place: form.format(**words) for place, form in IN_A_GAME.items()} | IN_EVERY_GAME

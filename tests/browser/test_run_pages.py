@@ -158,7 +158,8 @@ def test_nothing_moves_for_whom_motion_disturbs(watched: Opens, small: Path) -> 
     page = listed(watched, small, reduced_motion="reduce")
     moving = page.evaluate(
         "[...document.querySelectorAll('*')].filter((one) => { const style = getComputedStyle(one);"
-        " return style.transitionDuration.split(',').some((t) => parseFloat(t) > 0) || style.animationName !== 'none'; }).length"
+        " return style.transitionDuration.split(',').some((t) => parseFloat(t) > 0)"
+        " || style.animationName !== 'none'; }).length"
     )
     assert moving == 0
 

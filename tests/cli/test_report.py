@@ -6,12 +6,15 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from runner.cli.main import main
 from runner.storage.locks import locked
 from tests.compatibility.old import opened
+from tests.support.files import bytes_of
 from tests.support.processes import environment, nip_run_here
 from tests.support.reports import read
 from tests.support.runs import only_run, played
@@ -201,3 +204,22 @@ def test_a_disk_that_is_full_leaves_the_old_page(folder: Path, option: str) -> N
     assert done.returncode == 1
     assert "cannot write" in done.stderr
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("board", [pytest.param("there", marks=pytest.mark.full), "gone", "locked"])
+def test_a_report_and_a_figure_only_read_the_results(tmp_path: Path, board: str) -> None:
+    opened(tmp_path)
+    results = tmp_path / "results"
+    if board == "gone":
+        (results / "leaderboard.duckdb").unlink()
+    seeds = sorted(path.name for path in (results / "runs").glob("sweep-*"))
+    assert len(seeds) == 2
+    page = tmp_path / "x.html"
+    with locked(results / ".leaderboard.lock", "the board", 1.0) if board == "locked" else nullcontext():
+        before = bytes_of(results)
+        assert main(["report", *seeds, "-o", str(page), "--results", str(results), "-q"]) == 0
+        plotted = ["plot", "forest", *seeds, "-o", str(tmp_path / "f.csv"), "--results", str(results)]
+        assert main([*plotted, "-q"]) == (2 if board == "gone" else 0)
+        assert bytes_of(results) == before
+    shown = read(page.read_bytes()).text
+    assert ("not on the board, by which seeds are pooled" in shown) == (board == "gone")

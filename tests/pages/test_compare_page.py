@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.comparison.compare import compare_systems
+from runner.comparison.compare import by_metrics, compare_systems
 from runner.comparison.game_by_game import game_pairs
-from runner.pages.compare_page import compares, couples, crossed
+from runner.comparison.systems import Reading, system_of
+from runner.pages.compare_page import METRICS, compares, couples, crossed
 from runner.pages.run_page import runs_site
 from runner.results.folder import RunFolder
 from runner.results.results import Results
@@ -48,7 +49,8 @@ def test_the_page_says_what_compare_says(runs: list[RunFolder]) -> None:
 def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[RunFolder]) -> None:
     made, data = pieces(runs[:2])
     columns = data[made.about[0]["pairs"]]["columns"]
-    found = list(game_pairs(runs[0], runs[1]))
+    one, two = (system_of([folder.path], Results.of(folder)) for folder in runs[:2])
+    found = list(game_pairs(one, two, Reading()))
     assert len(columns["datapoint"]) == len(found) == 12
     assert sorted(columns["datapoint"]) == sorted({one.datapoint for one in found})
     same = [one == two for one, two in zip(columns["base_right"], columns["other_right"], strict=True)]
@@ -90,3 +92,14 @@ def test_a_site_of_two_runs_has_the_comparison_and_a_link_to_it(runs: list[RunFo
     assert (route, "Compare") in site.links
     assert site.about["compares"][0]["pairs"] in kept
     assert not runs_site(runs[:1], kept.__setitem__).about["compares"]
+
+
+def test_every_metric_of_the_page_is_what_compare_says_of_it_alone(runs: list[RunFolder]) -> None:
+    reading = Reading(metrics=METRICS)
+    base, other = map(reading.system, runs[:2])
+    found = by_metrics(base, other, METRICS, reading)
+    names = [[one.path] for one in runs[:2]]
+    alone = [compare_systems(names, Results.of(runs[0]), metric=row.metric).pairs[0] for row in found]
+    assert found == alone
+    lacking = {"brier_stated", "brier_logprob"}  # no verifier was asked how sure it is
+    assert {row.metric for row in found} == set(METRICS) - lacking

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import runner.pages
 from runner.pages.base85 import ALPHABET, encoded
-from runner.pages.page import as_json, policy, rendered, script, style
+from runner.pages.page import as_json, plain, policy, rendered, script, style
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import SHOWN_OF_A_MANIFEST, in_file, with_manifest
 from tests.support.reports import Read, as_shown, read, report
@@ -139,9 +140,9 @@ def test_packed_data_have_no_character_that_html_or_a_script_reads() -> None:
     ("character", "name"),
     [
         ("\x00", "NUL"), ("\x1b", "ESC"), ("\x08", "U+0008"), ("\x7f", "DEL"), ("\x85", "U+0085"), ("\xad", "SHY"),
-        ("\u202e", "RLO"), ("\u2066", "LRI"), ("\u200f", "RLM"), ("\u200b", "ZWSP"), ("\ufeff", "BOM"), ("\u061c", "U+061C"),
-        ("\u2028", "U+2028"), ("\u2029", "U+2029"), ("\ud800", "U+D800"), ("\ue000", "U+E000"), ("\U000e0041", "U+E0041"),
-        ("\r", "U+000D"),
+        ("\u202e", "RLO"), ("\u2066", "LRI"), ("\u200f", "RLM"), ("\u200b", "ZWSP"), ("\ufeff", "BOM"),
+        ("\u061c", "U+061C"), ("\u2028", "U+2028"), ("\u2029", "U+2029"), ("\ud800", "U+D800"), ("\ue000", "U+E000"),
+        ("\U000e0041", "U+E0041"), ("\r", "U+000D"),
     ],
 )  # fmt: skip
 def test_a_character_that_cannot_be_seen_is_a_mark_with_its_name(character: str, name: str) -> None:
@@ -175,8 +176,9 @@ def test_the_policy_lets_nothing_in_but_our_script_and_style_by_their_hashes() -
 
 
 FORBIDDEN = (
-    "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "createContextualFragment",
-    "DOMParser", "javascript:", "window.open", 'setTimeout("', "srcdoc", "style=", ".cssText", "http://", "https://",
+    "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function",
+    "createContextualFragment", "DOMParser",
+    "javascript:", "window.open", 'setTimeout("', "srcdoc", "style=", ".cssText", "http://", "https://",
 )  # fmt: skip
 
 
@@ -193,3 +195,26 @@ def test_no_name_of_the_script_stands_for_two_things() -> None:
     """Its files are one scope: a name that two of them declare ends the script of every page."""
     declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script(), re.MULTILINE)
     assert [name for name, count in Counter(declared).items() if count > 1] == []
+
+
+EXPRESSION = re.compile(r"""[\w-]+=["'][^"'{>]*\{\{((?:[^}"']|"[^"]*"|'[^']*')*)\}\}""")
+OURS_IN_ATTRIBUTES = ("policy", "part", "drawn.low + 2", "drawn.high + 2", "drawn.value + 2", "cell.kind", "row.kind")
+"""Figures and words that we make ourselves."""
+
+
+def test_no_attribute_of_a_template_has_a_text_that_may_become_a_mark() -> None:
+    """A mark is an element: in an attribute it would end it."""
+    found = [
+        f"{path.name}: {expression}"
+        for path in sorted(Path(runner.pages.__file__).parent.rglob("templates/**/*.html"))
+        for expression in map(str.strip, EXPRESSION.findall(path.read_text("utf-8")))
+        if expression not in OURS_IN_ATTRIBUTES and not re.search(r"(\| (plain|route|e)|\.href)$", expression)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_text_in_an_attribute_is_one_value_without_what_cannot_be_seen(payload: str) -> None:
+    (made,) = read(f'<p title="{plain(PAYLOADS[payload])}">').elements
+    assert list(made.attributes) == ["title"]
+    assert as_shown(str(made.attributes["title"])) == made.attributes["title"]

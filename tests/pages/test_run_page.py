@@ -182,6 +182,8 @@ def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(o
 
 def test_runs_stand_side_by_side_and_the_seeds_of_a_sweep_as_one(results: Path) -> None:
     names = ("sweep-3942dc58ea", "sweep-838e83c049")
+    for name in names:
+        Results(results).board.append(RunFolder(results / "runs" / name))
     found = Summary(str(overview(pages_of(*(results / "runs" / name for name in names))).html))
     assert [row["Run"] for row in found.table("Runs side by side")] == list(names)
     assert {f"#/run/{name}" for name in names} <= found.links.keys()

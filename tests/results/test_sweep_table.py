@@ -30,7 +30,7 @@ SWEEP = {"protocol.max_message_rounds": [4, 6], "seed": [1, 2, 3]}
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> list[RunResult]:
     folder = tmp_path_factory.mktemp("swept")
-    return run_sweep(load_specs(spec_file(folder, size=10, sweep=SWEEP, fine_tune=None)), folder / "results")
+    return list(run_sweep(load_specs(spec_file(folder, size=10, sweep=SWEEP, fine_tune=None)), folder / "results"))
 
 
 def test_points_that_differ_in_their_seed_are_one_row_of_all_their_rollouts(swept: list[RunResult]) -> None:

@@ -18,3 +18,9 @@ def parquet_rows(path: Path) -> list[dict[str, Any]]:
         found = connection.execute(f"SELECT * FROM read_parquet('{path}')")
         columns = [item[0] for item in found.description]
         return [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
+
+
+def bytes_of(folder: Path) -> dict[str, bytes | None]:
+    """Every name in a folder, and what stands in each file."""
+    found = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}

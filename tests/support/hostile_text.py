@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
-from typing import Any
+from typing import Any, cast
 
 from runner.results.folder import RunFolder
-from runner.results.manifest import Manifest, Status
+from runner.results.manifest import AgentRow, Manifest, Status
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.runs import played
 from tests.support.servers.client import Loopback, running
@@ -70,7 +70,9 @@ def spec_file(folder: Path, base_url: str) -> Path:
         "models": {"m": model},
         "agents": {"prover": {"model": "m"}, "verifier": {"model": "m"}},
         "verdict": {"confidence": "both"},
-        "retry": {"transient": {"first_wait": 0.001, "max_wait": 0.002, "attempts": 4}, "invalid_response": {"attempts": 3}},
+        "retry": {
+            "transient": {"first_wait": 0.001, "max_wait": 0.002, "attempts": 4}, "invalid_response": {"attempts": 3},
+        },
     }  # fmt: skip
     path = folder / "spec.yaml"
     path.write_text(json.dumps(spec), "utf-8")
@@ -84,28 +86,34 @@ def hostile_run(folder: Path) -> Path:
     return folder / "results" / "runs" / "hostile"
 
 
+def _with_agents(one: Manifest, key: str, text: str) -> Manifest:
+    return replace(one, agents=tuple(cast("AgentRow", {**row, key: text}) for row in one.agents))
+
+
+RELEASE = ("reference", "owner", "name", "version", "manifest_sha256")
+
 MANIFEST: dict[str, Callable[[Manifest, str], Manifest]] = {
     "name of a run": lambda one, text: replace(one, name=text),
     "benchmark": lambda one, text: replace(one, benchmark=text),
     "protocol": lambda one, text: replace(one, protocol=text),
     "version": lambda one, text: replace(one, version=text),
     "why it stopped": lambda one, text: replace(one, why_stopped=text),
-    "agent's name": lambda one, text: replace(one, agents=[{**row, "agent": text} for row in one.agents]),
-    "provider": lambda one, text: replace(one, agents=[{**row, "provider": text} for row in one.agents]),
-    "model": lambda one, text: replace(one, agents=[{**row, "model": text} for row in one.agents]),
-    "model group": lambda one, text: replace(one, agents=[{**row, "model_group": text} for row in one.agents]),
-    "base model": lambda one, text: replace(one, agents=[{**row, "base_model": text} for row in one.agents]),
-    "role": lambda one, text: replace(one, agents=[{**row, "role": text} for row in one.agents]),
+    "agent's name": lambda one, text: _with_agents(one, "agent", text),
+    "provider": lambda one, text: _with_agents(one, "provider", text),
+    "model": lambda one, text: _with_agents(one, "model", text),
+    "model group": lambda one, text: _with_agents(one, "model_group", text),
+    "base model": lambda one, text: _with_agents(one, "base_model", text),
+    "role": lambda one, text: _with_agents(one, "role", text),
     "commit": lambda one, text: replace(one, git_commit=text),
     "python": lambda one, text: replace(one, python=text),
     "began": lambda one, text: replace(one, started_at=text),
     "ended": lambda one, text: replace(one, finished_at=text),
-    "release it is from": lambda one, text: replace(one, got_from={"reference": text, "owner": text, "name": text, "version": text, "manifest_sha256": text}),
-    "release it reproduces": lambda one, text: replace(one, reproduces={"reference": text, "owner": text, "name": text, "version": text, "manifest_sha256": text}),
+    "release it is from": lambda one, text: replace(one, got_from=dict.fromkeys(RELEASE, text)),
+    "release it reproduces": lambda one, text: replace(one, reproduces=dict.fromkeys(RELEASE, text)),
     "point of a sweep": lambda one, text: replace(one, point={text: text}),
     "source": lambda one, text: replace(one, sources={"spec": {"url": text, "path": text, "commit": text}}),
 }  # fmt: skip
-"""How a manifest says a text in each place that it has for one; with another hash than that of its files it is refused."""
+"""How a manifest says a text in each place that it has for one; with hashes that are not its files' it is refused."""
 
 SHOWN_OF_A_MANIFEST = ("benchmark", "protocol", "version", "why it stopped", "point of a sweep", "source")
 """Those that the page of a run shows; what its plan says too, such as models, it takes from there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -15,6 +16,7 @@ import pytest
 from runner.results.folder import RunFolder
 from runner.viewing.follower import Follower
 from runner.viewing.pieces import NEWEST, Pieces
+from tests.support.files import bytes_of
 from tests.support.processes import nip_run_here, started_silent
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -70,6 +72,23 @@ def test_two_views_of_one_run_show_the_same(tmp_path: Path) -> None:
         assert changed["notes"] != "0-0"
         (note,) = json.loads(gzip.decompress(other.ask("data/r0-notes.json.gz").body))
         assert note == kept.json
+
+
+def test_a_view_changes_nothing_in_the_results_but_for_notes(played: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    shutil.copytree(played.parents[1], results)
+    before = bytes_of(results)
+    with viewing("tiny", cwd=tmp_path) as view:
+        state = view.until("tiny", lambda state: state["games"]["count"] == 6)
+        assert len(listed(view, state)) == 6
+        assert view.ask().status == 200
+        assert bytes_of(results) == before
+        assert view.note({"run": "tiny", "text": "seen"}).status == 201
+    after = bytes_of(results)
+    assert {name for name in after if after[name] != before.get(name)} == {
+        "runs/tiny/notes.jsonl", "runs/tiny/.notes.lock",
+    }  # fmt: skip
+    assert before.keys() <= after.keys()
 
 
 @pytest.fixture

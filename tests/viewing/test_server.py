@@ -41,10 +41,13 @@ def test_the_page_comes_with_its_data_and_what_it_may_do(view: View) -> None:
     assert "default-src 'none'" in policy
     assert "connect-src 'self'" in policy
     assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert page.headers["x-frame-options"] == "DENY"
     assert page.headers["x-content-type-options"] == "nosniff"
     assert page.headers["referrer-policy"] == "no-referrer"
     assert page.headers["cache-control"] == "no-store"
     assert page.headers["cross-origin-resource-policy"] == "same-origin"
+    assert page.headers["cross-origin-opener-policy"] == "same-origin"
     assert "access-control-allow-origin" not in page.headers
     assert "server" not in page.headers
     games = json.loads(gzip.decompress(view.ask("data/r0-list-0.json.gz").body))
@@ -93,6 +96,13 @@ def test_another_name_for_this_machine_is_refused(view: View, host: str | None) 
     said = view.ask(Host=host if host is None else host.replace("PORT", str(view.port)))
     assert (said.status, said.body) == (421, b"")
     assert view.ask(Host=f"localhost:{view.port}").status == 200
+
+
+def test_nothing_but_loopback_is_listened_at(view: View) -> None:
+    """Who listens at every address of a machine listens at 127.0.0.2, too."""
+    with socket.socket() as other, pytest.raises(OSError, match=r"refused|assign|reachable|timed out"):
+        other.settimeout(5)
+        other.connect(("127.0.0.2", view.port))
 
 
 def test_two_hosts_are_refused(view: View) -> None:

@@ -12,7 +12,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest
 from runner.results.pooled_numbers import pooled_curves, pooled_numbers
 from runner.results.results import Results
-from runner.results.sweep_table import SEED, SweepPoint, SweepValue, sweep_rows
+from runner.results.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
 from runner.storage.atomic import read_json
 from runner.text import comma_join, counted
 
@@ -146,9 +146,21 @@ def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
 
 
 def pooled(system: System, metrics: Sequence[str]) -> Mapping[str, SweepValue]:
-    """Metrics of the games of all runs of a system, by the table of sweeps."""
-    points = [SweepPoint(system.name, one.run_id, {}, one.seed) for one in system.manifests]
-    [row] = sweep_rows(points, results_of(system), metrics)
+    """Metrics of the games of all runs of a system, by the table of sweeps.
+
+    Raises:
+        UsageError: the board, by which they are pooled, lacks a run; how it is put there.
+        LeaderboardError: the board is damaged.
+    """
+    points, results = (
+        [SweepPoint(system.name, one.run_id, {}, one.seed) for one in system.manifests],
+        results_of(system),
+    )
+    [row] = sweep_rows(points, results, metrics, writes=False)
+    if lacking := [run_id for run_id, status in row.missing.items() if status == NOT_ON_BOARD]:
+        raise UsageError(
+            f"{comma_join(lacking)}: {NOT_ON_BOARD}, by which seeds are pooled; {results.board.rebuilding}"
+        )
     return row.metrics
 
 

@@ -41,6 +41,8 @@ async function carried(name) {
 }
 
 const KEPT = 6; // pieces of games in memory
+const AHEAD = 4; // pieces of the list that are fetched and unpacked while one is taken in
+const DRAWN_EVERY = 400; // milliseconds between two drawings of a list that is still read
 
 // The list is kept as it comes, a column an array: an object for each of 100,000 rows would take ten times as much.
 class Games {
@@ -52,15 +54,34 @@ class Games {
     this.length = 0;
     this.repeats = false; // whether a datapoint was played more than once
     this.next = 0; // the piece of the list that is read next
+    this.ahead = new Map(); // pieces of the list that were asked for and not taken in yet
   }
 
-  // The list, piece by piece: `come` is told after each.
+  // The list, piece by piece: `come` is told after the first, then and when, and after the last.
   async read(come) {
+    let told = -Infinity;
     while (this.next < this.about.lists.length) {
-      this.take(await carried(`${this.about.slug}-list-${this.next}`));
+      const piece = await this.listed();
+      this.take(piece);
       this.next++;
+      if (this.next < this.about.lists.length && performance.now() - told < DRAWN_EVERY) continue;
       await come(this.length);
+      told = performance.now();
     }
+  }
+
+  // The piece of the list that is next; those behind it come meanwhile.
+  listed() {
+    const end = Math.min(this.next + AHEAD, this.about.lists.length);
+    for (let number = this.next; number < end; number++) {
+      if (this.ahead.has(number)) continue;
+      const coming = carried(`${this.about.slug}-list-${number}`);
+      coming.catch(() => {}); // whoever waits for it is told
+      this.ahead.set(number, coming);
+    }
+    const found = this.ahead.get(this.next);
+    this.ahead.delete(this.next);
+    return found;
   }
 
   take({ first, count: there, columns }) {
@@ -80,6 +101,7 @@ class Games {
   grown(about) {
     this.pieces.delete(this.about.pieces.length - 1);
     Object.assign(this.about, about);
+    this.ahead.clear();
     this.next = Math.max(0, this.next - 1);
   }
 

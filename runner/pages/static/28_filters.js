@@ -2,7 +2,9 @@
 
 const WORDS = { 0: "reject", 1: "accept" };
 
+// Tables that names from an address are looked up in inherit nothing: `constructor` is no filter.
 const FILTERS = {
+  __proto__: null,
   wrong: ["Wrong", (games, place) => games.value("correct", place) === false && games.value("decision", place) !== null],
   undecided: ["Undecided", (games, place) => games.value("decision", place) === null],
   right: ["Right", (games, place) => games.value("correct", place) === true],
@@ -12,6 +14,7 @@ const FILTERS = {
 };
 
 const COMPARED = {
+  __proto__: null,
   "=": ["is", (value, wanted) => value === wanted],
   "~": ["has", (value, wanted) => value.includes(wanted)],
   ">": ["over", (value, wanted) => Number(value) > Number(wanted)],

@@ -6,6 +6,7 @@ const BEYOND = 12; // rows above and below those in sight
 const count = (number) => number.toLocaleString("en");
 
 const COLUMNS = {
+  __proto__: null,
   datapoint: { title: "Datapoint" },
   repeat: { title: "Repeat", number: true },
   label: { title: "Label", cell: (row) => WORDS[row.label] },

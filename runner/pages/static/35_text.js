@@ -30,7 +30,8 @@ function looksLikeCode(text) {
   return text.includes("\n") && CODE.test(text.slice(0, 4000));
 }
 
-const TOKENS = /(#[^\n]*|\/\/[^\n]*)|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|\b(and|as|assert|async|await|break|case|catch|class|const|continue|def|del|do|elif|else|except|finally|for|from|function|global|if|import|in|int|is|lambda|let|new|not|or|pass|raise|return|static|throw|try|void|while|with|yield|None|True|False|null|true|false)\b|\b(\d[\d_.eExXa-fA-F]*)\b/g;
+// Literals are short: for a text of quotes alone, each that opens is looked for its end.
+const TOKENS = /(#[^\n]*|\/\/[^\n]*)|("(?:[^"\\\n]|\\.){0,1000}"|'(?:[^'\\\n]|\\.){0,1000}')|\b(and|as|assert|async|await|break|case|catch|class|const|continue|def|del|do|elif|else|except|finally|for|from|function|global|if|import|in|int|is|lambda|let|new|not|or|pass|raise|return|static|throw|try|void|while|with|yield|None|True|False|null|true|false)\b|\b(\d[\d_.eExXa-fA-F]*)\b/g;
 
 function highlighted(text) {
   const code = el("code");

@@ -77,7 +77,7 @@ class BoardList {
     this.about = about; // {slug, name, benchmark, task, count, pieces, domain}
     this.board = board; // {where, published, meanings, linked}
     this.linked = new Set(board.linked);
-    this.columns = Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([, one]) => board.published || !one.published));
+    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([, one]) => board.published || !one.published)) };
     this.open = new Set(); // runs whose details are shown
     this.element = el("div");
   }

@@ -1,6 +1,7 @@
 // Two runs game by game: pairs whose verdicts differ come first, and one pair stands side by side.
 
 const PAIRS = {
+  __proto__: null,
   flipped: ["Flipped", (base, other) => base !== null && other !== null && base !== other],
   base: ["Right in the first alone", (base, other) => base === true && other === false],
   other: ["Right in the second alone", (base, other) => base === false && other === true],

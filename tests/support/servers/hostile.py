@@ -1,7 +1,7 @@
 """A server whose every word is a stranger's: texts, reasoning, names of models, errors, tokens.
 
-A request says by `[P07]` which of `hostile_payloads.PAYLOADS` comes back. Of each body the first attempt is an error, the
-second an answer that cannot be used, and the third one that can.
+A request says by `[P07]` which of `hostile_payloads.PAYLOADS` comes back. Of each body the first attempt is an error,
+the second an answer that cannot be used, and the third one that can.
 
     POST /v1/chat/completions
 """

@@ -1,0 +1,50 @@
+"""Addresses and texts that are made to hold a page up: it shows its list all the same, and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import Opens
+from tests.browser.test_run_pages import listed, rows
+from tests.support.boards import board_page, board_row, made_board
+
+INHERITED = ("constructor", "toString", "__proto__", "hasOwnProperty", "valueOf")
+
+
+@pytest.mark.parametrize("name", INHERITED)
+@pytest.mark.parametrize("words", ["only={}", "where=tokens,{},x", "columns=datapoint,{}", "sort={}"])
+def test_what_every_object_inherits_is_no_filter_and_no_column(
+    words: str, name: str, small: Path, watched: Opens
+) -> None:
+    page = listed(watched, small, words.format(name))
+    assert rows(page).count() == 12
+    if words.startswith("columns"):
+        heads = page.locator("table.games thead th").all_inner_texts()
+        assert len(heads) == 2
+        assert all(heads)
+
+
+@pytest.mark.parametrize("name", INHERITED)
+def test_a_board_sorts_by_its_columns_alone(name: str, watched: Opens, tmp_path: Path) -> None:
+    path = tmp_path / "board.html"
+    path.write_bytes(board_page(made_board(board_row())))
+    page = watched().open(path, f"board/{'a' * 12}?sort={name}&cols={name},rank")
+    page.locator("[data-live] tbody th.name").wait_for()
+    assert page.locator("[data-live] thead th").count() == 2
+
+
+QUOTES = "def f():\n" + '"' + '\\"' * 29_900 + "\\"
+"""Code of one literal that never ends: looking for its end from each of its quotes would take seconds."""
+
+
+def test_code_of_quotes_alone_is_coloured_in_a_moment(small: Path, watched: Opens) -> None:
+    page = watched().open(small)
+    pattern = small.read_text("utf-8").partition("const TOKENS = ")[2].partition(";\n")[0]
+    took = page.context.browser.new_page().evaluate(
+        f"(text) => {{ const began = performance.now(); for (const one of text.matchAll({pattern})) one; "
+        "return performance.now() - began; }",
+        QUOTES,
+    )
+    assert took < 2000
