@@ -188,7 +188,7 @@ def _of_several(here: Path) -> Iterator[Look]:
     both = _report(here, "both", "nip", "alone")
     yield Look("overview", both)
     yield Look("compare", both, "compare/nip/alone")
-    sweep = {"seed": [0, 1], "protocol.max_message_rounds": [3, 5, 7], "rollouts.per_datapoint": [1, 2]}
+    sweep = {"seed": [0, 1], "protocol.max_message_rounds": [3, 5, 7], "agents.verifier.max_response_words": [50, 100]}
     spec_file(here, size=24, name="swept", sweep=sweep)
     _play(here, "spec.yaml")
     swept = sorted(path.name for path in (here / "results" / "runs").iterdir() if path.name.startswith("swept"))
