@@ -74,7 +74,8 @@ def _navigation(made: Sequence[Made]) -> list[tuple[str, str]]:
     links = [(made[0].section.route, "Training run")] if first.is_training_run else [("runs", "Overview")]
     if len(made) > NAMED:
         return links
-    return [*links, *(link for one in made if one.about for link in _links(one, one.manifest.run_id))]
+    # A run's page leads to its games and trees: the same word once a run would not say where it leads.
+    return [*links, *((one.section.route, one.manifest.run_id) for one in made if one.about)]
 
 
 def _links(one: Made, name: str) -> list[tuple[str, str]]:

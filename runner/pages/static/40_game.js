@@ -84,8 +84,8 @@ class GameView {
     const last = turn.answers.findLast((answer) => !answer.unusable);
     const texts = messages.length ? messages.map((one) => game.read(one.text)) : [last ? game.read(last.text) : ""];
     const decided = turn.decision !== null && turn.decision !== undefined;
-    return el("article", { class: `turn agent-${place % 6}`, "aria-label": turn.agent },
-      el("h5", {}, turn.agent, this.agent(turn.agent)?.verifier ? el("span", { class: "badge" }, "verifier") : null,
+    return el("article", { class: `turn agent-${place % 6}${this.agent(turn.agent)?.verifier ? " asks" : ""}`, "aria-label": turn.agent },
+      el("h5", {}, turn.agent, this.agent(turn.agent)?.verifier && turn.agent !== "verifier" ? el("span", { class: "badge" }, "verifier") : null,
         decided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${WORDS[turn.decision]}` }, `decides: ${WORDS[turn.decision]}`) : null),
       texts.map((text) => said(text)),
       first && (!this.as || this.as === turn.agent) ? this.below(turn, game, last) : null);
@@ -102,7 +102,7 @@ class GameView {
     ].filter(Boolean);
     return [
       words.length ? folded("attempts", words.join(", "), () => [
-        answers.map((answer) => this.attempt(answer, game)),
+        answers.length > 1 || bad ? answers.map((answer) => this.attempt(answer, game)) : null,
         failed.map((one) => el("div", { class: "attempt" }, el("h6", {}, "Failed call"), el("p", { class: "why" }, one.error), one.wait > 0 ? el("p", { class: "cost" }, `asked again after ${one.wait.toFixed(1)} s`) : null)),
       ]) : null,
       last?.reasoning !== undefined ? folded("reasoning", "Reasoning", () => said(game.read(last.reasoning))) : null,
@@ -171,7 +171,9 @@ class GameView {
       columns = columns.filter(([, text]) => text.trim() && sent.some((chat) => chat.includes(text.trim())));
     }
     if (!columns.length) return null;
-    return el("section", { class: "columns" }, el("h3", {}, this.as ? "What it was given" : "Datapoint"), columns.map(([name, text]) =>
+    const isShort = ([, text]) => text.length <= 60 && text.trim() && !text.includes("\n");
+    const [short, long] = [columns.filter(isShort), columns.filter((one) => !isShort(one))];
+    return el("section", { class: "columns" }, el("h3", {}, this.as ? "What it was given" : "Datapoint"), short.length ? el("dl", {}, short.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])) : null, long.map(([name, text]) =>
       el("details", { open: true }, el("summary", {}, name), columnBlock(text))));
   }
 }
