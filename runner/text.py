@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -31,11 +32,6 @@ def escape_controls(text: str) -> str:
 def in_one_line(text: str) -> str:
     """`escape_controls` with line ends and tabs shown too, for what must not look like lines of ours."""
     return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def in_spreadsheet(text: str) -> str:
-    """A text for a cell of CSV: one that a spreadsheet would take for a formula begins with an apostrophe."""
-    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) or text[:1] in ("\t", "\r") else text
 
 
 def shortened(text: str, most: int = 80) -> str:
@@ -86,3 +82,11 @@ def with_interval(value: float | None, low: float | None, high: float | None) ->
 def comma_join(words: Iterable[str]) -> str:
     """`a, b, c`, for messages."""
     return ", ".join(map(str, words))
+
+
+_FORMULA = re.compile(r"[\s\0]*[=+\-@\t\r]")
+
+
+def csv_text(text: str) -> str:
+    """A text for a cell of CSV: one that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{text}" if _FORMULA.match(text) else text

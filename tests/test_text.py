@@ -8,7 +8,7 @@ import pytest
 
 from runner.errors import SpecError
 from runner.spec.load import load_specs
-from runner.text import did_you_mean_file
+from runner.text import csv_text, did_you_mean_file
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
 
@@ -56,3 +56,9 @@ def test_a_template_that_is_not_there_is_not_taken_for_a_shorter_one(tmp_path: P
     for message in missing:
         assert "did you mean" not in message
         assert "there are judge.jinja" in message
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@a", " =1", "\t=1", "\x00=1", "\r=1", "\n-1"])
+def test_a_formula_is_a_text_in_csv(text: str) -> None:
+    assert csv_text(text) == f"'{text}"
+    assert csv_text(f"a{text}") == f"a{text}"

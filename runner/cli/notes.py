@@ -19,7 +19,7 @@ from runner.results.results import Results
 from runner.runs.reconstruct import played_plan, rollout_named
 from runner.storage.atomic import atomic_write
 from runner.storage.files import read_bounded
-from runner.text import counted, in_one_line, in_spreadsheet
+from runner.text import counted, csv_text, in_one_line
 
 _COLUMNS = ("id", "rollout", "at", "by", "tags", "note")
 
@@ -86,9 +86,9 @@ def _export(path: Path, notes: Sequence[Note], run_id: str) -> None:
         lines = io.StringIO()
         rows = csv.writer(lines, lineterminator="\n")
         rows.writerow(("run_id", "id", "at", "by", "rollout_id", "tags", "text"))
-        for one in notes:
-            told = (run_id, one.id, one.at, one.by or "", one.rollout_id or "", ", ".join(one.tags), one.text)
-            rows.writerow(map(in_spreadsheet, told))
+        cells = ((run_id, one.id, one.at, one.by or "", one.rollout_id or "", ", ".join(one.tags), one.text)
+                 for one in notes)  # fmt: skip
+        rows.writerows(map(csv_text, row) for row in cells)
         atomic_write(path, lines.getvalue())
     elif path.suffix.lower() == ".jsonl":
         atomic_write(path, b"".join(canonical({"run_id": run_id, **one.to_json()}) + b"\n" for one in notes))

@@ -25,6 +25,7 @@ from runner import (
     NipRunError,
     OpenAiWholeAgent,
     Plan,
+    Plot,
     Problem,
     Progress,
     ProviderRefusal,
@@ -88,6 +89,9 @@ def asked(result: RunResult, results: Path) -> tuple[float, int]:
     for name, text in [(sent.agent, sent.text) for sent in result.transcript(ids[0]).messages]:
         assert name in ("prover", "verifier")
         assert text
+    plot: Plot = result.plot("outcomes")
+    assert sum(row["games"] for row in plot.rows) == len(ids)
+    assert plot.svg(width="page").startswith("<svg")
     ((calls,),) = result.completions().aggregate("count(*)").fetchall()
     ((messages,),) = result.messages().aggregate("count(*)").fetchall()
     assert int(messages) <= int(calls)

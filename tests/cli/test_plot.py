@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -18,18 +19,32 @@ from tests.support.runs import played
 from tests.support.training import trained, training_spec
 
 SPECS = ROOT / "specs"
-SIZE = ("dataset.limit=6", "rollouts.per_datapoint=2")
+OLD = ROOT / "tests" / "fixtures" / "v0_1_0" / "results" / "runs"
+SIZE = ("dataset.limit=4", "rollouts.per_datapoint=2")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds of one game whose verifier states how sure it is, the lone verifier, and two seeds of a training."""
+    """Two seeds of one game whose verifier states how sure it is, the lone verifier, and a training run of 0.1.0."""
     folder = tmp_path_factory.mktemp("plotted")
     for seed in (0, 1):
         stated = ("name=sure", f"seed={seed}", "verdict.confidence=stated")
         played(SPECS / "quickstart.yaml", folder / "results", *SIZE, *stated)
-        trained(training_spec(folder / f"training{seed}", seed=seed), folder / "results")
     played(SPECS / "solo_verifier.yaml", folder / "results", *SIZE)
+    for path in OLD.glob("learning-*"):
+        shutil.copytree(path, folder / "results" / "runs" / path.name)
+    return folder / "results"
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three seeds of a training run that is tested at its beginning, and after each of two iterations."""
+    folder = tmp_path_factory.mktemp("trained")
+    for seed in (0, 1, 2):
+        spec = training_spec(
+            folder / f"training{seed}", seed=seed, training={"test": {"scheme": "all", "split": "test"}}
+        )
+        trained(spec, folder / "results")
     return folder / "results"
 
 
@@ -52,6 +67,7 @@ def test_help_names_the_figures_that_there_are() -> None:
     assert tuple(FIGURES) == NAMED
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("figure", [name for name in NAMED if name != "learning_curve"])
 def test_every_figure_of_one_system_is_an_image_and_the_same_one_again(
     results: Path, tmp_path: Path, figure: str
@@ -68,8 +84,8 @@ def test_seeds_of_one_game_are_pooled_as_the_board_pools_them(results: Path, tmp
     assert len(seeds) == 2
     assert plot(results, "forest", [*seeds, *ids(results, "solo-verifier")], tmp_path / "f.csv") == 0
     pooled, lone = rows(tmp_path / "f.csv")
-    assert (pooled["system"], pooled["runs"], pooled["n"]) == ("nip", " ".join(seeds), "24")
-    assert (lone["system"], lone["n"]) == ("solo_verifier", "12")
+    assert (pooled["system"], pooled["runs"], pooled["n"]) == ("nip", " ".join(seeds), "16")
+    assert (lone["system"], lone["n"]) == ("solo_verifier", "8")
 
 
 def test_the_lone_verifier_is_found_as_the_baseline(results: Path, tmp_path: Path) -> None:
@@ -79,15 +95,16 @@ def test_the_lone_verifier_is_found_as_the_baseline(results: Path, tmp_path: Pat
     assert told["notes"] == []
 
 
-def test_a_learning_curve_pools_the_tests_of_its_seeds(results: Path, tmp_path: Path) -> None:
-    names = ids(results, "learn")
-    assert plot(results, "learning_curve", names, tmp_path / "f.csv") == 0
-    [row] = rows(tmp_path / "f.csv")
-    assert (row["iteration"], row["seeds"], row["n"], row["runs"]) == ("2", "2", "12", " ".join(names))
-    assert (
-        plot(results, "learning_curve", names, tmp_path / "f.svg", "--title", "Expert iteration", "--width", "page")
-        == 0
-    )
+@pytest.mark.full
+def test_a_learning_curve_pools_the_tests_of_its_seeds(seeds: Path, tmp_path: Path) -> None:
+    names = ids(seeds, "learn")
+    assert plot(seeds, "learning_curve", names, tmp_path / "f.csv") == 0
+    found = rows(tmp_path / "f.csv")
+    assert [(row["iteration"], row["seeds"], row["n"]) for row in found] == [(str(i), "3", "18") for i in range(3)]
+    assert {row["runs"] for row in found} == {" ".join(names)}
+    assert all(float(row["ci_low"]) <= float(row["value"]) <= float(row["ci_high"]) for row in found)
+    words = ("--title", "Expert iteration", "--width", "page")
+    assert plot(seeds, "learning_curve", names, tmp_path / "f.svg", *words) == 0
     assert "Expert iteration" in (tmp_path / "f.svg").read_text("utf-8")
 
 
@@ -95,7 +112,7 @@ def test_a_learning_curve_pools_the_tests_of_its_seeds(results: Path, tmp_path: 
     ("figure", "of", "says"),
     [
         ("learning_curve", "sure", "no training run"),
-        ("accuracy_by_protocol", "learn", "a training run has no games of its own"),
+        ("accuracy_by_protocol", "learning", "a training run has no games of its own"),
         ("reliability", "solo-verifier", "no probability of a verdict is known"),
     ],
 )
@@ -141,6 +158,6 @@ def test_json_has_the_rows_and_quiet_says_nothing(
     [lone] = ids(results, "solo-verifier")
     assert plot(results, "outcomes", [lone], tmp_path / "f.svg", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert sum(row["games"] for row in told["rows"]) == 12
+    assert sum(row["games"] for row in told["rows"]) == 8
     assert plot(results, "outcomes", [lone], tmp_path / "f.svg", "-q") == 0
     assert capsys.readouterr().out == ""

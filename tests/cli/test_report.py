@@ -16,6 +16,8 @@ import pytest
 from runner.cli.main import main
 from runner.pages.base85 import decoded
 from runner.redaction import REMOVED
+from runner.results.folder import RunFolder
+from runner.results.results import Results
 from runner.storage.locks import locked
 from tests.compatibility.old import opened
 from tests.support.files import bytes_of
@@ -214,10 +216,11 @@ def test_a_disk_that_is_full_leaves_the_old_page(folder: Path, option: str) -> N
 def test_a_report_and_a_figure_only_read_the_results(tmp_path: Path, board: str) -> None:
     opened(tmp_path)
     results = tmp_path / "results"
-    if board == "gone":
-        (results / "leaderboard.duckdb").unlink()
+    (results / "leaderboard.duckdb").unlink()
     seeds = sorted(path.name for path in (results / "runs").glob("sweep-*"))
     assert len(seeds) == 2
+    for name in seeds if board != "gone" else ():
+        Results(results).board.append(RunFolder(results / "runs" / name))
     page = tmp_path / "x.html"
     with locked(results / ".leaderboard.lock", "the board", 1.0) if board == "locked" else nullcontext():
         before = bytes_of(results)

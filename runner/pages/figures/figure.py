@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from runner.pages.charts.looks import COLUMN, Look
 from runner.pages.charts.words import known
+from runner.text import csv_text
 
 Row = Mapping[str, Any]
 
@@ -69,4 +70,5 @@ def _finite(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+    text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+    return csv_text(text) if isinstance(text, str) else text
