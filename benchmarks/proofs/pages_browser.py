@@ -176,8 +176,7 @@ def used_and_held(page: Any, claims: Claims, games: int, run_id: str) -> None:
     middle, worst = took[len(took) // 2], took[-1]
     claims(
         middle <= 300 and len(took) == OPENED,
-        f"{games:,} games: one is there in {middle:.0f} ms, the middle of {len(took)}, the slowest in {worst:.0f}: at most "
-        "300",
+        f"{games:,} games: one is there in {middle:.0f} ms (middle of {len(took)}, slowest {worst:.0f}): at most 300",
     )
     page.evaluate("href => { location.hash = href; }", f"#/run/{run_id}/games")
     page.locator("p.count").wait_for()

@@ -111,7 +111,7 @@ def followed(claims: Claims, browser: Any, view: View, run: subprocess.Popen[str
     took = [cpu_seconds(run) - began[0], cpu_seconds(view.process) - began[1], time.monotonic() - began[2]]
     claims(
         took[1] <= SHARE * took[2],
-        f"following takes {took[1]:.2f} s of a processor in {took[2]:.1f} s, {took[1] / took[2]:.1%}: at most {SHARE:.0%}; "
+        f"following takes {took[1]:.2f} s of CPU in {took[2]:.1f} s: {took[1] / took[2]:.1%}, at most {SHARE:.0%}; "
         f"{took[1] / took[0]:.2f} of what the run takes, which waits for its server ({took[0]:.2f} s)",
     )
     run.kill()
