@@ -38,7 +38,7 @@ def made_board(*rows: dict[str, Any], **of_board: Any) -> Board:
 def board_page(board: Board, *runs: str) -> bytes:
     """A board as one file."""
     data: dict[str, bytes] = {}
-    return as_one_file(board_site(board, data.__setitem__, runs), data)
+    return b"".join(as_one_file(board_site(board, data.__setitem__, runs), data))
 
 
 def kept_rows(board: Board) -> list[dict[str, Any]]:

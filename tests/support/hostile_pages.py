@@ -37,7 +37,7 @@ def full_of(text: str, run: Path) -> bytes:
     about = json.loads(json.dumps(made.about))
     if not has_half(text):
         about = in_all(about, ends, names=frozenset())
-    return as_one_file(replace(made, about=about), pieces)
+    return b"".join(as_one_file(replace(made, about=about), pieces))
 
 
 def in_all(data: Any, ends: Callable[[str], str], *, names: frozenset[str], name: str = "") -> Any:

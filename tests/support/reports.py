@@ -24,7 +24,7 @@ VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "l
 def report(*runs: Path) -> bytes:
     """Runs as one file."""
     data: dict[str, bytes] = {}
-    return as_one_file(runs_site([RunFolder(run) for run in runs], data.__setitem__), data)
+    return b"".join(as_one_file(runs_site([RunFolder(run) for run in runs], data.__setitem__), data))
 
 
 def report_folder(folder: Path, *runs: Path) -> None:
@@ -36,7 +36,7 @@ def report_folder(folder: Path, *runs: Path) -> None:
 def board_report(results: Path) -> bytes:
     """A results folder's leaderboard as one file."""
     data: dict[str, bytes] = {}
-    return as_one_file(board_site(local_board(Results(results)), data.__setitem__), data)
+    return b"".join(as_one_file(board_site(local_board(Results(results)), data.__setitem__), data))
 
 
 @dataclass
