@@ -27,6 +27,8 @@ DATAPOINTS = 1_000
 OPENED = 50
 HEAP_MB = 150
 TIMES = 3
+USABLE_SECONDS = {False: 2.0, True: 3.0}
+"""Of one file, and of a folder behind a server."""
 PATIENCE = 60_000
 """Milliseconds that are waited for what is far too late to hold."""
 
@@ -36,7 +38,8 @@ USABLE = """async () => {
     const row = () => document.querySelector("table.games tbody tr:not([aria-hidden])");
     while (!row()) await turn();
     const first = performance.now();
-    const [all, wrong] = [counted(), [...document.querySelectorAll("button[aria-pressed]")].find((one) => one.textContent === "Wrong")];
+    const all = counted();
+    const wrong = [...document.querySelectorAll("button[aria-pressed]")].find((one) => one.textContent === "Wrong");
     wrong.click();
     while (wrong.getAttribute("aria-pressed") !== "true") await turn();
     const filtered = counted();
@@ -70,8 +73,9 @@ OPEN = """async (href) => {
     const turn = () => new Promise((go) => setTimeout(go, 2));
     const begun = performance.now();
     location.hash = href;
-    while (location.hash !== href || document.querySelector("header.game")?.dataset.seen !== undefined || !document.querySelector("header.game h2")) await turn();
-    document.querySelector("header.game").dataset.seen = "";
+    const head = () => document.querySelector("header.game:not([data-seen])");
+    while (!head()?.querySelector("h2")) await turn();
+    head().dataset.seen = "";
     await new Promise((go) => requestAnimationFrame(() => setTimeout(go)));
     return performance.now() - begun;
 }"""
@@ -81,8 +85,9 @@ SAID = """async () => {
     const search = document.getElementById("search");
     search.value = "zebra-that-nobody-said";
     [...document.querySelectorAll("button")].find((one) => one.textContent === "Search what was said").click();
-    while (!document.querySelector("p.count").textContent.includes("what was said")) await new Promise((go) => setTimeout(go, 10));
-    return [performance.now() - begun, document.querySelector("p.count").textContent];
+    const counted = () => document.querySelector("p.count").textContent;
+    while (!counted().includes("what was said")) await new Promise((go) => setTimeout(go, 10));
+    return [performance.now() - begun, counted()];
 }"""
 
 
@@ -93,8 +98,11 @@ def made(place: Path, games: int) -> Path:
         return page
     place.mkdir(parents=True, exist_ok=True)
     rows = (
-        {"id": f"p{at}", "label": at % 2, "level": ["easy", "hard"][at % 3 % 2], "solution": f"def f(x):\n    return x + {at}\n"}
-        | {"question": f"Return x + {at}, and mind the limits of what is given. " * 3}
+        {
+            "id": f"p{at}", "label": at % 2, "level": ["easy", "hard"][at % 3 % 2],
+            "question": f"Return x + {at}, and mind the limits of what is given. " * 3,
+            "solution": f"def f(x):\n    return x + {at}\n",
+        }
         for at in range(DATAPOINTS)
     )  # fmt: skip
     (place / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
@@ -130,9 +138,9 @@ def heap_mb(page: Any) -> float:
     return float(metrics["JSHeapUsedSize"]) / 1e6
 
 
-def looked_at(browser: Any, claims: Claims, address: str, run_id: str, games: int, seconds: float) -> None:
+def looked_at(browser: Any, claims: Claims, address: str, run_id: str, games: int) -> None:
     """Open a run's list as often as is said, then scroll it, open games and search."""
-    found, problems = [], []
+    found, problems, limit = [], [], USABLE_SECONDS[address.startswith("http")]
     for turn in range(TIMES):
         watched = Watched(browser)
         watched.context.set_default_timeout(PATIENCE)
@@ -146,8 +154,8 @@ def looked_at(browser: Any, claims: Claims, address: str, run_id: str, games: in
     at = f"load {os.getloadavg()[0]:.1f}"
     said = f"first rows after {best['first'] / 1000:.2f} s, filtered and searched by {best['used'] / 1000:.2f} s"
     claims(
-        best["all"] <= 1000 * seconds,
-        f"{games:,} games: {said}, all read by {best['all'] / 1000:.2f} s (of {times}; {at}): at most {seconds:g} s",
+        best["all"] <= 1000 * limit,
+        f"{games:,} games: {said}, all read by {best['all'] / 1000:.2f} s (of {times}; {at}): at most {limit:g} s",
     )
     first, wrong, searched, last = best["counted"]
     claims(
@@ -168,7 +176,7 @@ def used_and_held(page: Any, claims: Claims, games: int, run_id: str) -> None:
     middle, worst = took[len(took) // 2], took[-1]
     claims(
         middle <= 300 and len(took) == OPENED,
-        f"{games:,} games: one of them is there in {middle:.0f} ms, the slowest of {len(took)} in {worst:.0f}: at most 300",
+        f"{games:,} games: one is there in {middle:.0f} ms (middle of {len(took)}, slowest {worst:.0f}): at most 300",
     )
     page.evaluate("href => { location.hash = href; }", f"#/run/{run_id}/games")
     page.locator("p.count").wait_for()
@@ -219,11 +227,11 @@ def main() -> int:
         (small, few), (large, many) = [(place / f"n{count}", count) for count in args.games]
         with chromium() as browser:
             page = made(small, few).resolve()
-            looked_at(browser, claims, page.as_uri(), run_of(small), few, 2.0)
+            looked_at(browser, claims, page.as_uri(), run_of(small), few)
             page = made(large, many)
             time.sleep(1)
             with static_host(page.parent) as address:
-                looked_at(browser, claims, address, run_of(large), many, 3.0)
+                looked_at(browser, claims, address, run_of(large), many)
         return claims.end()
 
     return with_folder(args.folder, act)

@@ -287,5 +287,8 @@ route("run/*/games", (place, [id], words) => {
   replaced(place, run.list.element);
   run.list.take(words);
   run.list.keys();
-  return run.read();
+  const top = history.state?.top; // where the list stood when the page was made again
+  if (!top) return run.read();
+  history.replaceState(null, "");
+  return run.read().then(() => { run.list.view.scrollTop = top; });
 });

@@ -75,6 +75,8 @@ class Live {
   anew(why) {
     const typed = [...document.querySelectorAll("textarea, section.notes input")].some((one) => one.value.trim() !== "");
     if (!typed && !document.hidden) {
+      const scrolled = document.querySelector("#view:not([hidden]) div.scrolled");
+      if (scrolled) history.replaceState({ top: scrolled.scrollTop }, "");
       location.reload();
       return;
     }
