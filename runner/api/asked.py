@@ -26,7 +26,7 @@ def query(
     `@NAME` asks a question that is kept in a file; `nip-run sql @` lists those that there are. `parameters` are the
     values of `$NAME` in the question; with some of them it is read once, and held in memory.
 
-    The tables are `runs`, `agents`, `metrics`, `rollouts`, `messages` and `completions`, and there is the view
+    The tables are `runs`, `agents`, `metrics`, `rollouts`, `messages`, `completions` and `notes`, and there is the view
     `leaderboard`. A question only reads, and reaches no other file. `.df()` needs pandas, `.arrow()` pyarrow and
     `.pl()` polars: nip-run installs none of them. To fetch a TIMESTAMPTZ, such as `now()`, DuckDB needs pytz; without
     it, cast it: `now()::VARCHAR`. `results` is as in `run`.

@@ -37,6 +37,7 @@ EXAMPLES = (
     "SELECT agent, sum(prompt_tokens) AS tokens, avg(latency_ms) AS ms FROM completions GROUP BY agent",
     "SELECT run_b, difference, ci_low, ci_high, p FROM comparisons WHERE run_a = (SELECT max(run_id) FROM leaderboard)",
     "FROM messages WHERE content ILIKE '%sorry%' LIMIT 5",
+    "SELECT run_id, rollout_id, text FROM notes WHERE list_contains(tags, 'bug')",
 )
 
 _TABLES = (
@@ -50,6 +51,7 @@ _TABLES = (
     "datapoints",
     "messages",
     "completions",
+    "notes",
 )
 _COLUMNS = (
     "SELECT table_name, column_name, data_type, comment FROM duckdb_columns() "

@@ -8,7 +8,7 @@ Pieces are gzip of JSON, whose `format` is `FORMAT`; SLUG is the run's in `about
   string, or a list of both that are joined. A turn has the one `chat` that all its attempts were sent, all `answers` in
   the order in which they came (`unusable` says why one was not played; `vote` is left out where it is 0; `tokens` are
   of the prompt, of the answer, and of the prompt those that the server had cached; a call's tokens stand with the first
-  of its answers), and the calls that `failed`.
+  of its answers, and what it cost by them, `usd`, which is left out where no price is known), and the calls that `failed`.
 - `about.runs`: of each run `lists` and `pieces`, the place of the first game in each piece.
 - `about.compares`: `base` and `other`, ids of runs, and `pairs`, the name of a piece with `columns` of pairs of games;
   see `runner/pages/compare_page.py`.
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.datasets.load import Dataset
+from runner.models.prices import price_of
 from runner.pages.packing import PIECE_BYTES, Packing, Text, Texts, by_length
 from runner.pages.site import Keep
 from runner.prompts.chat import ChatMessage
@@ -277,11 +278,21 @@ class _Packer:
             "error": call.error,
             "tokens": [call.prompt_tokens, call.completion_tokens, call.cached_tokens],
             "latency_ms": call.latency_ms,
+            "usd": self._cost(call),
             "model": call.model,
             "p_accept": None if call.p_accept is None else call.p_accept.value,
             "logprobs": None if call.verdict_logprobs is None else json.loads(call.verdict_logprobs),
         }
         return {name: value for name, value in found.items() if value is not None}
+
+    def _cost(self, call: Call) -> float | None:
+        """Dollars; None where the price is not known."""
+        if not call.paid:
+            return 0.0
+        price = price_of(self.game.told.agents[call.agent].model_settings)
+        if price is None:
+            return None
+        return round(price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens), 9)
 
     def _decision(self, number: int, agent: str) -> int | None:
         rounds = self.game.rollout.rounds

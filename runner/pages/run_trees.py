@@ -13,6 +13,10 @@ from runner.rollouts.trees import NOT_COMPARABLE
 FIRST = 20
 """So many trees stand in the page for a browser without JavaScript."""
 
+TAKEN = (
+    "A training takes the pairs of the agents whose models it trains, and of several that say the same it takes one."
+)
+
 
 def trees_section(run_id: str, trees: TreesData) -> dict[str, Any]:
     """The facts of the section; of each agent, how many pairs of a good and a bad answer it gives."""
@@ -21,7 +25,7 @@ def trees_section(run_id: str, trees: TreesData) -> dict[str, Any]:
     pairs = sum(trees.pairs.values())
     return {
         "words": f"{count(trees.count)} trees with {count(trees.branches)} branches; {count(pairs)} pairs of a good "
-        "and a bad answer to one step to learn from.",
+        f"and a bad answer to one step. {TAKEN}",
         "caution": f"{NOT_COMPARABLE[0].upper()}{NOT_COMPARABLE[1:]}.",
         "rounds": range(rounds),
         "agents": [

@@ -1,4 +1,4 @@
-"""A run's trees of responses as a page's script reads them: what each answer was worth, and the pairs that are learnt.
+"""A run's trees of responses as a page's script reads them: what each answer was worth, and the pairs to learn from.
 
 A tree is known by its datapoint, and by its number where a datapoint has several. Rewards, what is good, and which two
 answers are a pair come from the modules that train on them (`rollouts.trees`, `finetune.preferences`).
@@ -134,7 +134,7 @@ class _Packer:
                 self._learnt.setdefault(tuple(pair[which]), {})[pair["agent"]] = which
 
     def _pairs(self, root: Node, trees: _Trees) -> Iterator[dict[str, Any]]:
-        """The pairs that are learnt of a tree, by the paths of their two answers."""
+        """The pairs that a tree has for each agent, by the paths of their two answers; a dataset drops repeats of them."""
         paths = {leaf.job.rollout_id: self._shape.path(leaf.job.repeat) for leaf in root.leaves}
         seed = trees.plan.spec.experiment.seed
         for agent, _, source in preferences(root, trees.agents, seed, trees.run_id):

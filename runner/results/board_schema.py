@@ -348,8 +348,13 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "groups": "groups of datapoints, which are independent",
         "differing": "groups whose accuracy differs",
     },
+    "notes": {
+        "written_at": "in UTC",
+        "writer": "NULL: not said",
+        "rollout_id": "the game that it is of; NULL: of the run",
+    },
 }
-"""Of what questions alone have: the tables over all runs' Parquet files, and the view `comparisons`."""
+"""Of what questions alone have: tables over all runs' Parquet files, their notes, and the view `comparisons`."""
 
 
 def definitions() -> str:

@@ -31,6 +31,12 @@ MAX_TEXT, MAX_TAGS, MAX_TAG, MAX_BY = 20_000, 20, 60, 100
 """Characters of a note, its tags, and characters of each and of a writer's name."""
 MAX_FILE = 64 << 20
 
+NOTE_COLUMNS = {
+    "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",
+    "tags": "VARCHAR[]", "text": "VARCHAR",
+}  # fmt: skip
+"""Of a table of notes, by their types in SQL, whose own words `at` and `by` are."""
+
 LOCK_SECONDS = 5.0
 _ID = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
@@ -195,6 +201,13 @@ class Notes:
                     raise
         except OSError as error:
             raise RunError(f"cannot write {self.path}: {error.strerror}") from error
+
+
+def note_rows(folder: RunFolder) -> list[tuple[Any, ...]]:
+    """The notes of a run as rows of `NOTE_COLUMNS`. Raises as `Notes.all`."""
+    return [
+        (folder.run_id, one.id, one.at, one.by, one.rollout_id, list(one.tags), one.text) for one in Notes(folder).all()
+    ]
 
 
 def _standing(lines: Iterable[_Line]) -> list[Note]:

@@ -28,6 +28,7 @@ from runner.results.board_schema import (
     definitions,
 )
 from runner.results.folder import RunFolder
+from runner.results.notes import NOTE_COLUMNS, note_rows
 from runner.storage.atomic import replacing
 from runner.storage.formats import LEADERBOARD
 from runner.storage.python_values import LINES_BEFORE, with_texts
@@ -162,6 +163,7 @@ class Sources:
                 connection.execute(_at_once(definitions()))
             allowed = [*self._view_parquet(connection, sql.lower()), *files]
             _view_comparisons(connection, sql.lower())
+            self._view_notes(connection, sql.lower())
             connection.execute("SET allowed_paths=$1", [allowed])
             connection.execute("SET enable_external_access=false; SET lock_configuration=true")
         except (duckdb.Error, OSError) as error:
@@ -209,6 +211,20 @@ class Sources:
                 yield from files
             connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(COLUMNS[name])} FROM ({source})")
             connection.execute(comments({name: RECORD_COMMENTS[name]}))
+
+    def _view_notes(self, connection: DuckDBPyConnection, question: str) -> None:
+        """The notes of all runs, whose files are read where the question names them.
+
+        Raises:
+            RunError: the notes of a run cannot be read.
+        """
+        columns = ", ".join(f'"{name}" {kind}' for name, kind in NOTE_COLUMNS.items())
+        connection.execute(f"CREATE TABLE empty.notes ({columns}); CREATE VIEW notes AS FROM empty.notes")
+        connection.execute(comments({"notes": RECORD_COMMENTS["notes"]}))
+        for run in self.runs() if "notes" in question else ():
+            if rows := note_rows(run):
+                each = ", ".join(f"unnest(${place}::{kind}[])" for place, kind in enumerate(NOTE_COLUMNS.values(), 1))
+                connection.execute(f"INSERT INTO empty.notes SELECT {each}", list(map(list, zip(*rows, strict=True))))
 
 
 def _view_comparisons(connection: DuckDBPyConnection, question: str) -> None:

@@ -21,11 +21,13 @@ import pytest
 from runner.cli.main import main
 from runner.cli.sql import CELL, EXAMPLES, TABLE_ROWS, _write
 from runner.results.board_schema import COMMENTS
+from runner.results.folder import RunFolder
 from runner.results.leaderboard import FILE
+from runner.results.notes import Notes
 from runner.results.results import Results
 from runner.results.tables import COLUMNS
 from tests.support.processes import command, environment
-from tests.support.runs import played
+from tests.support.runs import only_run, played
 from tests.support.specs import spec_file
 
 
@@ -65,6 +67,29 @@ def test_alone_it_lists_the_tables_with_their_columns_comments_and_examples(resu
     assert all(example in said for example in EXAMPLES)
     listed = {table["name"]: table["columns"] for table in json.loads(told(results, "--json"))["tables"]}
     assert [column["name"] for column in listed["messages"]] == list(COLUMNS["messages"])
+
+
+def test_the_notes_of_runs_are_rows_which_say_their_runs_and_games(results: Path) -> None:
+    run = RunFolder(only_run(results))
+    notes, asking = (
+        Notes(run),
+        "SELECT run_id, rollout_id, tags, text, writer FROM notes ORDER BY rollout_id NULLS LAST",
+    )
+    assert json.loads(told(results, asking, "--json")) == []
+    ((rollout,),) = Results(results).board.query("SELECT min(rollout_id) FROM rollouts")[1]
+    notes.write("a 'quoted' line\nand another", ["bug", "hint"], rollout_id=rollout, by="Ada")
+    gone = notes.write("second thoughts")
+    notes.remove(gone.id)
+    notes.write("of the run")
+    of_game = {"rollout_id": rollout, "tags": ["bug", "hint"], "text": "a 'quoted' line\nand another", "writer": "Ada"}
+    of_run = {"rollout_id": None, "tags": [], "text": "of the run", "writer": None}
+    assert json.loads(told(results, asking, "--json")) == [{"run_id": run.run_id, **one} for one in (of_game, of_run)]
+    joined = "SELECT count(*) AS n FROM notes JOIN rollouts USING (run_id, rollout_id)"
+    assert json.loads(told(results, joined, "--json")) == [{"n": 1}]
+    notes.path.write_text("no note\n")
+    assert "notes.jsonl:1" in asked(results, "FROM notes").stderr
+    told(results, "FROM runs")  # what asks for none reads none
+    notes.path.unlink()
 
 
 def test_every_example_can_be_asked_of_a_run_and_of_an_empty_folder(results: Path, tmp_path: Path) -> None:

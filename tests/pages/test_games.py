@@ -33,7 +33,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
             size=8,
             fine_tune=None,
             verdict={"confidence": "logprob"},
-            models={"m": {"logprobs": True, "top_logprobs": 5}},
+            models={"m": {"logprobs": True, "top_logprobs": 5, "price": {"input": 2.0, "output": 8.0}}},
         )
         run(load_spec(path), folder / "results")
     (found,) = Results(folder / "results").runs()
@@ -59,6 +59,7 @@ def test_every_attempt_and_failed_call_of_the_journal_is_there(faulty: RunFolder
     assert sum(len(turn["failed"]) for turn in turns) == sum(len(game.told.failures) for game in games) > 0
     assert sum(answer["tokens"][1] for answer in answers) == sum(call.completion_tokens for call in calls)
     assert any("logprobs" in answer for answer in answers)
+    assert sum(answer["usd"] for answer in answers) == pytest.approx(faulty.manifest().cost_usd) != 0
 
 
 def test_the_chat_of_a_turn_is_what_was_sent(faulty: RunFolder) -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -14,6 +15,9 @@ from runner.results.folder import RunFolder
 from runner.rollouts.trees import build_tree
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from tests.support.files import parquet_rows
+from tests.support.hostile_payloads import PAYLOADS
+from tests.support.runs import only_run, played
+from tests.support.specs import spec_file
 from tests.support.summaries import Summary, piece, site_of
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
@@ -97,3 +101,23 @@ def test_the_summary_lists_the_trees_with_ways_to_them(trees: Trees) -> None:
     pairs = sum(int(row["Pairs"]) for row in summary.table("What answers were worth"))
     assert pairs == sum(row["pairs"] for row in rows) > 0
     assert "means over the branches of trees" in summary.text
+
+
+@pytest.mark.full
+def test_datapoints_with_hostile_names_have_trees_that_their_links_lead_to(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2, rollouts={"num_responses_per_timestep": 2}, fine_tune=None)
+    names = ["a/b?tree=1#c%2F&q", f"{PAYLOADS['image']}\"'../"]
+    lines = map(json.loads, (tmp_path / "data.jsonl").read_text("utf-8").splitlines())
+    rows = [{**row, "id": name} for row, name in zip(lines, names, strict=True)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    played(path, tmp_path / "results")
+    run = only_run(tmp_path / "results")
+    site, data = site_of(run)
+    (about,) = site.about["runs"]
+    assert {row["datapoint"] for row in piece(data, f"{about['slug']}-treelist")["trees"]} == set(names)
+    summary = Summary(str(site.sections[0].html))
+    assert {row["Datapoint"] for row in summary.table("The first trees")} == set(names)
+    links = [link.removeprefix(f"#/run/{run.name}/tree/") for link in summary.links if "/tree/" in link]
+    assert all(set("/?#&<>\"' ").isdisjoint(link) for link in links)  # each is one part of an address
+    assert {unquote(link) for link in links} == set(names)
+    assert "img" not in summary.tags

@@ -131,6 +131,7 @@ class GameView {
     return [
       `${count(prompt)} + ${count(completion)} tokens`,
       cached ? `${count(cached)} cached` : null,
+      answer.usd ? inDollars(answer.usd) : null,
       answer.latency_ms === undefined ? null : `${(answer.latency_ms / 1000).toFixed(2)} s`,
       answer.p_accept === undefined ? null : `P(accept) ${answer.p_accept.toFixed(3)}`,
       answer.finish && answer.finish !== "stop" ? `ended by ${answer.finish}` : null,
@@ -150,10 +151,20 @@ class GameView {
       ...(game.verdicts ?? []).map((one) => [`Verdict before round ${one.round}`, [WORDS[one.decision] ?? "none", one.votes ? `votes ${one.votes.map((vote) => WORDS[vote] ?? "none").join(", ")}` : null,
         typeof one.confidence_stated === "number" ? `stated ${one.confidence_stated.toFixed(2)}` : null, typeof one.confidence_logprob === "number" ? `log-probability ${one.confidence_logprob.toFixed(3)}` : null, one.error].filter(Boolean).join("; ")]),
       ...this.about.agents.map(({ name }) => [`Tokens of ${name}`, row[`tokens.${name}`] ? count(row[`tokens.${name}`]) : null]),
-      ["Tokens", count(row.tokens)], ["Seconds", (row.latency_ms / 1000).toFixed(1)],
+      ["Tokens", count(row.tokens)], ...this.paid(game), ["Seconds", (row.latency_ms / 1000).toFixed(1)],
       ["Group", row.group === row.datapoint ? null : row.group], ["Error", game.error],
     ];
     return el("dl", {}, facts.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  }
+
+  // What the answers of each agent cost, where all their prices are known and any was paid for.
+  paid(game) {
+    const answers = game.turns.flatMap((turn) => turn.answers.map((answer) => ({ agent: turn.agent, usd: answer.usd })));
+    const costs = (name) => {
+      const own = answers.filter((answer) => name === null || answer.agent === name);
+      return own.some((answer) => answer.usd === undefined) ? null : own.reduce((sum, answer) => sum + answer.usd, 0);
+    };
+    return [...this.about.agents.map(({ name }) => [`Cost of ${name}`, costs(name)]), ["Cost", costs(null)]].map(([name, usd]) => [name, usd ? inDollars(usd) : null]);
   }
 
   // Beside the view of one agent stands nothing that it did not know: no label, verdict, reward or stance of another.
@@ -176,6 +187,11 @@ class GameView {
     return el("section", { class: "columns" }, el("h3", {}, this.as ? "What it was given" : "Datapoint"), short.length ? el("dl", {}, short.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])) : null, long.map(([name, text]) =>
       el("details", { open: true }, el("summary", {}, name), columnBlock(text))));
   }
+}
+
+// Of one call or game: a call often costs less than a hundredth of a cent.
+function inDollars(usd) {
+  return `$${usd.toFixed(usd < 0.01 ? 6 : 4)}`;
 }
 
 function grouped(turns) {
