@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import duckdb
@@ -82,7 +83,7 @@ def test_the_notes_of_runs_are_rows_which_say_their_runs_and_games(results: Path
     notes.remove(gone.id)
     notes.write("of the run")
     of_game = {"rollout_id": rollout, "tags": ["bug", "hint"], "text": "a 'quoted' line\nand another", "writer": "Ada"}
-    of_run = {"rollout_id": None, "tags": [], "text": "of the run", "writer": None}
+    of_run: dict[str, Any] = {"rollout_id": None, "tags": [], "text": "of the run", "writer": None}
     assert json.loads(told(results, asking, "--json")) == [{"run_id": run.run_id, **one} for one in (of_game, of_run)]
     joined = "SELECT count(*) AS n FROM notes JOIN rollouts USING (run_id, rollout_id)"
     assert json.loads(told(results, joined, "--json")) == [{"n": 1}]
