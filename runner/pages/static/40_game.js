@@ -2,7 +2,7 @@
 
 class GameView {
   constructor(run) {
-    Object.assign(this, { run, games: run.games, about: run.about, place: el("div"), as: "", id: null });
+    Object.assign(this, { run, games: run.games, about: run.about, place: el("div"), as: "", until: Infinity, id: null });
   }
 
   get list() {
@@ -23,6 +23,8 @@ class GameView {
 
   draw(row, game) {
     const rounds = grouped(game.turns);
+    // What is said in the round of an agent's last turn, or later, it is never sent.
+    this.until = this.as ? Math.max(-1, ...game.turns.filter((turn) => turn.agent === this.as).map((turn) => turn.round)) : Infinity;
     replaced(this.place,
       this.head(row),
       el("div", { class: "beside" },
@@ -60,7 +62,8 @@ class GameView {
     return !this.as || this.agent(this.as).channels.includes(channel);
   }
 
-  round(number, turns, game) {
+  round(number, all, game) {
+    const turns = all.filter((turn) => number < this.until || turn.agent === this.as);
     const channels = this.about.channels.filter((channel) => this.sees(channel.name));
     const spoken = channels.filter((channel) => turns.some((turn) => turn.messages.some((one) => one.channel === channel.name)));
     const silent = turns.filter((turn) => !turn.messages.length && (!this.as || this.as === turn.agent));
