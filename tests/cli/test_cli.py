@@ -77,6 +77,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "report": ("report", "tiny", "-o", "report.html"),
     "report folder": ("report", "tiny", "--dir", "site"),
     "notes": ("notes", "tiny"),
+    "plot": ("plot", "outcomes", "tiny", "-o", "f.svg"),
     "leaderboard": ("leaderboard",),
     "leaderboard of one": ("leaderboard", "tiny/v1"),
     "sql": ("sql", "SELECT run_id, accuracy FROM leaderboard"),

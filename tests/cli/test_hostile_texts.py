@@ -88,6 +88,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("report", "RUN", "-o", "report.html"),
     ("notes", "RUN", f"{BAD}0", "--add", BAD.replace("\ud800", ""), "--tag", "odd"),
     ("notes", "RUN"),
+    ("plot", "outcomes", "RUN", "-o", "f.svg"),
     ("export", "RUN", "--format", "openai"),
 )
 
@@ -135,6 +136,12 @@ WRONG: tuple[tuple[str, ...], ...] = (
     ("runs", "--status", BAD),
     ("sql", f"SELECT {BAD}"),
     ("export", BAD, "--format", BAD),
+    ("plot", BAD, "RUN", "-o", "f.svg"),
+    ("plot", "forest", "RUN", "-o", "f.svg", "--metric", BAD),
+    ("report", BAD, "-o", "report.html"),
+    ("view", BAD, "--no-open"),
+    ("notes", "RUN", "--remove", BAD),
+    ("notes", "RUN", BAD, "--add", "seen"),
     ("explain-misses", "RUN", "--cache", BAD),
 )
 
