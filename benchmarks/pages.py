@@ -81,7 +81,7 @@ def reported(letters: int, games: int, repeat: int) -> tuple[list[object], list[
         made(folder, letters, games)
         found = child(__file__, folder)
         command = [sys.executable, "-m", "runner.cli.main", "report", "last", "-o", "report.html"]
-        reports = [measured(command, folder) for _ in range(repeat)]
+        reports = [measured(command, folder) for _ in range(repeat if letters in SECONDS else 1)]
         size = (folder / "report.html").stat().st_size
     limit = RATIO * found["packed"] + ROOM
     wall, cpu = min(one.wall for one in reports), min(one.cpu for one in reports)
