@@ -58,6 +58,8 @@ class LiveRuns:
             if not any(one.shown.state.get("reading", True) for one in self._followers.values()):
                 self._settled.set()
             self._over.wait(max(0.0, min(min(due.values()) - time.monotonic(), PARTS_SECONDS)))
+        for follower in list(self._followers.values()):
+            follower.close()
 
     def _find(self) -> None:
         """The runs that were asked for, and of a training run its parts, each when it has begun."""

@@ -60,3 +60,4 @@ def test_a_page_follows_a_run_through_its_kill_and_its_resume_with_its_filter(wa
             page.evaluate("() => { location.hash = '#/run/tiny'; }")
             standing.filter(has_text="Done").wait_for(timeout=SECONDS)
             page.get_by_role("heading", name="Metrics").wait_for()
+            page.close()  # it would ask on once nobody answers
