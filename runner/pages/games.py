@@ -8,7 +8,7 @@ Pieces are gzip of JSON, whose `format` is `FORMAT`; SLUG is the run's in `about
   string, or a list of both that are joined. A turn has the one `chat` that all its attempts were sent, all `answers` in
   the order in which they came (`unusable` says why one was not played; `vote` is left out where it is 0; `tokens` are
   of the prompt, of the answer, and of the prompt those that the server had cached; a call's tokens stand with the first
-  of its answers, and what it cost by them, `usd`, which is left out where no price is known), and the calls that `failed`.
+  of its answers, and what it cost by them, `usd`, left out where no price is known), and the calls that `failed`.
 - `about.runs`: of each run `lists` and `pieces`, the place of the first game in each piece.
 - `about.compares`: `base` and `other`, ids of runs, and `pairs`, the name of a piece with `columns` of pairs of games;
   see `runner/pages/compare_page.py`.

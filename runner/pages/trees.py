@@ -134,7 +134,7 @@ class _Packer:
                 self._learnt.setdefault(tuple(pair[which]), {})[pair["agent"]] = which
 
     def _pairs(self, root: Node, trees: _Trees) -> Iterator[dict[str, Any]]:
-        """The pairs that a tree has for each agent, by the paths of their two answers; a dataset drops repeats of them."""
+        """A tree's pairs for each agent, by the paths of their two answers; a dataset drops repeats of them."""
         paths = {leaf.job.rollout_id: self._shape.path(leaf.job.repeat) for leaf in root.leaves}
         seed = trees.plan.spec.experiment.seed
         for agent, _, source in preferences(root, trees.agents, seed, trees.run_id):
