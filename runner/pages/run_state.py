@@ -64,6 +64,8 @@ def _state(
 ) -> Iterator[str]:
     if told is not None:
         yield from _standing(plan, manifest, told, missing)
+    if manifest.status == Status.DONE and missing is None and not folder.journal.is_file():
+        yield "Its journal is not here: none of its games can be shown."
     yield from why_stopped(folder, manifest)
     if plan.spec.experiment.until is not None and manifest.status not in (Status.DONE, Status.INCOMPLETE):
         yield "It is to stop once it is decided: until then, intervals are those of one look at these games."

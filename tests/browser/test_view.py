@@ -38,8 +38,7 @@ def test_a_page_follows_a_run_through_its_kill_and_its_resume_with_its_filter(wa
             first = listed(page)
             assert 2 <= first < GAMES
             page.wait_for_function(
-                "first => Number(/ of ([0-9]+) games$/.exec(document.querySelector('p.count').textContent)?.[1])"
-                " > first",
+                "first => Number(/ of (\\d+) games$/.exec(document.querySelector('p.count').textContent)?.[1]) > first",
                 arg=first,
                 timeout=SECONDS,
             )
