@@ -14,6 +14,7 @@ import yaml
 from runner.cli.registry import COMMANDS
 from runner.prompts.templates import VARIABLES
 from runner.results.board_schema import COMPARISON_COLUMNS, definitions
+from runner.results.notes import NOTE_COLUMNS
 from runner.results.tables import COLUMNS
 from runner.spec.experiment import experiment_schema
 from tests.support.documentation import SHOWN, reference
@@ -145,7 +146,8 @@ def test_every_question_of_the_pages_has_an_answer(sql: str) -> None:
 
     connection = duckdb.connect(":memory:")
     connection.execute(definitions())
-    tables = {name: COLUMNS[name] for name in ("messages", "completions")} | {"comparisons": COMPARISON_COLUMNS}
+    tables = {name: COLUMNS[name] for name in ("messages", "completions")}
+    tables |= {"comparisons": COMPARISON_COLUMNS, "notes": NOTE_COLUMNS}
     for name, kinds in tables.items():
         columns = ", ".join(f"{column} {kind}" for column, kind in kinds.items())
         connection.execute(f"CREATE TABLE {name} ({columns})")

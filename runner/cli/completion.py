@@ -58,7 +58,9 @@ complete -c nip-run -f -a '(__nip_run)'
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _SPECS = (".yaml", ".yml")
 _TAKES_SPECS = ("run", "check", "render")
-_TAKES_RUN = ("show", "export", "explain-misses", "report", "view", "notes")
+_TAKES_RUN = ("show", "export", "explain-misses", "notes")
+_TAKES_RUNS = {"report": 1, "view": 1, "plot": 2}
+"""Commands of any number of runs, and how many words stand before the first; the command is one."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -83,12 +85,13 @@ def _possible(before: Sequence[str], word: str) -> Iterable[str]:
         return (option for option in parser._option_string_actions if option.startswith("--"))  # noqa: SLF001
     if name is None:
         return [*(COMMANDS if not before else ()), *_files(word, _SPECS)]
-    is_first = len(_positionals(before, parser)) == 1  # the command's own name
+    words = len(_positionals(before, parser))
+    is_first = words == 1  # the command's own name
     if name == "sql" and is_first and word.startswith("@"):
         return _queries(before)
     if name in _TAKES_SPECS:
         return _files(word, _SPECS) if is_first or name != "render" else ()
-    if name in _TAKES_RUN and is_first:
+    if (name in _TAKES_RUN and is_first) or words >= _TAKES_RUNS.get(name, words + 1):
         return ["last", *_runs(before)]
     positional = next((one for one in parser._actions if not one.option_strings), None)  # noqa: SLF001
     if positional is None or not is_first:

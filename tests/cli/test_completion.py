@@ -44,6 +44,8 @@ CASES = [
     (("report", "a"), {"alpha-1"}),
     (("notes", "b"), {"beta-2"}),
     (("plot", "acc"), {"accuracy_by_protocol"}),
+    (("plot", "forest", "a"), {"alpha-1"}),
+    (("report", "beta-2", "a"), {"alpha-1"}),
     (("show", "--results", "other", "--wrong", ""), {"last", "gamma-3"}),
     (("show", "--results=other", "g"), {"gamma-3"}),
     (("show", "alpha-1", "--results", "other", ""), set()),
