@@ -32,10 +32,10 @@ def runs_site(folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = 
     def kept(folder: RunFolder, slug: str) -> Gathered:
         return gathered(folder, slug, keep)
 
-    every = with_parts(folders)
+    every, alone = with_parts(folders), len(_asked(folders)) == 1
     here = {folder.run_id for folder in every}
     made = [
-        training_page(folder, here, titled=len(folders) > 1)
+        training_page(folder, here, titled=not alone)
         if folder.manifest().is_training_run
         else run_page(folder, f"r{at}", here, gather or kept)
         for at, folder in enumerate(every)
@@ -48,7 +48,7 @@ def runs_site(folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = 
     runs = [one.about for one in made if one.about]
     about = {"format": FORMAT, "runs": runs, "compares": side_by_side.about, "live": False, "notes": None}
     links = [*_navigation(made), *([side_by_side.entry] if side_by_side.entry else [])]
-    return Site(_title(folders), links, sections, about)
+    return Site(_title(_asked(folders)), links, sections, about)
 
 
 def with_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
@@ -60,6 +60,12 @@ def with_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
             for part in Results.of(folder).parts_of(folder.run_id):
                 found.setdefault(part.run_id, part)
     return list(found.values())
+
+
+def _asked(folders: Sequence[RunFolder]) -> list[RunFolder]:
+    """Runs without the parts of a training run that is one of them."""
+    ids = {folder.run_id for folder in folders}
+    return [folder for folder in folders if folder.manifest().parent_run_id not in ids]
 
 
 def _title(folders: Sequence[RunFolder]) -> str:

@@ -110,7 +110,9 @@ class LiveRuns:
             folders = [one.folder for one in some]
             site = runs_site(folders, self._pieces.keep, gather)
             over = all(one.shown.state.get("standing") == "done" for one in some)
-            return _compared(site, folders, self._pieces.keep) if over else site
+            asked = {folder.run_id for folder in self._asked}
+            compared = [folder for folder in folders if folder.run_id in asked]
+            return _compared(site, compared, self._pieces.keep) if over else site
 
         try:
             site = site_of(followers)
