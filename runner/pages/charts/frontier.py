@@ -54,7 +54,7 @@ def frontier(
     key: str = "",
 ) -> Markup:
     """Points with the intervals of what they reach; what has no cost or no value is named below."""
-    drawn, left_out = _drawn(offers), [one.name for one in offers if one not in _drawn(offers)]
+    drawn, left_out = _drawn(offers), [one.name for one in offers if not _is_drawn(one)]
     if not drawn:
         return empty(look, title, "No system has both a cost and a value.", key)
     best = frontier_of(offers)
@@ -77,7 +77,11 @@ def frontier(
 
 
 def _drawn(offers: Sequence[Offer]) -> list[Offer]:
-    return [one for one in offers if known(one.cost) is not None and known(one.reached.value) is not None]
+    return [one for one in offers if _is_drawn(one)]
+
+
+def _is_drawn(one: Offer) -> bool:
+    return known(one.cost) is not None and known(one.reached.value) is not None
 
 
 def _place(one: Offer, across: Scale, up: Scale) -> tuple[float, float]:
