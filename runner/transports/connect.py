@@ -15,7 +15,7 @@ from runner.transports.registry_folder import check_registry
 VARIABLE = "NIP_RUN_REGISTRY"
 """The registry that is meant where a command names none."""
 
-FORMS = "a folder (file:DIR or DIR), git:URL, or hf:OWNER/NAME; git: and hf: take @REVISION behind them"
+FORMS = "a folder (file:DIR or DIR), git:URL, hf:OWNER/NAME, or https://HOST; git: and hf: take @REVISION behind them"
 
 
 def default_where() -> str:
@@ -66,6 +66,12 @@ def _transport(where: str, *, pull_request: bool) -> Transport:
         from runner.transports.hub import HubTransport
 
         return HubTransport(rest, pull_request=pull_request)
+    if sign and scheme in ("http", "https"):
+        from runner.transports.http import HttpTransport
+
+        if pull_request:
+            raise UsageError("a server has no pull requests; leave --pull-request out")
+        return HttpTransport(where)
     if pull_request:
         raise UsageError("a folder has no pull requests; leave --pull-request out")
     if sign and scheme != "file" and "/" not in scheme:

@@ -1,0 +1,46 @@
+"""Where a server keeps what it holds, and how much it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.releases.limits import Limits
+
+TAKEN = Limits(files=2_000, file_bytes=1 << 30, total_bytes=2 << 30)
+"""The most that is taken of one release."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How one server is set up; what a command line or a container says."""
+
+    folder: Path
+    """Everything that is on a disk: the database by default, blobs by default, uploads, boards, cached files."""
+    database: str | None = None
+    """A URL of SQLAlchemy, such as `postgresql+psycopg://nip-run@localhost/nip_run`; None: SQLite in the folder."""
+    blobs: str | None = None
+    """Where blobs are kept, such as `s3://bucket/prefix`; None: in the folder."""
+    address: str = "http://127.0.0.1:8080"
+    """Where others find it, without a slash at its end: what links and commands say."""
+    limits: Limits = TAKEN
+    releases_at_once: int = 64
+    """The most of one publish, seen whole or not at all."""
+    open_uploads: int = 32
+    """The most of one account."""
+    upload_seconds: float = 24 * 3600.0
+    """After which an upload that nothing was sent for is forgotten."""
+    check_seconds: float = 300.0
+    """Of wall time that the check of one publish may take, and of processor time."""
+    check_bytes: int = 2 << 30
+    """Of memory that it may take."""
+    checks_at_once: int = 1
+
+    @property
+    def incoming(self) -> Path:
+        """Where uploads are, until they are seen or forgotten."""
+        return self.folder / "incoming"
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{self.folder / 'registry.sqlite'}"

@@ -1,0 +1,1 @@
+"""What the server answers: the API, which clients use, and the pages, which people look at."""

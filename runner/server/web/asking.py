@@ -1,0 +1,45 @@
+"""Who asks: the token of a request into a viewer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends, HTTPException, Request
+
+from runner.server.accounts import ANYBODY, Scope, Viewer, viewer_of
+
+if TYPE_CHECKING:
+    from runner.server.web.app import Server
+
+
+def server_of(request: Request) -> Server:
+    """The server that a request came to."""
+    found: Server = request.app.state.server
+    return found
+
+
+def asking(request: Request) -> Viewer:
+    """Who asks; anybody, where no token is given. One that is not good is refused, and not taken for none."""
+    said = request.headers.get("authorization")
+    if said is None:
+        return ANYBODY
+    scheme, _, token = said.partition(" ")
+    with server_of(request).database.reading() as connection:
+        viewer = viewer_of(connection, token.strip(), time.time()) if scheme.lower() == "bearer" else None
+    if viewer is None:
+        raise HTTPException(401, "this token is not known, has expired, or was revoked")
+    return viewer
+
+
+def publishing(viewer: Annotated[Viewer, Depends(asking)]) -> Viewer:
+    """Who asks, with a token that may publish."""
+    if viewer.account_id is None:
+        raise HTTPException(401, "a token is needed to publish")
+    if not viewer.scope.allows(Scope.PUBLISH):
+        raise HTTPException(403, "this token may read, and not publish")
+    return viewer
+
+
+Asking = Annotated[Viewer, Depends(asking)]
+Publisher = Annotated[Viewer, Depends(publishing)]

@@ -1,0 +1,69 @@
+"""What goes wrong with a request, in the words of the API: a code, a message, and everything that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from runner.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
+from runner.server.uploads import OffsetError
+
+
+class Fault(BaseModel):
+    """Why a request was not done."""
+
+    code: str
+    """One word for a program."""
+    message: str
+    problems: list[str] = []
+    """Everything that is wrong, where it is more than one thing."""
+    have: int | None = None
+    """Of a piece that does not follow: how many bytes are there."""
+
+
+_CODES: Sequence[tuple[type[Exception], int, str]] = (
+    (OffsetError, 409, "offset"),
+    (TakenError, 409, "taken"),
+    (NotPublished, 404, "missing"),
+    (PermissionError, 403, "forbidden"),
+    (UsageError, 400, "usage"),
+    (ReleaseError, 422, "refused"),
+    (NipRunError, 500, "failed"),
+)
+
+
+def fault(status: int, code: str, message: str, problems: Sequence[str] = (), have: int | None = None) -> JSONResponse:
+    """An answer that says what is wrong."""
+    said = Fault(code=code, message=message, problems=list(problems), have=have)
+    response = JSONResponse(said.model_dump(exclude_none=True), status)
+    if status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+def handle_faults(app: FastAPI) -> None:
+    """Answer with a `Fault` whatever goes wrong."""
+
+    async def ours(_: Request, error: Exception) -> JSONResponse:
+        status, code = next((status, code) for kind, status, code in _CODES if isinstance(error, kind))
+        problems = getattr(error, "__notes__", ())
+        return fault(status, code, str(error), problems, error.have if isinstance(error, OffsetError) else None)
+
+    async def theirs(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return fault(error.status_code, str(error.detail).lower().replace(" ", "_"), str(error.detail))
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        return fault(422, "invalid", "the request is not what the API takes", wrong[:20])
+
+    app.add_exception_handler(NipRunError, ours)
+    app.add_exception_handler(PermissionError, ours)
+    app.add_exception_handler(HTTPException, theirs)
+    app.add_exception_handler(RequestValidationError, invalid)
