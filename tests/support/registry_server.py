@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +19,11 @@ from typing import Any
 from unittest.mock import patch
 
 import httpx2
+from sqlalchemy import delete, select
 
 from runner.server.accounts import Scope, add_account, make_token
 from runner.server.database import Database
+from runner.server.schema import accounts, meta, metadata
 from runner.server.settings import Settings
 from tests.support.paths import ROOT
 from tests.support.processes import environment
@@ -60,10 +65,6 @@ class RegistryServer:
         database = Database(self.settings.database_url)
         try:
             with database.writing() as connection:
-                from sqlalchemy import select
-
-                from runner.server.schema import accounts
-
                 if connection.execute(select(accounts.c.id).where(accounts.c.name == name)).scalar() is None:
                     add_account(connection, name, time.time())
                 return make_token(connection, name, scope, time.time(), seconds=seconds)
@@ -72,8 +73,6 @@ class RegistryServer:
 
     def start(self) -> None:
         """Begin, and answer."""
-        import json
-
         if not self.port:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
@@ -131,6 +130,30 @@ def running(folder: Path, **said: Any) -> Iterator[RegistryServer]:
         yield server
     finally:
         server.stop()
+
+
+_SHARED: list[RegistryServer] = []
+
+
+@contextmanager
+def emptied() -> Iterator[RegistryServer]:
+    """The server that all tests of this process share, with nothing published on it and no account."""
+    if not _SHARED:
+        place = tempfile.TemporaryDirectory(prefix="nip-run-server-")
+        server = RegistryServer(Path(place.name))
+        server.start()
+        _SHARED.append(server)
+        atexit.register(place.cleanup)
+        atexit.register(server.stop)
+    server = _SHARED[0]
+    database = Database(server.settings.database_url)
+    with database.writing() as connection:
+        for table in reversed(metadata.sorted_tables):
+            if table is not meta:
+                connection.execute(delete(table))
+        database.changed(connection)
+    database.close()
+    yield server
 
 
 @contextmanager
