@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable
 
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, insert, select
 
 from runner.releases.bundle import Bundle, opened
 from runner.releases.manifest import CHECKSUM, MANIFEST
@@ -33,7 +34,7 @@ def planted(settings: Settings, account: str, bundles: Iterable[Bundle]) -> int:
     return count
 
 
-def _plant(connection, settings, publisher, bundle) -> None:  # type: ignore[no-untyped-def]
+def _plant(connection: Connection, settings: Settings, publisher: int, bundle: Bundle) -> None:
     release = bundle.release
     row = {
         "kind": str(release.kind), "owner": release.owner, "name": release.name, "version": release.version,
@@ -60,6 +61,4 @@ def _plant(connection, settings, publisher, bundle) -> None:  # type: ignore[no-
 
 
 def _hash(data: bytes) -> str:
-    import hashlib
-
     return hashlib.sha256(data).hexdigest()
