@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.exports.mlflow.limits import Fitted
@@ -10,7 +10,7 @@ from runner.exports.mlflow.record import Point
 from runner.models.journal_index import FollowedIndex
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
-from runner.results.metrics import Estimate, Metrics
+from runner.results.metrics import Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome
 from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
@@ -18,6 +18,8 @@ from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
 OF_GAMES = ("accuracy", "accuracy_0", "accuracy_1", "decided")
 OF_AGENTS = ("reward",)
 """What has a curve; all else has its value at the end."""
+INTERVALS = "intervals"
+"""The section of the ends of intervals."""
 
 
 def is_step(games: int) -> bool:
@@ -26,13 +28,22 @@ def is_step(games: int) -> bool:
     return games % apart == 0
 
 
-def estimate_points(estimate: Estimate | Any, step: int, fitted: Fitted, *, whole: bool = True) -> Iterator[Point]:
-    """The value of a metric, with the ends of its interval; nothing where it has none."""
-    name = estimate.metric if estimate.agent is None else f"{estimate.agent}.{estimate.metric}"
-    values = (("", estimate.value), (".ci_low", estimate.ci_low), (".ci_high", estimate.ci_high))
-    for ending, value in values if whole else values[:1]:
-        if value is not None:
-            yield Point(fitted.key(name + ending), step, float(value))
+def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, section: str = "") -> Iterator[Point]:
+    """The value of a metric; nothing where it has none."""
+    if row["value"] is not None:
+        yield Point(fitted.key(metric_name(row), section), step, float(row["value"]))
+
+
+def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[Point]:
+    """The ends of a metric's interval, as far as it has any."""
+    for end in ("ci_low", "ci_high"):
+        if row[end] is not None:
+            yield Point(fitted.key(f"{metric_name(row)}.{end}", INTERVALS), step, float(row[end]))
+
+
+def metric_name(row: Mapping[str, Any]) -> str:
+    """As other commands have it: of an agent, `AGENT.METRIC`."""
+    return str(row["metric"]) if row["agent"] is None else f"{row['agent']}.{row['metric']}"
 
 
 class Curve:
@@ -92,7 +103,10 @@ class Curve:
         for estimate in self._metrics.estimates():
             names = OF_GAMES if estimate.agent is None else OF_AGENTS
             if estimate.metric in names:
-                yield from estimate_points(estimate, self._games, self._fitted, whole=estimate.metric == "accuracy")
+                row = vars(estimate)
+                yield from value_points(row, self._games, self._fitted)
+                if estimate.metric == "accuracy":
+                    yield from interval_points(row, self._games, self._fitted)
 
     def close(self) -> None:
         self._reconstructor.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +146,9 @@ def _may_go(path: Path, fitted: Fitted) -> bool:
     return True
 
 
-def counts_of(manifest: Manifest, names: Mapping[str, str]) -> Iterator[tuple[str, float]]:
-    """What a manifest has counted, as far as it is known, each under the name that it gets."""
-    for fact, name in names.items():
-        value = getattr(manifest, fact)
+def counts_of(manifest: Manifest, names: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """What a manifest has counted, as far as it is known."""
+    for name in names:
+        value = getattr(manifest, name)
         if value is not None:
             yield name, float(value)

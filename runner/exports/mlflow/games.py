@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any, Self
 
-from runner.exports.mlflow.curve import Curve, estimate_points
+from runner.exports.mlflow.curve import Curve, interval_points, value_points
 from runner.exports.mlflow.facts import common, counts_of, data_of, tags_of
 from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import MlflowRun, Point
@@ -15,13 +14,10 @@ from runner.results.manifest import Manifest, Status
 from runner.results.metric_rows import shown_value
 from runner.storage.atomic import read_json
 
-_COUNTS = {
-    name: f"count.{name}"
-    for name in (
-        "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",
-        "transport_failed", "cost_usd", "cost_usd_at_most",
-    )
-}  # fmt: skip
+COUNTS = (
+    "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",
+    "transport_failed", "cost_usd", "cost_usd_at_most",
+)  # fmt: skip
 
 
 class Games:
@@ -84,11 +80,12 @@ def _at_the_end(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) 
     outcomes: Mapping[str, int] = summary["outcomes"]
     step = sum(outcomes.values()) - outcomes.get("transport_failed", 0)
     for row in summary["metrics"]:
-        yield from estimate_points(SimpleNamespace(**row), step, fitted)
+        yield from value_points(row, step, fitted)
+        yield from interval_points(row, step, fitted)
     for name, count in outcomes.items():
-        yield Point(fitted.key(f"outcomes.{name}"), step, float(count))
-    for name, value in counts_of(manifest, _COUNTS):
-        yield Point(fitted.key(name), step, value)
+        yield Point(fitted.key(name, "outcomes"), step, float(count))
+    for name, value in counts_of(manifest, COUNTS):
+        yield Point(fitted.key(name, "counts"), step, value)
     for vote in summary.get("vote_curve", ()):
         if vote["value"] is not None:
             yield Point("vote_accuracy", vote["k"], float(vote["value"]))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from runner.documents.fields import to_plain
-from runner.exports.mlflow.curve import estimate_points
+from runner.exports.mlflow.curve import interval_points, value_points
 from runner.exports.mlflow.facts import KEY_TAG, TAG, common, counts_of, data_of, tags_of
 from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import Data, MlflowRun, Model, Point, model_key
@@ -21,8 +20,8 @@ from runner.training.games import check_part
 from runner.training.stage_log import read_stages
 from runner.training.stages import Became, DatasetsBuilt, GamesPlayed, PartRecord, Stages, Switched, TestPlayed
 
-TEST, GAMES = "test", "games"
-"""What the names of metrics begin with: of tests, whose accuracy is the learning curve, and of what was learnt from."""
+TEST, GAMES, MODELS = "test", "games", "models"
+"""Sections of metrics: of the tests, of the games that were learnt from, of what became of each model group."""
 
 
 def training_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
@@ -47,19 +46,21 @@ def training_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
 
 
 def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[Point]:
-    """The numbers of each finished test, at the iteration whose models it measures, and of the games of each."""
+    """The numbers of each finished test, at the iteration whose models it measures, and of the games of each.
+
+    The accuracy of the tests is the learning curve, and has the name that the accuracy of a benchmark has.
+    """
     kinds: tuple[tuple[str, type[PartRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
-    for name, kind in kinds:
+    for section, kind in kinds:
         for record in {one.iteration: one for one in stages.all(kind)}.values():
             part = check_part(folder, record)
             for row in read_json(part.metrics)["metrics"]:
-                point = SimpleNamespace(**{**row, "metric": row["metric"]})
-                whole = (row["agent"], row["metric"]) == (None, "accuracy")
-                for one in estimate_points(point, record.iteration, fitted, whole=whole):
-                    yield Point(fitted.key(f"{name}.{one.key}"), one.step, one.value)
-            named = {fact: f"{name}.{fact}" for fact in ("rollouts", "completions", "cost_usd")}
-            for key, value in counts_of(part.manifest(), named):
-                yield Point(fitted.key(key), record.iteration, value)
+                is_curve = section == TEST and (row["agent"], row["metric"]) == (None, "accuracy")
+                yield from value_points(row, record.iteration, fitted, "" if is_curve else section)
+                if is_curve:
+                    yield from interval_points(row, record.iteration, fitted)
+            for name, value in counts_of(part.manifest(), ("rollouts", "completions", "cost_usd")):
+                yield Point(fitted.key(name, section), record.iteration, value)
 
 
 def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[Point]:
@@ -67,9 +68,9 @@ def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[Point]:
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == Became.TRAINED
-            yield Point(fitted.key(f"{group}.trained"), record.iteration, float(trained))
+            yield Point(fitted.key(f"{group}.trained", MODELS), record.iteration, float(trained))
             if isinstance(outcome.get("examples"), int):
-                yield Point(fitted.key(f"{group}.examples"), record.iteration, float(outcome["examples"]))
+                yield Point(fitted.key(f"{group}.examples", MODELS), record.iteration, float(outcome["examples"]))
             ended = stages.trained(record.iteration, group)
             if trained and ended is not None and isinstance(ended.facts.get("trained_tokens"), int):
                 yield Point(
