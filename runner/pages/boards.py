@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,9 +109,10 @@ def local_board(results: Results) -> Board:
     return Board(str(results.path), False, at, told, said=said, commands=commands)
 
 
-def published_board(board: RegistryBoard) -> Board:
-    """The board of a registry."""
+def published_board(board: RegistryBoard, name_of: Callable[[Mapping[str, Any]], str] | None = None) -> Board:
+    """The board of a registry. `name_of` says what the page of a list is called, by any row of it; it is unique."""
     lists = lists_of(board.rows)
+    names = _names(lists) if name_of is None else [name_of(listed[0]) for listed in lists]
     told = [
         _task_list(
             name,
@@ -119,7 +120,7 @@ def published_board(board: RegistryBoard) -> Board:
             [_published(*both) for both in zip(listed, _short_points(listed), strict=True)],
             published_sweeps(listed),
         )
-        for name, listed in zip(_names(lists), lists, strict=True)
+        for name, listed in zip(names, lists, strict=True)
     ]
     place = f" --from {shlex.quote(board.where)}"
     hidden = [line for line in not_shown(board) if not line.startswith("left out: ")]

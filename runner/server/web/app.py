@@ -14,6 +14,7 @@ from runner.server.service import Server
 from runner.server.web import api_releases, api_uploads
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
+from runner.server.web.pages import Site, add_pages
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -22,12 +23,15 @@ FORGET_SECONDS = 600.0
 
 def application(server: Server) -> FastAPI:
     """The routes of a server, for whatever runs ASGI."""
+    site = Site.of(server.settings, server.database)
 
     @asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(server.publishing.start)
         forgetting = asyncio.create_task(_forget_old(server))
+        site.boards.start()
         yield
+        site.boards.close()
         forgetting.cancel()
         server.publishing.close()
 
@@ -43,6 +47,7 @@ def application(server: Server) -> FastAPI:
     app.state.server = server
     app.include_router(api_releases.router)
     app.include_router(api_uploads.router)
+    add_pages(app, site)
     handle_faults(app)
     app.add_middleware(Headers)
     return app
