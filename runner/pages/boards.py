@@ -117,13 +117,13 @@ def local_board(results: Results, named: str | None = None) -> Board:
     at = "" if where == "results" else f" --results {shlex.quote(where)}"
     said = () if rows else (f"There are no rows in {where}{without_board(results)}.",)
     commands = [
-        ("the same rows in a terminal, or for a machine", f"nip-run leaderboard{at} --json"),
-        ("compare two runs, game by game", f"nip-run compare RUN RUN{at}"),
+        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{at} --json"),
+        ("Compare two runs, game by game", f"nip-run compare RUN RUN{at}"),
         (
-            "play a run again, as a run of its own",
+            "Play a run again, as a run of its own",
             f"nip-run {shlex.quote(where)}/runs/RUN/spec.yaml --again",
         ),
-        ("make the board again from its runs", f"nip-run leaderboard --rebuild{at}"),
+        ("Make the board again from its runs", f"nip-run leaderboard --rebuild{at}"),
     ]
     return Board(where, False, at, told, said=said, commands=commands)
 
@@ -148,11 +148,11 @@ def published_board(board: RegistryBoard, named: str | None = None) -> Board:
         return Board(board.where, True, place, told, board.left_out, said)
     meaning = legend(mark for row in board.rows for mark in row["marks"])
     commands = [
-        ("the same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
-        ("a release as a folder, every file checked", f"nip-run get REF{place}"),
-        ("its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF{place}"),
-        ("every hash and record of it", f"nip-run verify REF{place}"),
-        ("two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
+        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
+        ("A release as a folder, every file checked", f"nip-run get REF{place}"),
+        ("Its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF{place}"),
+        ("Every hash and record of it", f"nip-run verify REF{place}"),
+        ("Two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
     ]
     said = [f"{SELF_REPORTED}: {verifying(board, board.rows[0]['release'])}", *([meaning] if meaning else []), *hidden]
     return Board(board.where, True, place, told, board.left_out, said, commands)

@@ -95,7 +95,7 @@ def row_of(game: Game) -> dict[str, Any]:
     answers = [call for call in rollout.calls if call.is_answer]
     turns = {(call.round, call.agent, call.vote) for call in answers}
     columns = {name: _plain(value) for name, value in job.datapoint.columns.items()}
-    first = next(iter(columns.values()), "")
+    begins = next((text for text in columns.values() if " " in text.strip()), next(iter(columns.values()), ""))
     return {
         "id": job.rollout_id,
         "datapoint": job.datapoint.id,
@@ -116,7 +116,7 @@ def row_of(game: Game) -> dict[str, Any]:
         "group": job.datapoint.group,
         "confidence": rollout.confidence_stated if rollout.confidence_logprob is None else rollout.confidence_logprob,
         "error": None if rollout.error is None else shortened(in_one_line(rollout.error), COLUMN),
-        "excerpt": shortened(in_one_line(first), EXCERPT),
+        "excerpt": shortened(in_one_line(begins), EXCERPT),
         **_by_agent(game, answers),
         **{f"x.{name}": shortened(in_one_line(value), COLUMN) for name, value in columns.items()},
     }

@@ -153,8 +153,7 @@ def rounds_table(tally: RunTally) -> list[dict[str, Any]]:
     rows, so_far = [], 0
     for number in sorted({rounds for rounds, _ in tally.rounds}):
         by_verdict = {int(verdict): tally.rounds[number, int(verdict)] for verdict in VERDICTS}
-        ended = sum(by_verdict.values())
-        so_far += ended
+        so_far += sum(by_verdict.values())
         rows.append(
             {
                 "rounds": count(number),
@@ -162,7 +161,7 @@ def rounds_table(tally: RunTally) -> list[dict[str, Any]]:
                 "rejected": count(by_verdict[Decision.REJECT]),
                 "none": count(by_verdict[Decision.NONE]),
                 "by_then": percent(so_far, tally.games),
-                "part": round(100 * ended / tally.games, 1),
+                "part": round(100 * so_far / tally.games, 1),
             }
         )
     return rows
