@@ -30,7 +30,7 @@ class GameView {
       el("div", { class: "beside" },
         el("div", {}, this.columns(game), el("div", { class: "conversation" }, [...rounds].map(([number, turns]) => this.round(number, turns, game)))),
         el("aside", { class: "facts", "aria-label": "Facts" }, this.as ? this.known() : [this.facts(row, game), this.run.notes.panel(row.id)])));
-    document.title = `${row.datapoint} · ${this.about.run_id}`;
+    document.title = plain(`${row.datapoint} · ${this.about.run_id}`);
     announce(this.as ? `Game ${row.datapoint} as ${this.as} saw it` : `Game ${row.datapoint}, ${row.correct === true ? "right" : row.decision === null ? "without a verdict" : "wrong"}`);
   }
 
