@@ -70,16 +70,19 @@ def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[Game]:
     plan = played_plan(folder, given)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.with_answered():
-            if given is None:
-                yield from job_games(reconstructor, rollouts, answered)
-            else:
-                yield from (Game(_told(reconstructor, rollout), {}) for rollout in rollouts)
+            yield from job_games(reconstructor, rollouts, answered, has_rows=given is None)
 
 
 def job_games(
-    reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered]
+    reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered], *, has_rows: bool
 ) -> Iterator[Game]:
-    """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`."""
+    """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`.
+
+    What was sent is not known where the rows of the dataset are not there.
+    """
+    if not has_rows:
+        yield from (Game(_told(reconstructor, rollout), {}) for rollout in rollouts)
+        return
     for rollout, chats in zip(rollouts, sent_chats(reconstructor.plan, rollouts, answered), strict=True):
         yield Game(_told(reconstructor, rollout), chats)
 

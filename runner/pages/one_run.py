@@ -67,7 +67,7 @@ def run_page(folder: RunFolder, slug: str, here: Collection[str], gather: Gather
         **shared_facts(folder, manifest, here, titled=len(here) > 1),
         **_plan_facts(plan, manifest),
         **_game_facts(folder, manifest, games, metrics),
-        "state": state(folder, plan, manifest, games, missing),
+        "state": state(folder, plan, manifest, games, missing, metrics=metrics),
         "headline": headline(manifest, metrics, number, None if told is None else told.so_far),
     }
     section = Section(f"run/{manifest.run_id}", rendered("run.html", facts))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from runner.datasets.load import Dataset
 from runner.errors import RunError
@@ -54,9 +55,32 @@ def summary(manifest: Manifest) -> str:
     return " · ".join(fact for fact in facts if fact)
 
 
-def state(folder: RunFolder, plan: Plan, manifest: Manifest, games: Gathered, missing: Missing | None) -> list[str]:
+def state(
+    folder: RunFolder,
+    plan: Plan,
+    manifest: Manifest,
+    games: Gathered,
+    missing: Missing | None,
+    *,
+    metrics: Mapping[str, Any] | None,
+) -> list[str]:
     """What is to be known before any number of a run is read; nothing of one that is done and whole."""
-    return [*_read(manifest, games), *_state(folder, plan, manifest, games.told, missing)]
+    return [
+        *_read(manifest, games),
+        *_made(folder, manifest, metrics),
+        *_state(folder, plan, manifest, games.told, missing),
+    ]
+
+
+def _made(folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any] | None) -> Iterator[str]:
+    """What a run is that is not simply played: got, a judging, or stopped once it was decided."""
+    root = folder.path.parent
+    if folder.path.name == DATA and is_got(root):
+        yield f"Got from a registry, as {opened(root).release.reference}."
+    if (judged := manifest.rejudge_of) is not None:
+        yield f"A judging: the debates are those of {judged.run_id}; nobody but the judge was asked."
+    if until := (metrics or {}).get("until"):
+        yield f"Until it is decided: {until['note']}."
 
 
 def _read(manifest: Manifest, games: Gathered) -> Iterator[str]:

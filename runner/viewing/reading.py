@@ -52,7 +52,7 @@ class Reading:
         """
         missing = missing_rows(folder)
         self.plan = played_plan(folder, None if missing is None else missing.given)
-        self._clock = clock
+        self._clock, self._has_rows = clock, missing is None
         self._costs = CallCosts(used_models(self.plan))
         self._followed = FollowedIndex(folder.journal, folder.manifest().identity)
         self._reconstructor = Reconstructor(folder, self.plan, followed=self._followed)
@@ -105,7 +105,7 @@ class Reading:
         jobs = sorted(self._likely(is_end=is_end), key=lambda job: job.index)
         for tried, (job, rollouts, answered) in enumerate(self._reconstructor.of_jobs(jobs), 1):
             del self._touched[job.index]
-            for game in job_games(self._reconstructor, rollouts, answered):
+            for game in job_games(self._reconstructor, rollouts, answered, has_rows=self._has_rows):
                 self._list(game)
             if rollouts:
                 self._listed.add(job.index)

@@ -29,9 +29,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def followed(*runs: Path) -> Iterator[LiveRuns]:
+def followed(*runs: Path | RunFolder) -> Iterator[LiveRuns]:
     """Runs that are followed, once all that is there of them is read."""
-    live = LiveRuns([RunFolder(run) for run in runs])
+    live = LiveRuns([run if isinstance(run, RunFolder) else RunFolder(run) for run in runs])
     thread = threading.Thread(target=live.follow, daemon=True)
     thread.start()
     try:
