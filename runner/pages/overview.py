@@ -78,7 +78,8 @@ def _sweep(made: Sequence[Made]) -> dict[str, Any] | None:
     rows = sweep_rows(points, Results.of(runs[0].folder), writes=False)  # a page changes nothing beside the runs
     rows.sort(key=lambda row: -1.0 if (value := row.metrics[METRIC].value) is None else value, reverse=True)
     return {
-        "swept": list(dict.fromkeys(key for row in rows for key in row.point)),
+        "swept": (swept := list(dict.fromkeys(key for row in rows for key in row.point))),
+        "short": ", ".join(short_names(swept).values()),
         "forest": _forest(rows),
         "rows": list(map(_point, rows)),
         "lacking": _lacking(rows),
@@ -87,10 +88,10 @@ def _sweep(made: Sequence[Made]) -> dict[str, Any] | None:
 
 def _forest(rows: Sequence[SweepRow]) -> Markup | None:
     """The accuracy of each point, in the order of the table beside it."""
-    short, several = short_names({key for row in rows for key in row.point}), len({row.name for row in rows}) > 1
+    several = len({row.name for row in rows}) > 1
     estimates = []
     for row in rows:
-        point = shown_point({short[key]: value for key, value in row.point.items()})
+        point = ", ".join(map(str, row.point.values()))
         value = row.metrics[METRIC]
         if value.value is not None:
             name = f"{row.name} {point}" if several or not point else point

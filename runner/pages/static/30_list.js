@@ -12,8 +12,8 @@ const COLUMNS = {
   repeat: { title: "Repeat", number: true },
   label: { title: "Label", cell: (row) => WORDS[row.label] },
   decision: { title: "Verdict", cell: (row) => WORDS[row.decision] ?? "none" },
-  correct: { title: "Result", width: 7.25, cell: (row) => verdictMark(row) },
-  outcome: { title: "Outcome", width: 7.25, cell: (row) => row.outcome.replaceAll("_", " ") },
+  correct: { title: "Result", room: 8, cell: (row) => verdictMark(row) },
+  outcome: { title: "Outcome", room: 8, cell: (row) => row.outcome.replaceAll("_", " ") },
   stance: { title: "Stance", cell: (row) => WORDS[row.stance] ?? "" },
   swapped: { title: "Swapped", cell: (row) => (row.swapped === null ? "" : row.swapped ? "yes" : "no") },
   stances_exchanged: { title: "Stances exchanged", cell: (row) => (row.stances_exchanged === null ? "" : row.stances_exchanged ? "yes" : "no") },
@@ -184,9 +184,8 @@ class List {
     this.asked = this.columns();
     replaced(this.head, this.asked.map((column, place) => {
       const order = this.state.sort === column.name ? "ascending" : this.state.sort === `-${column.name}` ? "descending" : null;
-      const head = el("th", { scope: "col", class: kindOf(column), "aria-sort": order }, el("button", { type: "button", onclick: () => this.sort(column.name) }, column.title));
-      if (place && !column.wide) head.style.width = `${column.width ?? Math.max(5.5, column.title.length * 0.55 + 2)}rem`; // room for an arrow
-      return head;
+      const kinds = [kindOf(column), place ? roomOf(column) : null].filter(Boolean).join(" ");
+      return el("th", { scope: "col", class: kinds || null, "aria-sort": order }, el("button", { type: "button", onclick: () => this.sort(column.name) }, column.title));
     }));
     this.table.classList.toggle("few", this.asked.length < 5);
     this.above = el("tr", { "aria-hidden": "true" }, el("td", { colspan: this.asked.length }));
@@ -281,6 +280,12 @@ class List {
     return el("label", { class: "flip" }, "Flipped against ", el("select", { onchange: (event) => this.change({ flip: event.target.value }) },
       el("option", { value: "" }, "–"), others.map((id) => el("option", { value: id, selected: id === this.state.flip }, id))));
   }
+}
+
+// How wide a column is, by the letters of its title: with room for an arrow beside them.
+function roomOf(column) {
+  const letters = column.room ?? column.title.length;
+  return column.wide || letters < 7 ? null : letters < 9 ? "room-8" : letters < 13 ? "room-12" : letters < 18 ? "room-17" : "room-24";
 }
 
 function kindOf(column) {
