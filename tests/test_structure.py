@@ -65,6 +65,7 @@ HOMES = {
         "runner.pages.charts.reliability",
         "runner.pages.figures.figure",
         "runner.pages.notebook",
+        "runner.pages.overview",
         "runner.pages.page",
         "runner.pages.site",
         "runner.pages.unsecret",
