@@ -15,8 +15,8 @@ from sqlalchemy import Connection, inspect, update
 from runner.errors import RunError
 from runner.server.schema import VERSION, meta, metadata, uploads
 
-PASSING = frozenset({"uploads"})
-"""Tables of what is going on: an upload that was cut off is declared again by whoever sends it."""
+PASSING = frozenset({"browsers", "uploads"})
+"""Tables of what is going on: who was cut off declares the upload again, and who was signed in signs in again."""
 
 Row = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class Step:
 
 
 def _to_2(connection: Connection) -> None:
-    """Acts and competitions are new; an upload says how large it is."""
+    """Acts and browsers are new; an upload says how large it is."""
     if inspect(connection).has_table("uploads"):
         uploads.drop(connection)
     # Right as long as 2 is the newest: with 3, the tables that it changes are written out here as 2 had them.

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from runner.server.accounts import Viewer, viewer_of_account
 from runner.server.service import Server
 from runner.server.web import api_admin, api_releases, api_uploads, state
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.server.web.limiting import Limiting
 from runner.server.web.seeing import Numbers, Seeing
+from runner.server.web.pages import Site, add_pages
 from runner.version import __version__
 
+LOG = logging.getLogger("nip_run.server")
 FORGET_SECONDS = 600.0
 
 
 def application(server: Server) -> FastAPI:
     """The routes of a server, for whatever runs ASGI."""
+    site = Site.of(server.settings, server.database)
 
     @asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
-        server.publishing.resume(list(await asyncio.to_thread(_waiting, server)))
+        await asyncio.to_thread(server.publishing.start)
         forgetting = asyncio.create_task(_forget_old(server))
+        site.boards.start()
         yield
+        site.boards.close()
         forgetting.cancel()
         server.publishing.close()
 
@@ -47,6 +52,7 @@ def application(server: Server) -> FastAPI:
     app.include_router(api_uploads.router)
     app.include_router(api_admin.router)
     app.include_router(state.router)
+    add_pages(app, site)
     handle_faults(app)
     # The last is the outermost.
     proxies = server.settings.proxies
@@ -56,13 +62,11 @@ def application(server: Server) -> FastAPI:
     return app
 
 
-def _waiting(server: Server) -> list[tuple[str, Viewer]]:
-    with server.database.reading() as connection:
-        waiting = server.publishing.uploads.unchecked()
-        return [(upload, viewer_of_account(connection, account)) for upload, account in waiting]
-
-
 async def _forget_old(server: Server) -> None:
     while True:
-        await asyncio.to_thread(server.publishing.uploads.forget_old, time.time())
+        try:
+            await asyncio.to_thread(server.publishing.uploads.forget_old, time.time())
+            await asyncio.to_thread(server.publishing.look_again)
+        except Exception:  # the next turn may do better
+            LOG.exception("what is old cannot be forgotten")
         await asyncio.sleep(FORGET_SECONDS)
