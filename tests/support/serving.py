@@ -39,7 +39,7 @@ class Answered:
 
     status: int
     headers: Mapping[str, str]
-    """By names in lower case."""
+    """By names in lower case; what is said twice is joined."""
     body: bytes
 
     @property
@@ -82,7 +82,9 @@ class Served:
         try:
             connection.request(method, path, body, said)
             response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
+            found: dict[str, str] = {}
+            for name, value in response.getheaders():
+                found[name.lower()] = f"{found[name.lower()]}, {value}" if name.lower() in found else value
             return Answered(response.status, found, response.read())
         finally:
             connection.close()

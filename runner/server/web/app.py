@@ -15,8 +15,8 @@ from runner.server.web import api_admin, api_releases, api_uploads, state
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.server.web.limiting import Limiting
-from runner.server.web.seeing import Numbers, Seeing
 from runner.server.web.pages import Site, add_pages
+from runner.server.web.seeing import Numbers, Seeing
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
