@@ -177,7 +177,13 @@ def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, k
         site = runs_site(folders, keep)
         return {"sections": [[one.route, one.html] for one in site.sections], "about": site.about}
     found = compare_page(folders[0], folders[1], "c0", keep, Reading(metrics=METRICS))
-    about = {"format": FORMAT, "runs": [], "compares": [found.about] if found.about else [], "live": False, "notes": None}
+    about = {
+        "format": FORMAT,
+        "runs": [],
+        "compares": [found.about] if found.about else [],
+        "live": False,
+        "notes": None,
+    }
     return {"sections": [[found.section.route, found.section.html]], "about": about, "verdict": found.verdict}
 
 
@@ -189,5 +195,3 @@ def _write(folder: Path, said: dict[str, Any]) -> None:
     beside = folder / "page.new"
     beside.write_bytes(data)
     beside.rename(folder / PAGE)
-
-

@@ -21,8 +21,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 1
-"""Of the schema; a database of an earlier one is upgraded, and one of a later one is refused."""
+VERSION = 2
+"""Of the schema; a database of an earlier one is upgraded (`upgrades.py`), and one of a later one is refused."""
 
 metadata = MetaData()
 
@@ -65,6 +65,17 @@ tokens = Table(
     Column("revoked", Float),
 )
 
+acts = Table(
+    "acts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("by", String(100), nullable=False),  # an account, or "" for the server's own commands
+    Column("did", String(40), nullable=False),
+    Column("to", String(500), nullable=False),
+    Column("why", Text, nullable=False),
+)  # what was done to accounts, tokens and visibility: never a secret
+
 releases = Table(
     "releases",
     metadata,
@@ -74,7 +85,7 @@ releases = Table(
     Column("name", String(100), nullable=False),
     Column("version", String(100), nullable=False),
     Column("sha256", String(64), nullable=False, index=True),
-    Column("visibility", String(10), nullable=False),
+    Column("visibility", String(10), nullable=False),  # as the manifest says, or `hidden` by who keeps the server
     Column("publisher_id", ForeignKey("accounts.id"), nullable=False),
     Column("created", Float, nullable=False),
     UniqueConstraint("kind", "owner", "name", "version"),

@@ -28,7 +28,9 @@ class Shown:
         self.revision = int(self.info("revision"))
         self.tasks = [orjson.loads(row[0]) for row in self._all("SELECT said FROM tasks ORDER BY place")]
         """What is said of each list."""
-        self.counts = {str(kind): int(count) for kind, count in self._all("SELECT kind, count(*) FROM releases GROUP BY 1")}
+        self.counts = {
+            str(kind): int(count) for kind, count in self._all("SELECT kind, count(*) FROM releases GROUP BY 1")
+        }
         self.rows = lru_cache(maxsize=256)(self._rows)
 
     @property
@@ -52,7 +54,9 @@ class Shown:
 
     def row_of(self, reference: str) -> dict[str, Any] | None:
         """The row of a release on its board."""
-        return next((orjson.loads(row[0]) for row in self._all("SELECT said FROM rows WHERE release = ?", reference)), None)
+        return next(
+            (orjson.loads(row[0]) for row in self._all("SELECT said FROM rows WHERE release = ?", reference)), None
+        )
 
     def release(self, reference: str) -> dict[str, Any] | None:
         found = self._all("SELECT said, task FROM releases WHERE reference = ?", reference)

@@ -43,7 +43,9 @@ async def run(request: Request, owner: str, name: str, version: str) -> Response
     if said is None:
         return no_page(request, "There is no such run here.")
     try:
-        made = await site.runs.made([Reference(Kind.RUN, owner, name, version)], [said["sha256"]], ANYBODY, WAIT_SECONDS)
+        made = await site.runs.made(
+            [Reference(Kind.RUN, owner, name, version)], [said["sha256"]], ANYBODY, WAIT_SECONDS
+        )
     except Busy:
         return busy(request)
 
@@ -104,7 +106,9 @@ def _compared(row: dict[str, Any] | None, task: dict[str, Any] | None) -> str | 
 def busy(request: Request) -> Response:
     """That a page is still being made."""
     words = ["This page is being made; it asks again by itself."]
-    section = rendered("served/listed.html", {"lead": words, "tables": [], "before": None, "after": None, "commands": []})
+    section = rendered(
+        "served/listed.html", {"lead": words, "tables": [], "before": None, "after": None, "commands": []}
+    )
     made = page_answer(request, ServedPage("In a moment", [("making", section)], again=5), status=503, cache="no-store")
     made.headers["retry-after"] = "5"
     return made
@@ -123,7 +127,10 @@ def run_piece(request: Request, owner: str, name: str, version: str, piece: str)
 @pages.get("/compare")
 def compare_form(request: Request, base: str = "", other: str = "") -> Response:
     """To the page of two runs that are named as OWNER/NAME@VERSION."""
-    found = [re.fullmatch(r"(?:run/)?([a-z0-9._-]{1,100})/([a-z0-9._-]{1,100})@([A-Za-z0-9._-]{1,100})", one) for one in (base, other)]
+    found = [
+        re.fullmatch(r"(?:run/)?([a-z0-9._-]{1,100})/([a-z0-9._-]{1,100})@([A-Za-z0-9._-]{1,100})", one)
+        for one in (base, other)
+    ]
     if None in found:
         return no_page(request, "Two runs are compared by their releases: /compare?base=OWNER/NAME@VERSION&other=...")
     return RedirectResponse("/compare/" + "/".join("/".join(one.groups()) for one in found if one), 303)
@@ -168,7 +175,9 @@ def compare_piece(
     """Pairs of games for the script of a page of two runs."""
     site = site_of(request)
     shown = site.boards.shown
-    said = [shown and shown.release(one) for one in (f"run/{owner}/{name}@{version}", f"run/{owner2}/{name2}@{version2}")]
+    said = [
+        shown and shown.release(one) for one in (f"run/{owner}/{name}@{version}", f"run/{owner2}/{name2}@{version2}")
+    ]
     made = site.runs.there([one["sha256"] for one in said if one]) if all(said) else None
     path = made and made.piece(piece)
     return piece_file(path, PUBLIC) if path else fault(404, "missing", "there is no such piece; load the page again")
@@ -187,7 +196,9 @@ def _listed(
         "lead": lead, "tables": tables, "commands": commands,
         "before": f"{at}{mark}part={part}" if part else None, "after": f"{at}{mark}part={part + 2}" if more else None,
     }  # fmt: skip
-    return ServedPage(title, [("listed", rendered("served/listed.html", facts))], links=[("/", "Boards")], searched=searched)
+    return ServedPage(
+        title, [("listed", rendered("served/listed.html", facts))], links=[("/", "Boards")], searched=searched
+    )
 
 
 def component(request: Request, owner: str, name: str, part: str = "1") -> Response:
@@ -247,4 +258,6 @@ def search(request: Request, q: str = "", part: str = "1") -> Response:
         lead = ["Nothing that is public has all of these words."]
     tables = [("Found, the newest first", [release_line(one) for one in found[:LISTED]])]
     at_words = "/search?" + urlencode({"q": asked}, errors="replace")
-    return page_answer(request, _listed("Search", lead, tables, at=at_words, part=at, more=len(found) > LISTED, searched=asked))
+    return page_answer(
+        request, _listed("Search", lead, tables, at=at_words, part=at, more=len(found) > LISTED, searched=asked)
+    )
