@@ -54,6 +54,17 @@ class RegistryBoard:
         return {**vars(self), "left_out": left_out}
 
 
+@dataclass(frozen=True)
+class Read:
+    """A board, and all that was read of a registry for it."""
+
+    board: RegistryBoard
+    releases: Mapping[Entry, Release]
+    """Of runs and models, those that are on no board too."""
+    sessions: Mapping[str, Session]
+    """By the hash of its release."""
+
+
 def registry_board(registry: Registry, benchmark: str | None = None, cache: Path | None = None) -> RegistryBoard:
     """Rank what is published in a registry, and read no more of it than is new.
 
@@ -64,8 +75,12 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
         LeaderboardError: another process keeps the board in the cache locked.
         UsageError: nothing is published for the benchmark.
     """
+    return read_board(registry, BoardCache.of(registry, cache), benchmark).board
+
+
+def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = None) -> Read:
+    """`registry_board` with what it read. Raises as that."""
     board = RegistryBoard(registry.where)
-    kept = BoardCache.of(registry, cache)
     releases = dict(_releases(registry, kept, board))
     sessions = dict(_sessions(registry, kept, releases, board))
     lineage = Lineage(sessions.values())
@@ -86,7 +101,7 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
         except Exception as error:  # noqa: BLE001 - as below
             board.left_out.append((str(entry.reference), in_words(error)))
     board.cycles = lineage.cycles()
-    return board
+    return Read(board, releases, sessions)
 
 
 def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Iterator[tuple[Entry, Release]]:

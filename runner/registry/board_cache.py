@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import orjson
 
@@ -67,13 +67,17 @@ class BoardCache:
     path: Path
 
     @classmethod
-    def of(cls, registry: Registry, root: Path | None = None) -> BoardCache:
+    def of(cls, registry: Registry, root: Path | None = None) -> Self:
         """That of a registry, with the folder made.
 
         Raises:
             ReleaseError: it cannot be.
         """
-        path = (root or default_cache()) / tagged_hash("board", registry.where)[:32]
+        return cls.at((root or default_cache()) / tagged_hash("board", registry.where)[:32])
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """That in a folder, which is made. Raises as `of`."""
         try:
             for name in ("manifests", "kept", "inputs", "refused", "trained"):
                 make_folders(path / name)

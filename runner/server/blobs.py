@@ -63,7 +63,7 @@ class DiskBlobs:
         place = self._place(sha256)
         try:
             make_folders(place.parent)
-            with file.open("rb") as source:
+            with open_to_read(file) as source:
                 os.fsync(source.fileno())
                 if not place.is_file():
                     self._link(source, file, place)

@@ -112,3 +112,12 @@ uploads = Table(
     Column("problems", Text, nullable=False),  # JSON: a list of texts
     Column("touched", Float, nullable=False),
 )
+
+browsers = Table(
+    "browsers",
+    metadata,
+    Column("id", String(24), primary_key=True),
+    Column("token_id", ForeignKey("tokens.id"), nullable=False, index=True),
+    Column("secret_sha256", String(64), nullable=False),
+    Column("expires", Float, nullable=False),
+)  # that are signed in; nothing of it is backed up, since it only says who signs in again

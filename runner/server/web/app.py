@@ -1,4 +1,4 @@
-"""The application: what a server holds, behind its routes."""
+"""The application: the routes of a server, and what goes on beside them."""
 
 from __future__ import annotations
 
@@ -7,48 +7,31 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from runner.server.blobs import Blobs
-from runner.server.database import Database
-from runner.server.publishing import Publishing
-from runner.server.settings import Settings
-from runner.server.stores import blobs_of
+from runner.server.service import Server
 from runner.server.web import api_releases, api_uploads
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
+from runner.server.web.pages import Site, add_pages
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 FORGET_SECONDS = 600.0
 
 
-@dataclass(frozen=True)
-class Server:
-    """What all requests share."""
-
-    settings: Settings
-    database: Database
-    blobs: Blobs
-    publishing: Publishing
-
-    @classmethod
-    def of(cls, settings: Settings) -> Server:
-        """Raises: UsageError, RunError: its database or blobs cannot be used."""
-        database, blobs = Database(settings.database_url), blobs_of(settings)
-        return cls(settings, database, blobs, Publishing(settings, database, blobs))
-
-
 def application(server: Server) -> FastAPI:
     """The routes of a server, for whatever runs ASGI."""
+    site = Site.of(server.settings, server.database)
 
     @asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(server.publishing.start)
         forgetting = asyncio.create_task(_forget_old(server))
+        site.boards.start()
         yield
+        site.boards.close()
         forgetting.cancel()
         server.publishing.close()
 
@@ -64,6 +47,7 @@ def application(server: Server) -> FastAPI:
     app.state.server = server
     app.include_router(api_releases.router)
     app.include_router(api_uploads.router)
+    add_pages(app, site)
     handle_faults(app)
     app.add_middleware(Headers)
     return app
