@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from runner.server.service import Server
 from runner.server.web import api_releases, api_uploads
+from runner.server.web.bodies import Bodies
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.server.web.pages import Site, add_pages
@@ -49,6 +50,7 @@ def application(server: Server) -> FastAPI:
     app.include_router(api_uploads.router)
     add_pages(app, site)
     handle_faults(app)
+    app.add_middleware(Bodies, most=server.settings.declared_bytes)
     app.add_middleware(Headers)
     return app
 

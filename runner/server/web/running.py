@@ -9,6 +9,7 @@ from dataclasses import replace
 import uvicorn
 
 from runner.errors import RunError, UsageError
+from runner.server.rebuild import alone
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application
@@ -25,7 +26,7 @@ def serve(settings: Settings, host: str, port: int, tell: Callable[[str, str], N
         make_folders(settings.incoming)
     except OSError as error:
         raise RunError(f"the server's folder {settings.folder} cannot be written: {error.strerror}") from error
-    with _listening(host, port) as listening:
+    with alone(settings), _listening(host, port) as listening:
         named = f"[{host}]" if ":" in host else host
         here = f"http://{named}:{listening.getsockname()[1]}"
         server = Server.of(replace(settings, address=(address or here).rstrip("/")))
