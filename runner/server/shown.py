@@ -80,7 +80,7 @@ class Shown:
     def found(self, words: Sequence[str], first: int, most: int) -> list[dict[str, Any]]:
         """Releases that have all of these words in what is said of them, the newest first."""
         test = " AND ".join(["instr(words, ?) > 0"] * len(words))
-        query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"  # noqa: S608 - ours
+        query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"
         return self._said(query, *words, most, first)
 
     def users_of(self, kind: str, owner: str, name: str, first: int, most: int) -> list[dict[str, Any]]:
