@@ -14,6 +14,7 @@ from runner.cli import arguments_look as look
 from runner.cli import arguments_pages as pages
 from runner.cli import arguments_play as play
 from runner.cli import arguments_registry as registry
+from runner.cli import arguments_server as server
 
 
 class Command:
@@ -164,6 +165,11 @@ COMMANDS: Mapping[str, Command] = {
         "show the training and benchmark sessions of an agent, in order", registry.history, "runner.cli.history",
         "history verifier", "history ft:gpt-4o-mini:nip:1 --from DIR",
     ),
+    "serve": Command(
+        "run a registry for others over HTTP", server.serve, "runner.cli.serve",
+        "serve registry", "serve registry --port 0",
+        "serve registry --address https://registry.example.org",
+    ),
     "schema": Command(
         "print the JSON Schema of a spec or a protocol file", play.schema, "runner.cli.schema",
         "schema > experiment.schema.json", "schema protocol",
@@ -191,6 +197,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "status",
         "history",
     ),
+    "host": ("serve",),
     "files": ("export", "schema", "completion"),
 }
 """The commands by what one wants."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
 from runner.errors import NotPublished, ReleaseError
+from runner.releases.bundle import PIECE
 from runner.storage.atomic import fsync_dir
-from runner.storage.files import make_folders, open_to_read
+from runner.storage.files import create, make_folders, open_to_read, same_file
 
 
 class Blobs(Protocol):
@@ -59,10 +61,11 @@ class DiskBlobs:
         try:
             make_folders(place.parent)
             beside = place.with_name(f".{secrets.token_hex(8)}")
-            with file.open("rb") as source:
+            with open_to_read(file) as source:
                 os.fsync(source.fileno())
             try:
-                os.link(file, beside)
+                if not same_file(file, beside):
+                    _copy(file, beside)
                 beside.rename(place)
             finally:
                 with suppress(FileNotFoundError):
@@ -85,3 +88,10 @@ class DiskBlobs:
 
     def remove(self, sha256: str) -> None:
         self._place(sha256).unlink(missing_ok=True)
+
+
+def _copy(file: Path, target: Path) -> None:
+    with open_to_read(file) as source, create(target) as copy:
+        shutil.copyfileobj(source, copy, PIECE)
+        copy.flush()
+        os.fsync(copy.fileno())

@@ -75,7 +75,7 @@ class Incoming:
         file = self._files.get(path)
         return self._there.open(path) if file is None else self._uploads.open_blob(self._upload, file.sha256)
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
         raise UsageError("nothing is added to an upload here")
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ class ServerTree:
         found = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
         return found.where(seen_by(self._viewer))
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
         raise UsageError("what a server holds is added to by uploads")
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from runner.server.declared import Declaration
 from runner.server.schema import files, releases, uploads
 from runner.server.settings import Settings
 from runner.server.tree import seen_by
-from runner.storage.files import make_folders, open_to_read, remove_folder
+from runner.storage.files import make_folders, open_own, open_to_read, remove_folder
 
 OPEN, CHECKING, SEEN, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 
@@ -175,7 +175,7 @@ class Uploads:
         part = self._part(upload.id, sha256)
         try:
             make_folders(part.parent)
-            with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
+            with os.fdopen(open_own(part, os.O_RDWR | os.O_CREAT), "r+b") as file:
                 # One writer at a time: what was hashed must not be written to by another who is still there.
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -256,7 +256,7 @@ class Uploads:
 
 
 def _known(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
-    """The blobs that the viewer can see already: what others keep to themselves is sent again, as if it were not there."""
+    """The blobs that the viewer can see already: what others keep to themselves is sent again, as if it were new."""
     found: set[str] = set()
     for at in range(0, len(blobs), 500):
         query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)

@@ -1,4 +1,4 @@
-"""The application: what a server holds, behind its routes."""
+"""The application: the routes of a server, and what goes on beside them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,17 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from fastapi import FastAPI
 
 from runner.server.accounts import Viewer, viewer_of_account
-from runner.server.blobs import Blobs
-from runner.server.database import Database
-from runner.server.publishing import Publishing
-from runner.server.settings import Settings
-from runner.server.stores import blobs_of
+from runner.server.service import Server
 from runner.server.web import api_releases, api_uploads
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.version import __version__
 
 FORGET_SECONDS = 600.0
-
-
-@dataclass(frozen=True)
-class Server:
-    """What all requests share."""
-
-    settings: Settings
-    database: Database
-    blobs: Blobs
-    publishing: Publishing
-
-    @classmethod
-    def of(cls, settings: Settings) -> Server:
-        """Raises: UsageError, RunError: its database or blobs cannot be used."""
-        database, blobs = Database(settings.database_url), blobs_of(settings)
-        return cls(settings, database, blobs, Publishing(settings, database, blobs))
 
 
 def application(server: Server) -> FastAPI:
