@@ -26,7 +26,9 @@ from runner.registry.verify import wrong_in_release
 from runner.releases.bundle import Content
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
+from runner.releases.reference import Kind
 from runner.server.accounts import Viewer
+from runner.server.competition_rows import rows_of_run
 from runner.server.database import Database
 from runner.server.declared import Declaration, DeclaredFolder
 from runner.server.settings import Settings
@@ -52,6 +54,8 @@ class Verdict:
     problems: Sequence[str] = ()
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of each release that may be seen, what is to be said of it."""
+    rows: Mapping[str, str] = field(default_factory=dict)
+    """Of each run that was played without labels, the hash of its datapoints: see `competition_rows`."""
 
     @property
     def is_good(self) -> bool:
@@ -86,6 +90,7 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
     """Everything that is wrong with an upload; in this process."""
     problems: list[str] = []
     notes: dict[str, Sequence[str]] = {}
+    rows: dict[str, str] = {}
     registry = Registry(incoming, settings.limits)
     for folder in declaration.folders:
         try:
@@ -93,13 +98,15 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
                 found = list(_wrong_release(registry, incoming, folder, settings))
                 notes[folder.path] = [line for line in found if isinstance(line, Note)]
                 problems += (line for line in found if not isinstance(line, Note))
+                if folder.reference.kind == Kind.RUN and (played := rows_of_run(incoming, folder.path)) is not None:
+                    rows[folder.path] = played
             else:
                 problems += _wrong_addition(registry, incoming, folder)
         except Exception as error:  # noqa: BLE001 - whatever a stranger's bytes set off is theirs
             problems.append(f"{folder.path}: {in_words(error)}")
         if len(problems) >= MOST_PROBLEMS:
             break
-    return Verdict(problems[:MOST_PROBLEMS], notes)
+    return Verdict(problems[:MOST_PROBLEMS], notes, rows)
 
 
 def _wrong_release(registry: Registry, incoming: Incoming, folder: DeclaredFolder, settings: Settings) -> Iterator[str]:
@@ -162,7 +169,7 @@ def checked_apart(settings: Settings, viewer: Viewer, upload: str, declaration: 
         return Verdict([EXPLAINED_BY_TIME])
     with suppress(OSError, ReleaseError, ValueError):
         said = orjson.loads(read_bounded(result, 4 << 20))
-        return Verdict(said["problems"], said["notes"])
+        return Verdict(said["problems"], said["notes"], said["rows"])
     if process.exitcode == -signal.SIGXCPU:
         return Verdict([EXPLAINED_BY_TIME])
     return Verdict([f"its check ended with {process.exitcode}; it may take more memory than this server gives"])
@@ -180,4 +187,5 @@ def _run(settings: Settings, viewer: Viewer, upload: str, declared: bytes, resul
     declaration = Declaration.from_bytes(declared)
     incoming = Incoming(declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer))
     found = check(incoming, declaration, settings)
-    atomic_write(result, orjson.dumps({"problems": list(found.problems), "notes": dict(found.notes)}))
+    said = {"problems": list(found.problems), "notes": dict(found.notes), "rows": dict(found.rows)}
+    atomic_write(result, orjson.dumps(said))
