@@ -219,8 +219,8 @@ def _points(folder: RunFolder, by: str | None) -> Iterator[Point]:
         for one in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
             if one.label is None:
                 raise UsageError(
-                    f"{folder.run_id} has no labels: the owner of its dataset keeps them, and nothing here says which of "
-                    "its verdicts are right"
+                    f"{folder.run_id} has no labels: the owner of its dataset keeps them, and nothing here says which "
+                    "of its verdicts are right"
                 )
             contents = {name: tagged_hash("column", one.columns[name]) for name in used if name in one.columns}
             hashes.append(one.sha256)

@@ -132,9 +132,7 @@ def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, fl
     )
 
 
-def episode_rewards(
-    protocol: Protocol, rounds: Sequence[Round], *, is_labelled: bool = True
-) -> dict[str, float]:
+def episode_rewards(protocol: Protocol, rounds: Sequence[Round], *, is_labelled: bool = True) -> dict[str, float]:
     """The sum of each agent's rewards over the rounds; without a label, of those agents whose reward needs none."""
     told = [name for name in protocol.agent_names if is_labelled or all(name in r.rewards for r in rounds)]
     return {agent: sum(r.rewards.get(agent, 0.0) for r in rounds) for agent in told}

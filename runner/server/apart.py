@@ -17,11 +17,11 @@ from runner.registry.left_out import in_words
 from runner.server.checking import context
 from runner.server.settings import Settings
 from runner.storage.atomic import atomic_write
-from runner.storage.files import make_folders, read_bounded
+from runner.storage.files import make_folders, read_bounded, remove_folder
 
 Work = Callable[..., dict[str, Any]]
 MOST = 256 << 20
-_RESULT = "result.json"
+_RESULT, _PREFIX = "result.json", "work-"
 
 
 def run_apart(settings: Settings, work: Work, *args: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def run_apart(settings: Settings, work: Work, *args: Any) -> dict[str, Any]:
         ReleaseError: it cannot be done, or takes more time or memory than the server gives.
     """
     make_folders(settings.incoming)
-    with TemporaryDirectory(prefix="work-", dir=settings.incoming) as place:
+    with TemporaryDirectory(prefix=_PREFIX, dir=settings.incoming) as place:
         process = context().Process(target=_run, args=(settings, Path(place), work, args), daemon=True)
         process.start()
         process.join(settings.check_seconds)
@@ -48,6 +48,12 @@ def run_apart(settings: Settings, work: Work, *args: Any) -> dict[str, Any]:
         raise ReleaseError(said["error"])
     found: dict[str, Any] = said["answer"]
     return found
+
+
+def clear(settings: Settings) -> None:
+    """Remove what a server that was killed left of such work."""
+    for left in settings.incoming.glob(f"{_PREFIX}*"):
+        remove_folder(left)
 
 
 def _run(settings: Settings, place: Path, work: Work, args: tuple[Any, ...]) -> None:

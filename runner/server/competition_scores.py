@@ -73,7 +73,9 @@ def scored(settings: Settings, place: Path, submission: int) -> dict[str, Any]:
             label, is_held = labels[rollout.job.datapoint.id]
             parts[is_held].add(_labelled(rollout, label, row.group_by))
     if plays.keys() != labels.keys() or len(set(plays.values())) != 1:
-        return {"refused": "it has not played all rows, each as often as the others; all rows are scored alike, or none"}
+        return {
+            "refused": "it has not played all rows, each as often as the others; all rows are scored alike, or none"
+        }
     held = sum(is_held for _, is_held in labels.values())
     return {
         OPEN_PART: _summary(parts[False], len(labels) - held),

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from runner.server.accounts import Viewer, viewer_of_account
 from runner.server.service import Server
-from runner.server.web import api_releases, api_uploads
+from runner.server.web import api_competitions, api_releases, api_uploads
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.version import __version__
@@ -42,6 +42,7 @@ def application(server: Server) -> FastAPI:
     app.state.server = server
     app.include_router(api_releases.router)
     app.include_router(api_uploads.router)
+    app.include_router(api_competitions.router)
     handle_faults(app)
     app.add_middleware(Headers)
     return app

@@ -12,9 +12,7 @@ from runner.spec.experiment import Experiment
 KEPT = "no row of the dataset has a label, as its owner keeps them, and"
 
 
-def unlabelled_problems(
-    experiment: Experiment, protocol: Protocol, dataset: Dataset, at: PlaceOf
-) -> Iterator[Problem]:
+def unlabelled_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: PlaceOf) -> Iterator[Problem]:
     """Each key that needs the labels, where there are none: a game is played and judged without, and nothing else."""
     if dataset.is_labelled:
         return
