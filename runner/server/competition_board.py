@@ -92,7 +92,7 @@ def _submissions(competition: int, viewer: Viewer) -> Select[Any]:
     return query.where(submissions.c.competition_id == competition, seen_by(viewer))
 
 
-def _about(one: Mapping[str, Any], now: float) -> dict[str, Any]:
+def _about(one: RowMapping, now: float) -> dict[str, Any]:
     return {
         "competition": f"{one['owner']}/{one['name']}",
         "title": one["title"],
@@ -116,7 +116,7 @@ def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
     return {part: told(score[part], is_closed=is_closed) for part in shown if score[part] is not None}
 
 
-def _row(row: Mapping[str, Any], part: str, *, is_closed: bool, taken: Mapping[str, int]) -> dict[str, Any]:
+def _row(row: RowMapping, part: str, *, is_closed: bool, taken: Mapping[str, int]) -> dict[str, Any]:
     parts = _parts(orjson.loads(row["score"]), is_closed=is_closed)
     (accuracy,) = (one for one in parts[part]["metrics"] if one["metric"] == ACCURACY)
     return {

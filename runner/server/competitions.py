@@ -253,9 +253,9 @@ def score_waiting(settings: Settings, database: Database) -> None:
 def counts(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:
     """How many submissions were taken of each owner, of those that the viewer may know of."""
     query = (
-        select(submissions.c.owner, func.count().label("count"))
+        select(submissions.c.owner, func.count().label("taken"))
         .join(releases, releases.c.id == submissions.c.release_id)
         .where(submissions.c.competition_id == competition, submissions.c.state != REFUSED, seen_by(viewer))
         .group_by(submissions.c.owner)
     )
-    return {row.owner: row.count for row in connection.execute(query)}
+    return {row.owner: row.taken for row in connection.execute(query)}

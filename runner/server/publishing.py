@@ -115,8 +115,8 @@ class Publishing:
             tier = RECOMPUTED if where.kind == Kind.RUN else KEPT
             said = orjson.dumps({"notes": list(verdict.notes.get(folder.path, ()))}).decode()
             connection.execute(insert(checks), {"release_id": made, "by": __version__, "tier": tier, "said": said})
-            if (rows := verdict.rows.get(folder.path)) is not None:
-                enter(connection, viewer, rows, release=made, owner=where.owner, now=time.time())
+            if (played := verdict.rows.get(folder.path)) is not None:
+                enter(connection, viewer, played, release=made, owner=where.owner, now=time.time())
         else:
             mine = [getattr(releases.c, name) == getattr(where, name) for name in ("kind", "owner", "name", "version")]
             made = connection.execute(select(releases.c.id).where(*mine)).scalar_one()
