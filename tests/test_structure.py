@@ -17,7 +17,7 @@ from tests.support.processes import python
 ORDER = (
     "version", "exit_codes", "errors", "statistics", "text", "redaction", "hashing", "aio", "builtin", "storage",
     "releases", "documents", "protocols", "prompts", "datasets", "models", "spec", "agents", "rollouts", "results",
-    "comparison", "finetune", "runs", "exports", "training", "transports", "registry", "pages", "viewing", "server",
+    "comparison", "finetune", "runs", "training", "exports", "transports", "registry", "pages", "viewing", "server",
     "api", "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
@@ -65,11 +65,13 @@ HOMES = {
         "runner.pages.charts.reliability",
         "runner.pages.figures.figure",
         "runner.pages.notebook",
+        "runner.pages.overview",
         "runner.pages.page",
         "runner.pages.site",
         "runner.pages.unsecret",
         "runner.viewing.live",
     },
+    "mlflow": {"runner.exports.mlflow.client", "runner.exports.mlflow.sending"},
     "model_signing": {"runner.registry.signing"},
     "numpy": {
         "runner.agents.arrays",
@@ -98,6 +100,8 @@ HOMES = {
         "runner.datasets.tasks",
         "runner.exports.every_eval_ever",
         "runner.exports.inspect_log",
+        "runner.exports.mlflow.limits",
+        "runner.exports.mlflow.sending",
         "runner.exports.scout",
         "runner.finetune.example_file",
         "runner.finetune.files",

@@ -145,6 +145,11 @@ COMMANDS: Mapping[str, Command] = {
         "search what is published", registry.search, "runner.cli.search",
         "search debate --from DIR", "search --kind protocol --all",
     ),
+    "login": Command(
+        "keep the token of a registry's server, which it asks for", registry.login, "runner.cli.login",
+        "login https://registry.example.org", "login https://registry.example.org < token.txt",
+        "login https://registry.example.org --logout",
+    ),
     "install": Command(
         "install components that specs name by reference, and pin them", registry.install, "runner.cli.install",
         "install protocol/acme/council@1.2.0 --from DIR", "install",
@@ -191,6 +196,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "verify",
         "reproduce",
         "search",
+        "login",
         "install",
         "uninstall",
         "freeze",

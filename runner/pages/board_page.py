@@ -74,7 +74,7 @@ def _kept(slug: str, listed: TaskList, keep: Keep) -> dict[str, Any]:
         "task": listed.task,
         "count": len(listed.rows),
         "pieces": -(-len(listed.rows) // PIECE),
-        "domain": _domain(listed.rows),
+        "domain": domain_of(listed.rows),
     }
 
 
@@ -103,7 +103,7 @@ def _in_short(listed: TaskList) -> dict[str, Any]:
 
 
 def _facts(board: Board, listed: TaskList, runs: Collection[str]) -> dict[str, Any]:
-    domain = _domain(listed.rows)
+    domain = domain_of(listed.rows)
     ranked, others = listed.ranked[:FIRST], listed.others[: max(0, FIRST - len(listed.ranked))]
     kinds = kinds_of(mark for row in listed.rows for mark in row.marks)
     return {
@@ -179,7 +179,7 @@ def _hashes(row: Row) -> dict[str, Any]:
     return {name: row.values.get(name) for name in names}
 
 
-def _domain(rows: Iterable[Row]) -> list[float] | None:
+def domain_of(rows: Iterable[Row]) -> list[float] | None:
     """The ends of all intervals, in tenths; None where there is no accuracy."""
     ends = [
         float(end)

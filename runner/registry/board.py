@@ -20,7 +20,7 @@ from runner.registry.marks import edge_json, marks_of, total_json
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.sessions import Session, session_of_release
 from runner.registry.withheld import MARK as WITHHELD
-from runner.releases.manifest import Release
+from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
 from runner.results.leaderboard import Leaderboard
 from runner.storage.queries import kept_connections
@@ -54,6 +54,17 @@ class RegistryBoard:
         return {**vars(self), "left_out": left_out}
 
 
+@dataclass(frozen=True)
+class Read:
+    """A board, and all that was read of a registry for it."""
+
+    board: RegistryBoard
+    releases: Mapping[Entry, Release]
+    """Of runs and models, those that are on no board too."""
+    sessions: Mapping[str, Session]
+    """By the hash of its release."""
+
+
 def registry_board(registry: Registry, benchmark: str | None = None, cache: Path | None = None) -> RegistryBoard:
     """Rank what is published in a registry, and read no more of it than is new.
 
@@ -64,8 +75,12 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
         LeaderboardError: another process keeps the board in the cache locked.
         UsageError: nothing is published for the benchmark.
     """
+    return read_board(registry, BoardCache.of(registry, cache), benchmark).board
+
+
+def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = None) -> Read:
+    """`registry_board` with what it read. Raises as that."""
     board = RegistryBoard(registry.where)
-    kept = BoardCache.of(registry, cache)
     releases = dict(_releases(registry, kept, board))
     sessions = dict(_sessions(registry, kept, releases, board))
     lineage = Lineage(sessions.values())
@@ -86,14 +101,14 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
         except Exception as error:  # noqa: BLE001 - as below
             board.left_out.append((str(entry.reference), in_words(error)))
     board.cycles = lineage.cycles()
-    return board
+    return Read(board, releases, sessions)
 
 
 def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Iterator[tuple[Entry, Release]]:
     """The manifests of runs and models."""
-    for entry in registry.entries():
-        if entry.reference.kind not in (Kind.RUN, Kind.MODEL):
-            continue
+    entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
+    registry.expect((entry, MANIFEST) for entry in entries if not kept.has_manifest(entry))
+    for entry in entries:
         try:
             yield entry, kept.release(registry, entry)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
@@ -143,6 +158,7 @@ def _runs(
     shown: Mapping[str, Entry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, Kept]]:
+    registry.expect((entry, path) for entry in shown.values() for path in kept.read_for_run(entry, releases[entry]))
     for sha256, entry in shown.items():
         try:
             yield sha256, kept.run(registry, entry, releases[entry])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from runner.comparison.compare import Compared, Comparison, compare_systems
@@ -139,8 +139,15 @@ def compared(got: Got, result: RunResult, results: Results, metric: str, margin:
     run = got.run
     assert run is not None
     found = compare_systems([[run.path], [result.folder.path]], results, metric=metric)
-    pair = found.pairs[0]
-    measure = measure_named(metric, sorted({row["agent"] for row in run.manifest().agents}))
+    outcome, said = outcome_of(found.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin)
+    return Fresh(got, result.run_id, found, said, outcome)
+
+
+def outcome_of(
+    pair: Compared, agents: Iterable[str], metric: str = "accuracy", margin: float = MARGIN
+) -> tuple[str, str]:
+    """`reproduced`, `drifted` or `undecided`, and why in words: of a run, the base, and of one that played it anew."""
+    measure = measure_named(metric, sorted(agents))
     difference = Difference(pair.difference, pair.stderr, pair.ci_low, pair.ci_high, pair.detectable, pair.groups)
     shown = told(pair.difference, measure, difference)
     low, high = pair.ci_low, pair.ci_high
@@ -148,18 +155,17 @@ def compared(got: Got, result: RunResult, results: Results, metric: str, margin:
     if ends:
         shown += f" [{', '.join(ends)}]"
     if pair.p is None:
-        return Fresh(got, result.run_id, found, f"cannot be told: {pair.verdict}", "undecided")
+        return "undecided", f"cannot be told: {pair.verdict}"
     if pair.p <= ALPHA:
         flips = len(pair.flips)
         flipped = f"{flips} flipped datapoint{'' if flips == 1 else 's'}"
-        return Fresh(got, result.run_id, found, f"drifted by {shown}, {flipped}", "drifted")
+        return "drifted", f"drifted by {shown}, {flipped}"
     most = margin * (abs(pair.base_value) if measure.bound is None else measure.bound)
     least = told(most, measure, difference)
     if pair.detectable is None or low is None or high is None:
         why = "no difference could have been seen with so few datapoints"
-        return Fresh(got, result.run_id, found, f"cannot be told: {shown}; {why}", "undecided")
+        return "undecided", f"cannot be told: {shown}; {why}"
     if max(-low, high) > most:
         between = f"it lies between {ends[0]} and {'+' if high > 0 else ''}{told(high, measure, difference)}"
-        said = f"cannot be told: {between}, and within {least} would be reproduced"
-        return Fresh(got, result.run_id, found, said, "undecided")
-    return Fresh(got, result.run_id, found, f"reproduced within {least}: {shown}", "reproduced")
+        return "undecided", f"cannot be told: {between}, and within {least} would be reproduced"
+    return "reproduced", f"reproduced within {least}: {shown}"

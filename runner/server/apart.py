@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import resource
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 import orjson
 
 from runner.errors import NipRunError, ReleaseError
 from runner.registry.left_out import in_words
-from runner.server.checking import context
+from runner.server.checking import context, end_with_server
 from runner.server.settings import Settings
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders, read_bounded, remove_folder
@@ -62,6 +64,8 @@ def _run(settings: Settings, place: Path, work: Work, args: tuple[Any, ...]) -> 
     resource.setrlimit(resource.RLIMIT_AS, (settings.check_bytes, settings.check_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    Thread(target=end_with_server, daemon=True).start()
+    tempfile.tempdir = str(place)
     try:
         said: dict[str, Any] = {"answer": work(settings, place, *args)}
     except NipRunError as error:

@@ -148,7 +148,17 @@ uploads = Table(
     Column("id", String(32), primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
     Column("declared", Text, nullable=False),  # JSON: folders and their files
+    Column("size", BigInteger, nullable=False),
     Column("state", String(10), nullable=False, index=True),
     Column("problems", Text, nullable=False),  # JSON: a list of texts
     Column("touched", Float, nullable=False),
 )
+
+browsers = Table(
+    "browsers",
+    metadata,
+    Column("id", String(24), primary_key=True),
+    Column("token_id", ForeignKey("tokens.id"), nullable=False, index=True),
+    Column("secret_sha256", String(64), nullable=False),
+    Column("expires", Float, nullable=False),
+)  # that are signed in; nothing of it is backed up, since it only says who signs in again

@@ -31,11 +31,12 @@ async function unpacked(bytes) {
   return JSON.parse(await new Response(stream).text());
 }
 
-// Where pieces come from: an element of the page, else a file beside it.
+// Where pieces come from: an element of the page, else a file beside it, or where the page says that they are.
 async function carried(name) {
   const inside = document.getElementById(`data-${name}`);
   if (inside) return unpacked(bytesOf(inside.textContent.trim()));
-  const answer = await fetch(`data/${name}.json.gz`, { cache: "no-store" });
+  const from = site.about.data;
+  const answer = await fetch(`${from ?? "data/"}${name}.json.gz`, from ? {} : { cache: "no-store" });
   if (!answer.ok) throw new Error(`${name}: the server said ${answer.status}`);
   return unpacked(new Uint8Array(await answer.arrayBuffer()));
 }

@@ -28,6 +28,8 @@ const BOARD_COLUMNS = {
   seed: { title: "Seed", fields: ["seed"], number: true, cell: (row) => row.seed ?? "–" },
   repeats: { title: "Plays of each", fields: ["per_datapoint"], number: true, cell: (row) => whole(row.per_datapoint) },
   stderr: { title: "Standard error", fields: ["stderr"], number: true, cell: (row) => decimal(row.stderr) },
+  tier: { title: "Checked", fields: ["tier_words", "tier"], served: true, first: true, kind: "short", cell: (row) => row.tier_words },
+  tries: { title: "Runs of its owner", fields: ["owner_runs"], number: true, served: true, first: true, cell: (row) => whole(row.owner_runs) },
   owner: { title: "Owner", fields: ["owner"], published: true, cell: (row) => row.owner },
   trained: { title: "Trained on", fields: ["trained_on"], published: true, cell: (row) => row.trained_on ?? "" },
   numbers: { title: "Numbers", fields: ["numbers"], published: true, cell: (row) => row.numbers },
@@ -77,7 +79,7 @@ class BoardList {
     this.about = about; // {slug, name, benchmark, task, count, pieces, domain}
     this.board = board; // {where, published, meanings, linked}
     this.linked = new Set(board.linked);
-    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([, one]) => board.published || !one.published)) };
+    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([, one]) => (board.published || !one.published) && (board.served || !one.served))) };
     this.open = new Set(); // runs whose details are shown
     this.element = el("div");
   }
@@ -231,7 +233,8 @@ class BoardList {
 
   runCell(row) {
     const isOpen = this.open.has(row.run);
-    const name = this.linked.has(row.run_id) ? el("a", { href: address("run", row.run_id) }, row.run) : row.run;
+    const href = this.board.served ? row.href : this.linked.has(row.run_id) ? address("run", row.run_id) : null;
+    const name = href ? el("a", { href }, row.run) : row.run;
     const more = el("button", { type: "button", class: "fold", "aria-expanded": String(isOpen), "aria-label": `Details of ${row.run}`, onclick: () => this.unfold(row) }, isOpen ? "−" : "+");
     return [more, name, !this.state.cols.includes("point") && row.short_point ? el("span", { class: "soft below" }, row.short_point) : null];
   }
@@ -239,11 +242,11 @@ class BoardList {
   unfold(row) {
     if (!this.open.delete(row.run)) this.open.add(row.run);
     this.draw();
-    [...this.body.querySelectorAll("button.fold")].find((one) => one.getAttribute("aria-label") === `Details of ${row.run}`)?.focus();
+    [...this.body.querySelectorAll("button.fold")].find((one) => one.getAttribute("aria-label") === plain(`Details of ${row.run}`))?.focus();
   }
 
   details(row) {
-    const facts = ["name", "point", "seed", "status", "started_at", "finished_at", "version", "owner", "numbers", "trained_on", "task", "spec_sha256", "dataset_sha256", "game_sha256", "release_sha256"];
+    const facts = ["name", "point", "seed", "status", "started_at", "finished_at", "version", "owner", "tier", "reproduced_by", "owner_runs", "numbers", "trained_on", "task", "spec_sha256", "dataset_sha256", "game_sha256", "release_sha256"];
     const marks = row.marks.map((text, at) => [el("dt", {}, row.kinds[at]), el("dd", {}, `${text}. ${this.board.meanings[row.kinds[at]]}`)]);
     const leader = this.rows[0];
     const other = leader.run === row.run ? this.rows[1] : leader;

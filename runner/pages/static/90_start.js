@@ -25,7 +25,7 @@ async function show() {
 
 // The link of the navigation whose address is the longest beginning of this one.
 function current(path) {
-  const links = [...document.querySelectorAll("nav.pages a")];
+  const links = [...document.querySelectorAll('nav.pages a[href^="#"]')];
   const below = path.replace(/^(run\/[^/]+)\/game\//, "$1/games/"); // a game belongs to its list
   const fits = (link) => `${below}/`.startsWith(`${decoded(link.hash.slice(2))}/`);
   const best = links.filter(fits).sort((one, other) => other.hash.length - one.hash.length)[0];

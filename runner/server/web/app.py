@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from runner.server.accounts import Viewer, viewer_of_account
 from runner.server.service import Server
 from runner.server.web import api_competitions, api_releases, api_uploads
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
+from runner.server.web.pages import Site, add_pages
 from runner.version import __version__
 
+LOG = logging.getLogger("nip_run.server")
 FORGET_SECONDS = 600.0
 
 
 def application(server: Server) -> FastAPI:
     """The routes of a server, for whatever runs ASGI."""
+    site = Site.of(server.settings, server.database)
 
     @asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
-        server.publishing.resume(list(await asyncio.to_thread(_waiting, server)))
+        await asyncio.to_thread(server.publishing.start)
         forgetting = asyncio.create_task(_forget_old(server))
+        site.boards.start()
         yield
+        site.boards.close()
         forgetting.cancel()
         server.publishing.close()
 
@@ -43,18 +48,17 @@ def application(server: Server) -> FastAPI:
     app.include_router(api_releases.router)
     app.include_router(api_uploads.router)
     app.include_router(api_competitions.router)
+    add_pages(app, site)
     handle_faults(app)
     app.add_middleware(Headers)
     return app
 
 
-def _waiting(server: Server) -> list[tuple[str, Viewer]]:
-    with server.database.reading() as connection:
-        waiting = server.publishing.uploads.unchecked()
-        return [(upload, viewer_of_account(connection, account)) for upload, account in waiting]
-
-
 async def _forget_old(server: Server) -> None:
     while True:
-        await asyncio.to_thread(server.publishing.uploads.forget_old, time.time())
+        try:
+            await asyncio.to_thread(server.publishing.uploads.forget_old, time.time())
+            await asyncio.to_thread(server.publishing.look_again)
+        except Exception:  # the next turn may do better
+            LOG.exception("what is old cannot be forgotten")
         await asyncio.sleep(FORGET_SECONDS)

@@ -1,0 +1,214 @@
+"""The public board, kept up to date beside the server: a process makes it after each change, and requests read it.
+
+A folder `boards/made/REVISION-WORD` is written under another name and renamed when it is whole; `boards/current` says
+which is the newest. Whatever is cut off leaves the one before. All of it follows from the database and the blobs.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import resource
+import secrets
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.errors import RunError
+from runner.server.database import Database
+from runner.server.settings import Settings
+from runner.server.shown import Shown
+from runner.storage.atomic import atomic_write, fsync_dir, read_json
+from runner.storage.files import make_folders, remove_folder
+
+if TYPE_CHECKING:
+    from runner.server.boards_worker import Worker
+
+LOG = logging.getLogger("nip_run.server")
+
+POLL_SECONDS = 0.5
+"""Between two looks at whether anything has changed, also by other processes."""
+MOST_SECONDS = 4 * 3600.0
+"""For one board: that of a large registry is made once from nothing."""
+MOST_BYTES = 6 << 30
+"""Of addresses that the process may have; DuckDB bounds itself far below that."""
+AGAIN_SECONDS = 30.0
+"""After a board that could not be made."""
+KEPT = 3
+"""Boards that stay, for pages that were opened a while ago and read on."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where boards are in a server's folder."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, settings: Settings) -> Places:
+        return cls(settings.folder / "boards")
+
+    @property
+    def made(self) -> Path:
+        return self.root / "made"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def current(self) -> Path:
+        return self.root / "current"
+
+
+def forget_boards(settings: Settings) -> None:
+    """Have everything be made again from the database and the blobs, as `--rebuild` does."""
+    remove_folder(Places.of(settings).root)
+
+
+class Boards:
+    """Has the board made after each change, in a process of its own, and says where the newest one is."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._settings, self._database = settings, database
+        self._places = Places.of(settings)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="boards", daemon=True)
+        self._shown: Shown | None = None
+        self._worker: tuple[BaseProcess, Connection] | None = None
+
+    def start(self) -> None:
+        """Begin; a board that was made before is shown at once.
+
+        Raises:
+            OSError: its folder cannot be made.
+        """
+        make_folders(self._places.made)
+        for path in self._places.made.glob(".*"):
+            remove_folder(path)
+        with suppress(RunError, OSError, ValueError):
+            self._show(self._places.made / str(read_json(self._places.current)["name"]))
+        self._thread.start()
+
+    @property
+    def shown(self) -> Shown | None:
+        """The newest board; None where none is made yet."""
+        return self._shown
+
+    def at(self, name: str) -> Path | None:
+        """The folder of a board by its name, of those that are kept."""
+        return next((path for path in self._places.made.iterdir() if path.name == name and name[:1] != "."), None)
+
+    def close(self) -> None:
+        """End, with the process."""
+        self._stopping.set()
+        self._end()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(POLL_SECONDS):
+            try:
+                with self._database.reading() as connection:
+                    revision = self._database.revision(connection)
+                if self._shown is not None and self._shown.revision == revision:
+                    continue
+                begun = time.monotonic()
+                self._show(self._places.made / self._made())
+                self._stopping.wait(min(AGAIN_SECONDS, time.monotonic() - begun))  # half of its time is for others
+            except Exception:
+                LOG.exception("the board could not be made")
+                self._end()
+                self._stopping.wait(AGAIN_SECONDS)
+
+    def _show(self, folder: Path) -> None:
+        shown = Shown(folder)
+        self._shown = shown
+        for path in sorted(self._places.made.iterdir(), key=lambda one: one.stat().st_mtime)[:-KEPT]:
+            if path != folder:
+                remove_folder(path)
+
+    def _made(self) -> str:
+        """Have the worker make a board.
+
+        Raises:
+            RunError: it could not, took too long, or ended.
+        """
+        process, pipe = self._worker = self._worker or self._begun()
+        pipe.send("make")
+        end = time.monotonic() + MOST_SECONDS
+        while not self._stopping.is_set() and time.monotonic() < end:
+            try:
+                if pipe.poll(POLL_SECONDS):
+                    done, said = pipe.recv()
+                    if not done:
+                        raise RunError(said)
+                    return str(said)
+            except (EOFError, OSError) as error:
+                process.join(5)
+                raise RunError(f"the process that makes the board ended with {process.exitcode}") from error
+        raise RunError("the board takes too long to make, or the server ends")
+
+    def _begun(self) -> tuple[BaseProcess, Connection]:
+        context = _context()
+        here, there = context.Pipe()
+        process = context.Process(target=work, args=(self._settings, there), daemon=True, name="boards")
+        process.start()
+        there.close()
+        return process, here
+
+    def _end(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker[1].close()
+            worker[0].kill()
+            worker[0].join(5)
+
+
+def _context() -> ForkServerContext:
+    return multiprocessing.get_context("forkserver")
+
+
+def work(settings: Settings, pipe: Connection) -> None:
+    """Make boards as long as somebody asks for them."""
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from runner.server.boards_worker import Worker
+
+    worker = Worker(settings)
+    while True:
+        try:
+            pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, made(worker, Places.of(settings))))
+        except Exception as error:  # noqa: BLE001 - whoever asked is told
+            pipe.send((False, f"{type(error).__name__}: {error}"))
+
+
+def made(worker: Worker, places: Places) -> str:
+    """The name of a new board, which is whole, and the newest from now on."""
+    make_folders(places.made)
+    word = secrets.token_hex(4)
+    beside = places.made / f".{word}"
+    make_folders(beside)
+    try:
+        revision = worker.write(beside)
+        for path in beside.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        name = f"{revision}-{word}"
+        beside.rename(places.made / name)
+    except BaseException:
+        remove_folder(beside)
+        raise
+    fsync_dir(places.made)
+    atomic_write(places.current, f'{{"name": "{name}"}}\n')
+    return name

@@ -1,0 +1,142 @@
+"""What is public on a server, as a board reads it: listed by one question, and what was read of it remembered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+from sqlalchemy import Select, select
+
+from runner.errors import ReleaseError
+from runner.registry.board_cache import DATA, BoardCache, Kept
+from runner.registry.records import ROLLOUTS_FILE
+from runner.releases.limits import Limits
+from runner.releases.manifest import Release
+from runner.releases.reference import Kind, Reference
+from runner.releases.versions import version_order
+from runner.server.blobs import Blobs
+from runner.server.database import Database
+from runner.server.schema import files, releases
+from runner.server.tree import ServerTree
+from runner.transports.listing import SIGNATURE, Entry, small_file
+from runner.transports.registry import Registry
+from runner.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What the database says of a public release."""
+
+    id: int
+    publisher: int
+    created: float
+
+
+class PublicRegistry(Registry):
+    """See `Registry`: what anybody may see of a server, as it was at one revision of its database."""
+
+    def __init__(self, database: Database, blobs: Blobs, address: str, limits: Limits) -> None:
+        super().__init__(ServerTree(database, blobs, where=address), limits)
+        self._database, self._blobs = database, blobs
+        self._files: tuple[Entry | None, dict[str, str]] = (None, {})
+        self.listed: dict[Reference, Listed] = {}
+        with database.reading() as connection:
+            self.revision = database.revision(connection)
+            parts = {(row.release_id, row.part): row.sha256 for row in connection.execute(_parts())}
+            rows = connection.execute(select(releases).where(releases.c.visibility == "public")).all()
+        found = []
+        for row in rows:
+            reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
+            self.listed[reference] = Listed(row.id, row.publisher_id, row.created)
+            found.append(self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts))
+        self._entries = sorted(found, key=_order)
+
+    def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> Entry:  # noqa: FBT001
+        try:
+            why = None if yanked is None else read_yanked(small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES))
+        except ReleaseError as error:
+            return Entry(reference, "", unreadable=f"{reference}: {error}")
+        return Entry(reference, sha256, why, signed)
+
+    def entries(self, kind: Kind | None = None) -> list[Entry]:
+        """As inherited."""
+        return [entry for entry in self._entries if kind in (None, entry.reference.kind)]
+
+    def open(self, entry: Entry, path: str) -> IO[bytes]:
+        """As inherited; where the files of a release are is asked once, as all are read one after another."""
+        if self._files[0] != entry:
+            query = select(files.c.path, files.c.sha256).where(files.c.release_id == self.listed[entry.reference].id)
+            with self._database.reading() as connection:
+                self._files = (entry, {row.path: row.sha256 for row in connection.execute(query)})
+        sha256 = self._files[1].get(f"{entry.reference.folder}/{path}")
+        if sha256 is None:
+            raise ReleaseError(f"{entry.reference} has no file {path}")
+        return self._blobs.open(sha256)
+
+
+def _parts() -> Select[Any]:
+    public = releases.c.visibility == "public"
+    query = select(files.c.release_id, files.c.part, files.c.sha256).join(releases, releases.c.id == files.c.release_id)
+    return query.where(public, files.c.part != "")
+
+
+def _order(entry: Entry) -> tuple[Any, ...]:
+    reference = entry.reference
+    return reference.kind, reference.owner, reference.name, version_order(reference.version or "")
+
+
+_WEIGHTS = "weights/"
+
+
+@dataclass(frozen=True)
+class Remembering(BoardCache):
+    """See `BoardCache`: what was read once is remembered, so that a change costs what is new alone."""
+
+    _releases: dict[str, Release] = field(default_factory=dict)
+    _runs: dict[str, Kept] = field(default_factory=dict)
+    _trained: set[str] = field(default_factory=set)
+    _lists: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
+
+    def release(self, registry: Registry, entry: Entry) -> Release:
+        """As inherited, without the files that no board asks for: thousands are remembered."""
+        if entry.sha256 not in self._releases:
+            self._releases[entry.sha256] = self._trimmed(super().release(registry, entry))
+        return self._releases[entry.sha256]
+
+    def whole(self, registry: Registry, entry: Entry) -> Release:
+        """A release's manifest with all of its files."""
+        return super().release(registry, entry)
+
+    def run(self, registry: Registry, entry: Entry, release: Release) -> Kept:
+        """As inherited."""
+        del release
+        if entry.sha256 not in self._runs:
+            self._runs[entry.sha256] = super().run(registry, entry, self.whole(registry, entry))
+        return self._runs[entry.sha256]
+
+    def check_training(self, registry: Registry, entry: Entry, release: Release) -> None:
+        """As inherited."""
+        del release
+        if entry.sha256 not in self._trained:
+            super().check_training(registry, entry, self.whole(registry, entry))
+            self._trained.add(entry.sha256)
+
+    def datapoints(self, registry: Registry, entry: Entry, release: Release) -> frozenset[str] | None:
+        """As inherited."""
+        del release
+        return super().datapoints(registry, entry, self.whole(registry, entry))
+
+    def forget_all_but(self, there: set[str]) -> None:
+        """Forget releases that are no more public."""
+        for known in (self._releases, self._runs):
+            for sha256 in known.keys() - there:
+                del known[sha256]
+        self._trained.intersection_update(there)
+
+    def _trimmed(self, release: Release) -> Release:
+        kept = [file for file in release.files if file.path == DATA + ROLLOUTS_FILE or file.path.startswith(_WEIGHTS)]
+        facts = dict(release.facts)
+        hashes = facts.get("datapoints_sha256")
+        if isinstance(hashes, list):  # those of one dataset are the same in every run
+            facts["datapoints_sha256"] = self._lists.setdefault(tuple(map(str, hashes)), hashes)
+        return replace(release, files=tuple(kept), facts=facts)

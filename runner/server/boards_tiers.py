@@ -1,0 +1,157 @@
+"""What a server vouches for of each public run: reported, recomputed here, or played anew by others with one result."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from sqlalchemy import select
+
+from runner.comparison.compare import compare_systems
+from runner.errors import NipRunError
+from runner.hashing import tagged_hash
+from runner.registry.board import Read
+from runner.registry.board_cache import BoardCache
+from runner.registry.fresh import outcome_of
+from runner.registry.kinship import replayed_run, reproduced_by
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.server.boards_registry import PublicRegistry
+from runner.server.database import Database
+from runner.server.schema import accounts, checks, members
+from runner.storage.atomic import atomic_write, read_json
+from runner.storage.files import make_folders
+from runner.transports.listing import Entry
+from runner.version import __version__
+
+SELF_REPORTED, RECOMPUTED, REPRODUCED = "self-reported", "recomputed", "reproduced"
+
+MEANINGS = {
+    SELF_REPORTED: "Its numbers are what its publisher says; this server has not computed them again.",
+    RECOMPUTED: "This server has computed its numbers again from its journal. That the games were played is its "
+    "publisher's word.",
+    REPRODUCED: "Others, who share no account with its publisher, have played it anew, and the difference is within "
+    "what nip-run reproduce takes as the same.",
+}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A public run that plays another one anew."""
+
+    release: str
+    owner: str
+    outcome: str
+    """`reproduced`, `drifted`, `undecided`, or `own`: by its own publisher, which says nothing."""
+    said: str
+
+
+@dataclass(frozen=True)
+class Vouched:
+    """What is known of one run beyond what it says."""
+
+    tier: str
+    reproductions: tuple[Reproduction, ...]
+    owner_runs: int
+    """How many runs its owner has published on its task: the best of many is no fair sample."""
+
+    @property
+    def by(self) -> int:
+        """How many others have reproduced it."""
+        return len({one.owner for one in self.reproductions if one.outcome == REPRODUCED})
+
+    @property
+    def words(self) -> str:
+        return f"{REPRODUCED} by {self.by}" if self.tier == REPRODUCED else self.tier
+
+
+def vouched(database: Database, registry: PublicRegistry, kept: BoardCache, read: Read) -> dict[str, Vouched]:
+    """Of each public run, by the hash of its release."""
+    with database.reading() as connection:
+        checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
+    counted = Counter(_tried(entry, read) for entry in read.releases)
+    again = _reproductions(database, registry, kept, read)
+    found = {}
+    for entry in read.releases:
+        tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
+        plays = tuple(again.get(entry.sha256, ()))
+        is_one = tier == RECOMPUTED and any(one.outcome == REPRODUCED for one in plays)
+        found[entry.sha256] = Vouched(REPRODUCED if is_one else tier, plays, counted[_tried(entry, read)])
+    return found
+
+
+def _tried(entry: Entry, read: Read) -> tuple[Any, ...]:
+    """Who published on what: versions count each, and so does what was yanked."""
+    facts = read.releases[entry].facts
+    return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
+
+
+def _reproductions(
+    database: Database, registry: PublicRegistry, kept: BoardCache, read: Read
+) -> dict[str, list[Reproduction]]:
+    """By what is played anew, all plays of it that were not taken back."""
+    originals = {entry.sha256: entry for entry in read.releases}
+    found: dict[str, list[Reproduction]] = defaultdict(list)
+    groups: dict[int, set[int]] | None = None
+    for entry in read.releases:
+        session = read.sessions.get(entry.sha256)
+        link = None if session is None else reproduced_by(session)
+        if session is None or link is None or link.sha256 not in originals or entry.yanked is not None:
+            continue
+        if replayed_run(session) is not None or session.kind != "benchmark":
+            continue
+        original = originals[link.sha256]
+        groups = _groups(database) if groups is None else groups
+        if _related(registry, original, entry, groups):
+            outcome, said = "own", "by its own publisher, or by an account of the same organisation"
+        else:
+            outcome, said = _outcome(kept, original, entry)
+        found[original.sha256].append(Reproduction(str(entry.reference), entry.reference.owner, outcome, said))
+    return found
+
+
+def _groups(database: Database) -> dict[int, set[int]]:
+    """Each account with the organisations that it is in, and itself."""
+    with database.reading() as connection:
+        found = {row.id: {row.id} for row in connection.execute(select(accounts.c.id))}
+        for row in connection.execute(select(members)):
+            found[row.account_id].add(row.organisation_id)
+    return found
+
+
+def _related(registry: PublicRegistry, one: Entry, other: Entry, groups: Mapping[int, set[int]]) -> bool:
+    if one.reference.owner == other.reference.owner:
+        return True
+    first, second = (registry.listed[entry.reference].publisher for entry in (one, other))
+    return bool(groups[first] & groups[second])
+
+
+def _outcome(kept: BoardCache, original: Entry, again: Entry) -> tuple[str, str]:
+    """What `nip-run reproduce --fresh` would say of the two; kept, as neither ever changes."""
+    base, other = (RunFolder(kept.path / "kept" / entry.sha256) for entry in (original, again))
+    if not (base.manifest_path.is_file() and other.manifest_path.is_file()):
+        return "undecided", "it has no numbers that could be compared"
+    place = kept.path / "compared" / f"{tagged_hash('compared', [original.sha256, again.sha256, __version__])}.json"
+    if place.is_file():
+        said = read_json(place)
+        return str(said["outcome"]), str(said["said"])
+    try:
+        pair = compare_systems([[base.path], [other.path]], Results(kept.path)).pairs[0]
+        outcome, words = outcome_of(pair, {row["agent"] for row in base.manifest().agents})
+    except NipRunError as error:
+        outcome, words = "undecided", f"cannot be compared: {error}"
+    make_folders(place.parent)
+    atomic_write(place, orjson.dumps({"outcome": outcome, "said": words}))
+    return outcome, words
+
+
+def links_to(read: Read) -> Iterator[tuple[str, str, str, str | None]]:
+    """Every link of a public release to another: from, role, to, and the hash that is meant."""
+    for entry, release in read.releases.items():
+        for link in release.links:
+            if link.release is not None:
+                yield str(entry.reference), link.role, link.release, link.sha256

@@ -1,0 +1,174 @@
+"""What pages say of rows, releases and lineages, in words; what a board has of them are numbers and texts."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from runner.pages.board_page import bar, dollars, outcomes_in_words
+from runner.pages.charts.curve import Series, curve
+from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.lineage import Link, Node, lineage
+from runner.releases.reference import Kind
+
+MOST_DRAWN = 40
+"""Runs of a lineage; the table below the drawing has all."""
+
+
+def href_of(reference: str) -> str:
+    """The page of a release: of a run its own, of a component that of all its releases."""
+    kind, _, rest = reference.partition("/")
+    name, _, version = rest.partition("@")
+    at = f"/{kind}/{quote(name)}"
+    return f"{at}/{quote(version, safe='')}" if kind == Kind.RUN else at
+
+
+def label_of(reference: str) -> str:
+    return reference.partition("/")[2]
+
+
+def day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+
+
+def decimal(value: Any) -> str:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return f"{value:.3f}" if is_number else "–"
+
+
+def interval(said: Mapping[str, Any]) -> str:
+    ends = [decimal(said.get(end)) for end in ("ci_low", "ci_high")]
+    return "" if ends == ["–", "–"] else "–".join("…" if end == "–" else end for end in ends)
+
+
+def rank(row: Mapping[str, Any]) -> str:
+    first, last = row["rank"], row["rank_last"]
+    return "–" if first is None else f"{first:,}" if first == last else f"{first:,}–{last:,}"
+
+
+def board_line(row: Mapping[str, Any], domain: Sequence[float] | None) -> dict[str, Any]:
+    """A row's cells."""
+    return {
+        "rank": rank(row), "href": row["href"], "run": row["run"], "point": row["short_point"] or "",
+        "accuracy": decimal(row["accuracy"]), "interval": interval(row), "bar": bar(row, domain),
+        "n": "–" if row["n"] is None else f"{row['n']:,}",
+        "clusters": "–" if row["clusters"] is None else f"{row['clusters']:,}",
+        "repeats": row["per_datapoint"] if (row["per_datapoint"] or 1) != 1 else "",
+        "tier": row["tier_words"], "protocol": row["protocol"], "models": row["models"] or "–",
+        "outcomes": outcomes_in_words(row["outcomes"]), "cost": dollars(row["cost_usd"]),
+        "trained_on": row["trained_on"] or "–", "finished": (row["finished_at"] or "–")[:10],
+        "owner_runs": f"{row['owner_runs']:,}", "marks": row["marks"],
+    }  # fmt: skip
+
+
+def task_line(task: Mapping[str, Any]) -> dict[str, Any]:
+    """A list as the first page has it."""
+    leader = task["leader"]
+    ties = 0 if leader is None else leader["rank_last"] - leader["rank"]
+    return {
+        "page": task["page"], "benchmark": task["benchmark"], "task": (task["task"] or "unknown")[:8],
+        "selection": task["selection"] or "all of it", "runs": f"{task['rows']:,}", "owners": f"{task['owners']:,}",
+        "leader": leader, "ties": f"tied with {ties:,} more" if ties else "",
+        "accuracy": "–" if leader is None else decimal(leader["accuracy"]),
+        "interval": "" if leader is None else interval(leader), "newest": task["newest"][:10],
+    }  # fmt: skip
+
+
+def release_line(said: Mapping[str, Any], href: str | None = None) -> dict[str, Any]:
+    """A release in a list."""
+    accuracy = said.get("accuracy")
+    what = [said["kind"] if said["kind"] != Kind.RUN else said.get("what") or "run", said.get("benchmark")]
+    return {
+        "href": href or href_of(said["reference"]), "label": label_of(said["reference"]), "owner": said["owner"],
+        "what": ", ".join(str(one) for one in what if one),
+        "accuracy": decimal(accuracy.get("value")) if isinstance(accuracy, dict) else "–",
+        "published": day(said["created"]), "tier": said.get("tier_words") or "–", "yanked": said["yanked"],
+        "description": said["description"],
+    }  # fmt: skip
+
+
+def commands_of(reference: str, kind: str, address: str) -> list[tuple[str, str]]:
+    """What gets a release, and of a run makes it again."""
+
+    def line(*words: str) -> str:
+        return shlex.join(["nip-run", *words, "--from", address])
+
+    if kind != Kind.RUN:
+        return [("Install it", line("install", reference)), ("Every hash and record of it", line("verify", reference))]
+    return [
+        ("All that it was made of, every file checked, as a folder", line("get", reference)),
+        ("Every number again, from its transcripts; nobody is called", line("reproduce", reference)),
+        ("Played anew with your key, and compared", line("reproduce", reference, "--fresh")),
+        ("Every hash and record of it", line("verify", reference)),
+    ]
+
+
+def board_commands(address: str) -> list[tuple[str, str]]:
+    at = shlex.quote(address)
+    return [
+        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard --from {at} --json"),
+        ("A release as a folder, every file checked", f"nip-run get REF --from {at}"),
+        ("Its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF --from {at}"),
+    ]
+
+
+# Lineage
+
+
+def lineage_facts(family: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
+    """The drawing, the learning curve and the table of what was trained from what; nothing of a run that stands alone."""
+    if len(family) < 2:
+        return {"lineage": None, "curve": None, "family": []}
+    drawn = family[:MOST_DRAWN]
+    nodes = [Node(row["run_id"], row["run_id"], _below(row)) for row in drawn]
+    links = [Link(before, row["run_id"]) for row in drawn for before in row["after"]]
+    return {
+        "lineage": lineage(nodes, links, title="What was trained from what", key=f"lineage-{key}"),
+        "curve": _curve(family, key),
+        "family": [_family_line(row) for row in family],
+    }
+
+
+def _below(row: Mapping[str, Any]) -> str:
+    value = _accuracy(row).get("value")
+    return row["kind"] if value is None else f"{row['kind']} {decimal(value)}"
+
+
+def _accuracy(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    said = row.get("accuracy")
+    return said if isinstance(said, dict) else {}
+
+
+def _curve(family: Sequence[Mapping[str, Any]], key: str) -> Markup | None:
+    """Accuracy by how many iterations of training are behind a run, a line for each benchmark."""
+    points: dict[str, list[tuple[float, Estimate]]] = {}
+    for row in family:
+        said = _accuracy(row)
+        if row["kind"] == "benchmark" and decimal(said.get("value")) != "–":
+            estimate = Estimate.of(row["run_id"], said)
+            points.setdefault(str(row["benchmark"]), []).append((float(row["cumulative"]["iterations"]), estimate))
+    series = [
+        Series(name, sorted(found, key=lambda one: one[0]))
+        for name, found in points.items()
+        if len({place for place, _ in found}) > 1
+    ]
+    if not series:
+        return None
+    return curve(series, title="Accuracy by iterations of training behind it", x="iterations", key=f"curve-{key}")
+
+
+def _family_line(row: Mapping[str, Any]) -> dict[str, Any]:
+    published, effort = row["published"], row["cumulative"]
+    least = "at least " if "rollouts" in effort["at_least"] else ""
+    return {
+        "href": href_of(published[0]) if published else None, "label": label_of(published[0]) if published else row["run_id"],
+        "kind": row["kind"], "from": ", ".join(map(str, row["from"])), "to": ", ".join(map(str, row["to"])),
+        "accuracy": decimal(_accuracy(row).get("value")), "rollouts": f"{least}{effort['rollouts'] or 0:,}",
+        "cost": dollars(effort["cost_usd"]),
+    }  # fmt: skip

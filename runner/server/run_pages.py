@@ -1,0 +1,197 @@
+"""Pages of published runs and of two side by side, each made once, when it is first asked for, in a process of its own.
+
+What is read is a stranger's, so that time and memory are bounded; a release never changes, so that what was made stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import resource
+import secrets
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from runner.hashing import tagged_hash
+from runner.registry.left_out import in_words
+from runner.releases.reference import Reference
+from runner.server.accounts import Viewer
+from runner.server.database import Database
+from runner.server.settings import Settings
+from runner.server.tree import ServerTree
+from runner.storage.files import make_folders, read_bounded, remove_folder
+from runner.version import __version__
+
+LOG = logging.getLogger("nip_run.server")
+
+PAGE = "page.json"
+MOST_KEPT = 2_000
+"""Pages; of more the oldest are removed, and made again when they are asked for."""
+SECONDS = 120
+BYTES = 3 << 30
+"""Of addresses; see `resource.RLIMIT_AS`."""
+WAITING = 16
+"""Pages that may wait to be made; more are asked to come later."""
+
+
+class Busy(Exception):
+    """Too many pages are being made; the same question in a while is answered."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was made of releases: sections for a page, and pieces of data beside them."""
+
+    folder: Path
+    said: dict[str, Any]
+
+    def piece(self, name: str) -> Path | None:
+        """The file of a piece by its name."""
+        return self.folder / f"{name}.json.gz" if name in self.said["pieces"] else None
+
+
+class RunPages:
+    """Makes pages, one at a time, and keeps them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = settings.folder / "pages"
+        self._one = asyncio.Semaphore(1)
+        self._making: dict[str, asyncio.Task[Made]] = {}
+
+    def key(self, sha256s: Sequence[str]) -> str:
+        """What is made of releases with these hashes is kept under it."""
+        return tagged_hash("page", [__version__, *sha256s])
+
+    def there(self, sha256s: Sequence[str]) -> Made | None:
+        """What was made before."""
+        folder = self._folder / self.key(sha256s)
+        with suppress(OSError, ValueError):
+            return Made(folder, orjson.loads(read_bounded(folder / PAGE, 64 << 20)))
+        return None
+
+    async def made(self, references: Sequence[Reference], sha256s: Sequence[str], viewer: Viewer, wait: float) -> Made:
+        """What is made of releases, made now where it is not there.
+
+        Raises:
+            Busy: it is still being made, or there are too many before it.
+        """
+        found = await asyncio.to_thread(self.there, sha256s)
+        if found is not None:
+            return found
+        key = self.key(sha256s)
+        if key not in self._making:
+            if len(self._making) >= WAITING:
+                raise Busy
+            task = asyncio.create_task(self._make(key, references, viewer))
+            self._making[key] = task
+            task.add_done_callback(lambda _: self._making.pop(key, None))
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._making[key]), wait)
+        except TimeoutError as error:
+            raise Busy from error
+
+    async def _make(self, key: str, references: Sequence[Reference], viewer: Viewer) -> Made:
+        async with self._one:
+            return await asyncio.to_thread(self._made_apart, key, references, viewer)
+
+    def _made_apart(self, key: str, references: Sequence[Reference], viewer: Viewer) -> Made:
+        make_folders(self._folder)
+        beside = self._folder / f".{secrets.token_hex(8)}"
+        make_folders(beside)
+        try:
+            context = multiprocessing.get_context("forkserver")
+            process = context.Process(target=_run, args=(self._settings, references, viewer, beside), daemon=True)
+            process.start()
+            process.join(SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            if not (beside / PAGE).is_file():
+                LOG.warning("a page ended with %s", process.exitcode)
+                _write(beside, {"wrong": "it takes more time or memory than this server gives to a page", "pieces": []})
+            with suppress(OSError):  # another process of this server was quicker
+                beside.rename(self._folder / key)
+        finally:
+            remove_folder(beside)
+        self._forget_old()
+        return Made(self._folder / key, orjson.loads(read_bounded(self._folder / key / PAGE, 64 << 20)))
+
+    def _forget_old(self) -> None:
+        there = [path for path in self._folder.iterdir() if path.name[:1] != "."]
+        if len(there) > MOST_KEPT:
+            for path in sorted(there, key=lambda one: one.stat().st_mtime)[: len(there) - MOST_KEPT]:
+                with suppress(OSError):
+                    remove_folder(path)
+
+
+def _run(settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path) -> None:
+    os.nice(5)
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    into = into.absolute()
+    pieces: list[str] = []
+
+    def keep(name: str, data: bytes) -> None:
+        (into / f"{name}.json.gz").write_bytes(data)
+        pieces.append(name)
+
+    with tempfile.TemporaryDirectory(dir=into, prefix="got-") as place:
+        os.chdir(place)
+        try:
+            said = _said(settings, references, viewer, keep)
+        except Exception as error:  # noqa: BLE001 - it is what strangers sent
+            said = {"wrong": in_words(error, Path(place))}
+        os.chdir(into)
+    _write(into, {**said, "pieces": pieces})
+
+
+def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, keep: Any) -> dict[str, Any]:
+    from runner.comparison.systems import Reading
+    from runner.pages.compare_page import METRICS, compare_page
+    from runner.pages.games import FORMAT
+    from runner.pages.run_page import runs_site
+    from runner.registry.fetched import get
+    from runner.results.folder import RunFolder
+    from runner.server.stores import blobs_of
+    from runner.spec.origin import DATA
+    from runner.transports.registry import Registry
+
+    tree = ServerTree(Database(settings.database_url), blobs_of(settings), viewer, where=settings.address)
+    registry = Registry(tree, settings.limits)
+    folders = []
+    for place, reference in enumerate(references):
+        name = reference.name if len(references) == 1 else f"{place + 1}-{reference.name}"
+        get(registry, reference, Path(name))
+        folders.append(RunFolder.got(Path(name) / DATA))
+    if len(folders) == 1:
+        site = runs_site(folders, keep)
+        return {"sections": [[one.route, one.html] for one in site.sections], "about": site.about}
+    found = compare_page(folders[0], folders[1], "c0", keep, Reading(metrics=METRICS))
+    about = {
+        "format": FORMAT,
+        "runs": [],
+        "compares": [found.about] if found.about else [],
+        "live": False,
+        "notes": None,
+    }
+    return {"sections": [[found.section.route, found.section.html]], "about": about, "verdict": found.verdict}
+
+
+def _write(folder: Path, said: dict[str, Any]) -> None:
+    try:
+        data = orjson.dumps(said)
+    except TypeError as error:
+        data = orjson.dumps({"wrong": f"its page cannot be written: {error}", "pieces": []})
+    beside = folder / "page.new"
+    beside.write_bytes(data)
+    beside.rename(folder / PAGE)

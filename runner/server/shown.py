@@ -1,0 +1,118 @@
+"""A board that was made, as requests read it: what is public at one revision, and nothing else."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from runner.errors import RunError
+from runner.server.boards_made import FILE, INDEX
+
+
+class Shown:
+    """Read by several threads at once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises: RunError: the folder is no board."""
+        self.folder = folder
+        self._local = threading.local()
+        if not (folder / INDEX).is_file():
+            raise RunError(f"there is no board in {folder}")
+        self.revision = int(self.info("revision"))
+        self.tasks = [orjson.loads(row[0]) for row in self._all("SELECT said FROM tasks ORDER BY place")]
+        """What is said of each list."""
+        self.counts = {
+            str(kind): int(count) for kind, count in self._all("SELECT kind, count(*) FROM releases GROUP BY 1")
+        }
+        self.rows = lru_cache(maxsize=256)(self._rows)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def file(self) -> Path:
+        """The whole board as a DuckDB file."""
+        return self.folder / FILE
+
+    def info(self, key: str) -> Any:
+        return orjson.loads(self._all("SELECT value FROM info WHERE key = ?", key)[0][0])
+
+    def task(self, name: str) -> dict[str, Any] | None:
+        return next((one for one in self.tasks if one["page"] == name), None)
+
+    def _rows(self, task: str, first: int, most: int) -> tuple[dict[str, Any], ...]:
+        query = "SELECT said FROM rows WHERE task = ? AND place >= ? AND place < ? ORDER BY place"
+        return tuple(orjson.loads(row[0]) for row in self._all(query, task, first, first + most))
+
+    def row_of(self, reference: str) -> dict[str, Any] | None:
+        """The row of a release on its board."""
+        return next(
+            (orjson.loads(row[0]) for row in self._all("SELECT said FROM rows WHERE release = ?", reference)), None
+        )
+
+    def release(self, reference: str) -> dict[str, Any] | None:
+        found = self._all("SELECT said, task FROM releases WHERE reference = ?", reference)
+        return {**orjson.loads(found[0][0]), "page": found[0][1]} if found else None
+
+    def releases_of(self, kind: str, owner: str, name: str) -> list[dict[str, Any]]:
+        """All versions of a release, the newest first."""
+        query = "SELECT said FROM releases WHERE kind = ? AND owner = ? AND name = ? ORDER BY place DESC"
+        return self._said(query, kind, owner, name)
+
+    def newest(self, most: int) -> list[dict[str, Any]]:
+        return self._said("SELECT said FROM releases WHERE yanked IS NULL ORDER BY created DESC, place LIMIT ?", most)
+
+    def of_owner(self, owner: str, first: int, most: int) -> list[dict[str, Any]]:
+        query = "SELECT said FROM releases WHERE owner = ? ORDER BY kind, name, place DESC LIMIT ? OFFSET ?"
+        return self._said(query, owner, most, first)
+
+    def count_of_owner(self, owner: str) -> int:
+        return int(self._all("SELECT count(*) FROM releases WHERE owner = ?", owner)[0][0])
+
+    def found(self, words: Sequence[str], first: int, most: int) -> list[dict[str, Any]]:
+        """Releases that have all of these words in what is said of them, the newest first."""
+        test = " AND ".join(["instr(words, ?) > 0"] * len(words))
+        query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"  # noqa: S608 - ours
+        return self._said(query, *words, most, first)
+
+    def users_of(self, kind: str, owner: str, name: str, first: int, most: int) -> list[dict[str, Any]]:
+        """Releases that were made with any version of a component."""
+        query = (
+            "SELECT DISTINCT r.said FROM links l JOIN releases r ON r.reference = l.source"
+            " WHERE l.target >= ? AND l.target < ? AND l.role != 'reproduces' ORDER BY r.created DESC LIMIT ? OFFSET ?"
+        )
+        start = f"{kind}/{owner}/{name}@"
+        return self._said(query, start, f"{kind}/{owner}/{name}A", most, first)
+
+    def links_from(self, reference: str) -> list[tuple[str, str, bool]]:
+        """Role, release, and whether that is public here."""
+        query = (
+            "SELECT l.role, l.target, r.reference IS NOT NULL FROM links l LEFT JOIN releases r ON r.reference = l.target"
+            " WHERE l.source = ? ORDER BY l.role, l.target"
+        )
+        return [(str(role), str(target), bool(there)) for role, target, there in self._all(query, reference)]
+
+    def family_of(self, reference: str) -> list[dict[str, Any]]:
+        """The sessions that a run's or a model's training is connected with, as `nip-run history` has them."""
+        query = "SELECT said FROM family WHERE id = (SELECT family FROM families WHERE release = ?)"
+        found = self._all(query, reference)
+        rows: list[dict[str, Any]] = orjson.loads(found[0][0]) if found else []
+        return rows
+
+    def _said(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        return [orjson.loads(row[0]) for row in self._all(query, *values)]
+
+    def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            place = f"file:{quote(str(self.folder / INDEX))}?mode=ro&immutable=1"
+            connection = self._local.connection = sqlite3.connect(place, uri=True, check_same_thread=False)
+        return connection.execute(query, values).fetchall()

@@ -1,0 +1,34 @@
+"""Everything that a browser is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI
+
+from runner.server.boards import Boards
+from runner.server.database import Database
+from runner.server.run_pages import RunPages
+from runner.server.settings import Settings
+from runner.server.web import pages_boards, pages_mine, pages_releases
+from runner.server.web.answers import Kept
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the pages share."""
+
+    boards: Boards
+    runs: RunPages
+    kept: Kept = field(default_factory=Kept)
+
+    @classmethod
+    def of(cls, settings: Settings, database: Database) -> Site:
+        return cls(Boards(settings, database), RunPages(settings))
+
+
+def add_pages(app: FastAPI, site: Site) -> None:
+    """Have an application answer with pages, once `site.boards` is started."""
+    app.state.site = site
+    for router in (pages_boards.data, pages_boards.pages, pages_mine.pages, pages_releases.pages):
+        app.include_router(router)

@@ -1,0 +1,230 @@
+"""Signing a browser in with a token, and the private runs of whoever is signed in, on pages that no cache keeps."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import time
+from typing import Any
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request
+from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from runner.errors import ReleaseError
+from runner.pages.page import rendered
+from runner.pages.served import ServedPage
+from runner.releases.limits import MAX_MANIFEST
+from runner.releases.manifest import MANIFEST, Release
+from runner.releases.reference import Kind, Reference
+from runner.server.accounts import Viewer
+from runner.server.page_facts import release_line
+from runner.server.run_pages import Busy
+from runner.server.schema import releases
+from runner.server.signed_in import SECONDS, SignedIn, sign_in, sign_out, signed_in
+from runner.server.tree import ServerTree, seen_by
+from runner.server.web.answers import PRIVATE, page_answer, piece_file
+from runner.server.web.asking import server_of
+from runner.server.web.faults import fault
+from runner.server.web.pages_boards import no_page, site_of
+from runner.server.web.pages_releases import busy, run_page
+from runner.transports.listing import small_file
+
+pages = APIRouter(include_in_schema=False)
+
+MOST_FORM = 4_096
+WAIT_SECONDS = 25.0
+_NAME = "nip-run-session"
+_BEFORE = "nip-run-form"
+_MOST_LISTED = 1_000
+
+
+def _cookie(request: Request, name: str) -> str:
+    """A cookie's name: behind TLS one that no other host can set."""
+    return f"__Host-{name}" if server_of(request).settings.address.startswith("https:") else name
+
+
+def _set(request: Request, made: Response, name: str, value: str, seconds: int) -> None:
+    secure = server_of(request).settings.address.startswith("https:")
+    made.set_cookie(
+        _cookie(request, name), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
+    )
+
+
+def who(request: Request) -> SignedIn | None:
+    """Who is signed in; a cookie counts for these pages alone, and never for the API."""
+    with server_of(request).database.reading() as connection:
+        return signed_in(connection, request.cookies.get(_cookie(request, _NAME), ""), time.time())
+
+
+@pages.get("/login")
+def login(request: Request) -> Response:
+    """The form that takes a token."""
+    return _form(request, "", 200)
+
+
+def _form(request: Request, wrong: str, status: int) -> Response:
+    word = secrets.token_urlsafe(24)
+    section = rendered("served/login.html", {"wrong": wrong, "word": word})
+    page = ServedPage("Sign in", [("login", section)], links=[("/", "Boards")])
+    made = page_answer(request, page, status=status, cache=PRIVATE)
+    _set(request, made, _BEFORE, word, 3600)
+    return made
+
+
+async def _posted(request: Request) -> dict[str, str]:
+    """The fields of a form; nothing where it is too large or is none."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+        return {}
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_FORM:
+            return {}
+    found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    return {name: values[0] for name, values in found.items()}
+
+
+def _from_here(request: Request) -> bool:
+    """Whether a form was sent from a page of ours, as far as the browser says."""
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "")
+    return site in ("same-origin", "none") and (origin is None or re.sub(r"^https?://", "", origin) == host)
+
+
+def _same(one: str, other: str) -> bool:
+    return bool(one) and hmac.compare_digest(one.encode(), other.encode())
+
+
+@pages.post("/login")
+async def log_in(request: Request) -> Response:
+    """Sign a browser in."""
+    said = await _posted(request)
+    if not _from_here(request) or not _same(said.get("word", ""), request.cookies.get(_cookie(request, _BEFORE), "")):
+        return _form(request, "This form was open for too long, or came from elsewhere; try again.", 403)
+    cookie = await run_in_threadpool(_signed, request, said.get("token", "").strip())
+    if cookie is None:
+        return _form(request, "This token is not known, has expired, or was revoked.", 401)
+    made = RedirectResponse("/mine", 303, {"cache-control": PRIVATE})
+    _set(request, made, _NAME, cookie, SECONDS)
+    made.delete_cookie(_cookie(request, _BEFORE), path="/")
+    return made
+
+
+def _signed(request: Request, token: str) -> str | None:
+    with server_of(request).database.writing() as connection:
+        return sign_in(connection, token, time.time())
+
+
+@pages.post("/logout")
+async def log_out(request: Request) -> Response:
+    """Sign a browser out, here and for good."""
+    said = await _posted(request)
+    found = await run_in_threadpool(who, request)
+    if found is not None:
+        if not _from_here(request) or not _same(said.get("word", ""), found.word):
+            return _form(request, "This form came from elsewhere; nothing was done.", 403)
+        await run_in_threadpool(_out, request, found)
+    made = RedirectResponse("/", 303, {"cache-control": PRIVATE})
+    made.delete_cookie(_cookie(request, _NAME), path="/")
+    return made
+
+
+def _out(request: Request, found: SignedIn) -> None:
+    with server_of(request).database.writing() as connection:
+        sign_out(connection, found)
+
+
+@pages.get("/mine")
+def mine(request: Request) -> Response:
+    """The private releases of whoever is signed in."""
+    found = who(request)
+    if found is None:
+        return RedirectResponse("/login", 303, {"cache-control": PRIVATE})
+    query = select(releases).where(releases.c.visibility == "private", seen_by(found.viewer))
+    with server_of(request).database.reading() as connection:
+        rows = connection.execute(query.order_by(releases.c.created.desc()).limit(_MOST_LISTED)).all()
+    lines = [
+        release_line(_said(row), f"/mine/run/{row.owner}/{row.name}/{row.version}" if row.kind == Kind.RUN else None)
+        | ({} if row.kind == Kind.RUN else {"href": "/mine"})
+        for row in rows
+    ]
+    lead = ["Nobody else sees these." if lines else "There is nothing private of yours here."]
+    lead.append(f"You are in: {', '.join(sorted(found.viewer.owners))}.")
+    facts = {"lead": lead, "tables": [("Private releases", lines)], "before": None, "after": None, "commands": []}
+    section = rendered("served/listed.html", facts)
+    page = ServedPage(
+        "Private runs", [("mine", section)], links=[("/", "Boards")], who=found.viewer.account, word=found.word
+    )
+    return page_answer(request, page, cache=PRIVATE)
+
+
+def _said(row: Any) -> dict[str, Any]:
+    return {
+        "reference": f"{row.kind}/{row.owner}/{row.name}@{row.version}", "kind": row.kind, "owner": row.owner,
+        "name": row.name, "created": row.created, "sha256": row.sha256, "yanked": None, "description": "",
+    }  # fmt: skip
+
+
+@pages.get("/mine/run/{owner}/{name}/{version}")
+async def my_run(request: Request, owner: str, name: str, version: str) -> Response:
+    """A private run."""
+    found = await run_in_threadpool(who, request)
+    if found is None:
+        return RedirectResponse("/login", 303, {"cache-control": PRIVATE})
+    said = await run_in_threadpool(_private_run, request, found.viewer, owner, name, version)
+    if said is None:
+        return no_page(request, "There is no such run here.")
+    try:
+        wanted = [Reference(Kind.RUN, owner, name, version)]
+        made = await site_of(request).runs.made(wanted, [said["sha256"]], found.viewer, WAIT_SECONDS)
+    except Busy:
+        return busy(request)
+    address = server_of(request).settings.address
+    signed = {"who": found.viewer.account, "word": found.word}
+    page = await run_in_threadpool(run_page, said, made, f"{request.url.path}/data/", address, None, **signed)
+    return page_answer(request, page, cache=PRIVATE)
+
+
+def _private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
+    """What is said of a private run, where it is the viewer's."""
+    named = (
+        releases.c.kind == "run",
+        releases.c.owner == owner,
+        releases.c.name == name,
+        releases.c.version == version,
+    )
+    server = server_of(request)
+    with server.database.reading() as connection:
+        row = connection.execute(
+            select(releases).where(*named, releases.c.visibility == "private", seen_by(viewer))
+        ).one_or_none()
+    if row is None:
+        return None
+    tree = ServerTree(server.database, server.blobs, viewer)
+    path = f"run/{owner}/{name}/{version}"
+    try:
+        release = Release.from_bytes(
+            small_file(tree.open(f"{path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST), server.settings.limits
+        )
+    except ReleaseError:
+        return None
+    models = release.facts.get("models")
+    told = ", ".join(f"{agent}={model}" for agent, model in models.items()) if isinstance(models, dict) else None
+    more = {"description": release.description, "licence": release.licence, "signed": False,
+            "benchmark": release.facts.get("benchmark"), "models": told, "version": version}  # fmt: skip
+    return {**_said(row), **more}
+
+
+@pages.get("/mine/run/{owner}/{name}/{version}/data/{piece}.json.gz")
+def my_piece(request: Request, owner: str, name: str, version: str, piece: str) -> Response:
+    """Games of a private run for the script of its page."""
+    found = who(request)
+    said = found and _private_run(request, found.viewer, owner, name, version)
+    made = site_of(request).runs.there([said["sha256"]]) if said else None
+    path = made and made.piece(piece)
+    return piece_file(path, PRIVATE) if path else fault(404, "missing", "there is no such piece")
