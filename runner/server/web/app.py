@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from runner.server.service import Server
-from runner.server.web import api_admin, api_releases, api_uploads, state
+from runner.server.web import api_admin, api_competitions, api_releases, api_uploads, state
 from runner.server.web.bodies import Bodies
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
@@ -53,6 +53,7 @@ def application(server: Server) -> FastAPI:
     app.include_router(api_uploads.router)
     app.include_router(api_admin.router)
     app.include_router(state.router)
+    app.include_router(api_competitions.router)
     add_pages(app, site)
     handle_faults(app)
     # The last is the outermost.

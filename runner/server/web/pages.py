@@ -10,7 +10,7 @@ from runner.server.boards import Boards
 from runner.server.database import Database
 from runner.server.run_pages import RunPages
 from runner.server.settings import Settings
-from runner.server.web import pages_boards, pages_mine, pages_releases
+from runner.server.web import pages_boards, pages_competitions, pages_mine, pages_releases
 from runner.server.web.answers import Kept
 
 
@@ -30,5 +30,6 @@ class Site:
 def add_pages(app: FastAPI, site: Site) -> None:
     """Have an application answer with pages, once `site.boards` is started."""
     app.state.site = site
-    for router in (pages_boards.data, pages_boards.pages, pages_mine.pages, pages_releases.pages):
+    competing = pages_competitions.pages
+    for router in (pages_boards.data, pages_boards.pages, competing, pages_mine.pages, pages_releases.pages):
         app.include_router(router)
