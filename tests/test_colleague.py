@@ -23,7 +23,7 @@ from tests.support.registries import PLACES
 from tests.support.runs import only_run
 
 PUBLIC = "https://code.example.org/ann/claims.git"
-HUB = ("HF_ENDPOINT", "HF_TOKEN")
+PASSED_ON = ("HF_ENDPOINT", "HF_TOKEN", "NIP_RUN_REGISTRY", "NIP_RUN_TOKEN")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Person:
 
     def says(self, *words: str | Path, here: bool = False, **variables: str) -> str:
         """What a command prints, which must succeed, in a home without a key."""
-        variables |= {name: os.environ[name] for name in HUB if name in os.environ}
+        variables |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         variables |= {"HOME": str(self.home), "USER": self.home.name}
         if here:
             done = nip_run_here(*words, cwd=self.home, **variables)
@@ -124,7 +124,7 @@ def test_what_one_published_another_gets_checks_changes_and_publishes_as_a_child
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("place", ["folder", "git", "hub"])
+@pytest.mark.parametrize("place", ["folder", "git", "hub", "server"])
 def test_it_is_the_same_release_in_every_place_and_its_numbers_follow_from_each(
     ann: Person, place: str, tmp_path: Path
 ) -> None:

@@ -17,7 +17,8 @@ from tests.support.processes import python
 ORDER = (
     "version", "exit_codes", "errors", "statistics", "text", "redaction", "hashing", "aio", "builtin", "storage",
     "releases", "documents", "protocols", "prompts", "datasets", "models", "spec", "agents", "rollouts", "results",
-    "comparison", "finetune", "runs", "exports", "training", "transports", "registry", "pages", "viewing", "api", "cli",
+    "comparison", "finetune", "runs", "training", "exports", "transports", "registry", "pages", "viewing", "server",
+    "api", "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
@@ -41,7 +42,12 @@ HOMES = {
         "runner.storage.queries",
         "runner.storage.read_only",
     },
-    "httpx2": {"runner.models.providers.openai", "runner.models.providers.openai_http", "runner.transports.hub_http"},
+    "httpx2": {
+        "runner.models.providers.openai",
+        "runner.models.providers.openai_http",
+        "runner.transports.hub_http",
+        "runner.transports.http_session",
+    },
     "huggingface_hub": {"runner.transports.hub_session"},
     "jinja2": {"runner.pages.page", "runner.prompts.sandbox", "runner.prompts.work"},
     "jsonschema": {"runner.documents.check"},
@@ -59,11 +65,13 @@ HOMES = {
         "runner.pages.charts.reliability",
         "runner.pages.figures.figure",
         "runner.pages.notebook",
+        "runner.pages.overview",
         "runner.pages.page",
         "runner.pages.site",
         "runner.pages.unsecret",
         "runner.viewing.live",
     },
+    "mlflow": {"runner.exports.mlflow.client", "runner.exports.mlflow.sending"},
     "model_signing": {"runner.registry.signing"},
     "numpy": {
         "runner.agents.arrays",
@@ -92,6 +100,8 @@ HOMES = {
         "runner.datasets.tasks",
         "runner.exports.every_eval_ever",
         "runner.exports.inspect_log",
+        "runner.exports.mlflow.limits",
+        "runner.exports.mlflow.sending",
         "runner.exports.scout",
         "runner.finetune.example_file",
         "runner.finetune.files",
@@ -130,14 +140,21 @@ HOMES = {
         "runner.rollouts.debates",
         "runner.runs.sinks",
         "runner.storage.log_lines",
+        "runner.server.checking",
+        "runner.server.declared",
+        "runner.server.publishing",
+        "runner.server.uploads",
         "runner.storage.strict_json",
         "runner.training.run",
+        "runner.transports.http_session",
         "runner.viewing.board",
         "runner.viewing.live",
         "runner.viewing.server",
     },
+    "obstore": {"runner.server.object_store"},
     "rich": {"runner.cli.output"},
     "scipy": {"runner.statistics.detectable", "runner.statistics.differences", "runner.statistics.intervals"},
+    "uvicorn": {"runner.server.web.running"},
     "yaml": {
         "runner.documents.dump",
         "runner.documents.reader",
@@ -150,6 +167,14 @@ HOMES = {
     },
 }
 """Where each package of others is imported, and nowhere else."""
+
+ROOMS = {
+    "fastapi": "runner.server.web.",
+    "pydantic": "runner.server.web.",
+    "sqlalchemy": "runner.server.",
+    "starlette": "runner.server.web.",
+}
+"""Packages that a whole room is written in."""
 
 
 def imported(module: str) -> Iterator[str]:
@@ -227,7 +252,9 @@ def test_each_foreign_package_is_imported_at_home_and_only_there() -> None:
     for module in FILES:
         for package in {name.split(".")[0] for name in imported(module)} - {"runner", *sys.stdlib_module_names}:
             users.setdefault(package, set()).add(module)
-    assert users == HOMES
+    assert {package: using for package, using in users.items() if package not in ROOMS} == HOMES
+    for package, room_of_it in ROOMS.items():
+        assert all(module.startswith(room_of_it) for module in users[package]), package
 
 
 def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:
@@ -310,6 +337,7 @@ def test_only_results_know_where_a_run_stands_in_them() -> None:
 
 HEAVY = (
     "dataclasses", "numpy", "duckdb", "openai", "omegaconf", "jinja2", "rich", "scipy", "jsonschema", "aiohttp",
+    "fastapi", "sqlalchemy", "uvicorn",
 )  # fmt: skip
 
 

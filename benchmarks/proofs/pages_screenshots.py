@@ -1,9 +1,9 @@
-"""A picture of every page at three widths, light and dark: none scrolls sideways, and none has an error on its console.
+"""A picture of every page at three widths, light and dark, and its print: none scrolls sideways, none has an error.
 
     python benchmarks/proofs/pages_screenshots.py [--into DIR] [--only WORD]
 
-The runs are played first, by the dummy provider and servers on this machine. Pictures are DIR/PAGE-WIDTH-SCHEME.png; by
-default they are thrown away. `--only` looks at pages whose name has the word.
+The runs are played first, by the dummy provider and servers on this machine. Pictures are DIR/PAGE-WIDTH-SCHEME.png and
+DIR/PAGE.pdf; by default they are thrown away. `--only` looks at pages whose name has the word.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ WIDTHS = (360, 800, 1280)
 SCHEMES = ("light", "dark")
 SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 TROUBLE = {"bad_decision": 0.15, "server_error": 0.1, "rate_limit": 0.1, "length": 0.05}
+PATIENCE = 60_000
+"""Milliseconds that a picture may take: one of a long game does, on a busy machine."""
 LONG = 60_000
 """Characters of a long answer."""
 
@@ -67,21 +70,33 @@ def _looked_at(claims: Claims, browser: Any, look: Look, into: Path) -> None:
     for scheme in SCHEMES:
         wide, problems = {}, []
         for width in WIDTHS:
-            watched = Watched(browser, color_scheme=scheme, viewport={"width": width, "height": 900})
-            page = watched.open(look.address, look.route)
-            page.wait_for_function(WAITING)
-            page.wait_for_timeout(250)
-            if look.does is not None:
-                look.does(page)
-            wide[width] = page.evaluate(SIDEWAYS)
-            page.screenshot(path=into / f"{look.name}-{width}-{scheme}.png", full_page=True)
-            problems += watched.close()
+            with _opened(
+                browser, look, problems, color_scheme=scheme, viewport={"width": width, "height": 900}
+            ) as page:
+                wide[width] = page.evaluate(SIDEWAYS)
+                page.screenshot(path=into / f"{look.name}-{width}-{scheme}.png", full_page=True, timeout=PATIENCE)
         claims(not any(wide.values()), f"{look.name}, {scheme}: pixels beyond the sides, by width: {wide}")
         claims(not problems, f"{look.name}, {scheme}: errors: {problems}")
+    problems = []
+    with _opened(browser, look, problems, viewport={"width": 1280, "height": 900}) as page:
+        page.pdf(path=into / f"{look.name}.pdf", format="A4", prefer_css_page_size=True)
+    claims(not problems, f"{look.name}, printed: errors: {problems}")
+
+
+@contextmanager
+def _opened(browser: Any, look: Look, problems: list[str], **options: Any) -> Iterator[Any]:
+    watched = Watched(browser, **options)
+    page = watched.open(look.address, look.route)
+    page.wait_for_function(WAITING)
+    page.wait_for_timeout(250)
+    if look.does is not None:
+        look.does(page)
+    yield page
+    problems += watched.close()
 
 
 def _play(here: Path, *words: str | Path, code: int = 0) -> None:
-    done = nip_run(*words, "-q", cwd=here, timeout=300)
+    done = nip_run(*words, "-q", cwd=here, timeout=300, XDG_CACHE_HOME=str(here / "cache"))
     assert done.returncode == code, f"{words}: {done.returncode} {done.stderr}"
 
 
@@ -110,6 +125,18 @@ def _tree(page: Any) -> None:
     page.wait_for_timeout(150)
 
 
+def _open_tree(page: Any) -> None:
+    _tree(page)
+    page.keyboard.press("e")
+    page.wait_for_timeout(150)
+
+
+def _pair(page: Any) -> None:
+    page.locator("table.pairs tbody a").first.click()
+    page.locator(".halves").wait_for()
+    page.wait_for_timeout(150)
+
+
 def _of_games(here: Path) -> Iterator[Look]:
     """Runs offline: two agents; many channels, private ones; an argument of two sides."""
     _play(here, "specs/quickstart.yaml", "--run-id", "quickstart", "dataset.limit=60")
@@ -126,6 +153,7 @@ def _of_games(here: Path) -> Iterator[Look]:
         Look("game-mnip", mnip, "run/mnip/games", _first_game),
         Look("run-debate", debate),
         Look("game-debate", debate, "run/debate/games", _first_game),
+        Look("game-debate-as-verifier", debate, "run/debate/games", _as_verifier),
         Look("nowhere", nip, "nowhere"),
     ]
 
@@ -136,32 +164,28 @@ def _as_verifier(page: Any) -> None:
     page.wait_for_timeout(150)
 
 
+def _served(here: Path, name: str, faults: Mapping[str, float], prose: int, **changes: Any) -> Path:
+    """The report of a run that a server here answered."""
+    with serving(faults=faults, logprobs=True, prose=prose) as server:
+        spec_file(here, server.base_url, **changes)
+        _play(here, "spec.yaml", "--run-id", name)
+    return _report(here, name, name)
+
+
 def _of_troubles(here: Path) -> Iterator[Look]:
     """A server that fails at times, answers what cannot be used, and tells log-probabilities."""
-    with serving(faults=TROUBLE, logprobs=True, prose=400) as server:
-        spec_file(
-            here, server.base_url, size=40, verdict={"confidence": "logprob"},
-            models={"m": {"logprobs": True, "top_logprobs": 3}},
-        )  # fmt: skip
-        _play(here, "spec.yaml", "--run-id", "troubled")
-    page = _report(here, "troubled", "troubled")
-    yield from [
-        Look("run-troubled", page),
-        Look("list-retried", page, "run/troubled/games?only=retried&sort=-tokens"),
-        Look("game-retried", page, "run/troubled/games?only=retried&sort=-retries", _unfolded),
-    ]
+    told = {"logprobs": True, "top_logprobs": 3}
+    page = _served(here, "troubled", TROUBLE, 400, size=40, verdict={"confidence": "logprob"}, models={"m": told})
+    yield Look("run-troubled", page)
+    yield Look("list-retried", page, "run/troubled/games?only=retried&sort=-tokens")
+    yield Look("game-retried", page, "run/troubled/games?only=retried&sort=-retries", _unfolded)
 
 
 def _of_long_answers(here: Path) -> Iterator[Look]:
-    with serving(prose=LONG) as server:
-        spec_file(here, server.base_url, size=1)
-        _play(here, "spec.yaml", "--run-id", "long")
-    page = _report(here, "long", "long")
-    yield from [
-        Look("run-of-one-game", page),
-        Look("list-of-one-game", page, "run/long/games"),
-        Look("game-long", page, "run/long/games", _first_game),
-    ]
+    page = _served(here, "long", {}, LONG, size=1)
+    yield Look("run-of-one-game", page)
+    yield Look("list-of-one-game", page, "run/long/games")
+    yield Look("game-long", page, "run/long/games", _first_game)
 
 
 def _of_training(here: Path) -> Iterator[Look]:
@@ -178,6 +202,7 @@ def _of_training(here: Path) -> Iterator[Look]:
         Look("run-of-trees", parts, "run/malt-i0"),
         Look("trees", parts, "run/malt-i0/trees"),
         Look("tree", parts, "run/malt-i0/trees", _tree),
+        Look("tree-open", parts, "run/malt-i0/trees", _open_tree),
     ]
 
 
@@ -188,6 +213,8 @@ def _of_several(here: Path) -> Iterator[Look]:
     both = _report(here, "both", "nip", "alone")
     yield Look("overview", both)
     yield Look("compare", both, "compare/nip/alone")
+    yield Look("pairs", both, "compare/nip/alone/games")
+    yield Look("pair", both, "compare/nip/alone/games", _pair)
     sweep = {"seed": [0, 1], "protocol.max_message_rounds": [3, 5, 7], "agents.verifier.max_response_words": [50, 100]}
     spec_file(here, size=24, name="swept", sweep=sweep)
     _play(here, "spec.yaml")
@@ -213,10 +240,8 @@ def _of_states(here: Path) -> Iterator[Look]:
     """Runs that have not ended: one that plays, seen live too, one that was killed, one without a game."""
     with serving(latency=0.3, faults=TROUBLE) as server:
         spec_file(here, server.base_url, size=600, rollouts={"concurrency": 4})
-        none = started_silent("spec.yaml", "--run-id", "none", cwd=here)
-        until((here / "results" / "runs" / "none" / "journal.jsonl").is_file)
-        _killed(none)
-        plays = started_silent("spec.yaml", "--run-id", "plays", cwd=here)
+        _killed(_begun(here, "none"))
+        plays = _begun(here, "plays")
         try:
             with viewing("plays", cwd=here) as view:
                 view.until("plays", lambda state: bool(state["games"]["count"] >= 5))
@@ -228,6 +253,13 @@ def _of_states(here: Path) -> Iterator[Look]:
         yield Look("run-killed", _report(here, "killed", "plays"))
         yield Look("run-without-a-game", _report(here, "none", "none"))
         yield Look("list-without-a-game", here / "none.html", "run/none/games")
+
+
+def _begun(here: Path, name: str) -> Any:
+    """A run that has a folder, and plays."""
+    process = started_silent("spec.yaml", "--run-id", name, cwd=here)
+    until((here / "results" / "runs" / name / "journal.jsonl").is_file)
+    return process
 
 
 def _killed(process: Any) -> None:

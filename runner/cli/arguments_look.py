@@ -10,6 +10,9 @@ from runner.cli.arguments import RUN, OldName, folder, specs
 EXPORT_NAMES = ("every-eval-ever", "hf-eval-results", "inspect", "scout")
 """The formats of other tools, for results, logs and transcripts: those of `runner.exports`."""
 
+MLFLOW = "mlflow"
+"""What is no format of files: a tracking server is sent to."""
+
 
 def runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -129,12 +132,13 @@ def sql(parser: argparse.ArgumentParser) -> None:
 
 
 def export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN}; several with --format mlflow")
     parser.add_argument(
         "--format",
         required=True,
-        choices=("openai", "trl", "verl", *EXPORT_NAMES),
-        help="fine-tune files: openai, trl, verl; results, logs and transcripts: the others",
+        choices=("openai", "trl", "verl", *EXPORT_NAMES, MLFLOW),
+        help="fine-tune files: openai, trl, verl; runs in full on a tracking server: mlflow; results, logs and "
+        "transcripts: the others",
     )
     parser.add_argument(
         "--method",
@@ -162,6 +166,20 @@ def export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hf-dataset", metavar="ID", help="the benchmark's dataset on the Hugging Face Hub")
     parser.add_argument("--task-id", metavar="TASK", help="hf-eval-results: the task of that benchmark")
     parser.add_argument("--source-url", metavar="URL", help="hf-eval-results: where the result can be read")
+    parser.add_argument(
+        "--tracking-uri", metavar="URI", help="mlflow: the tracking server; default: $MLFLOW_TRACKING_URI"
+    )
+    parser.add_argument(
+        "--experiment",
+        metavar="NAME",
+        help="mlflow: the experiment, made where there is none; default: $MLFLOW_EXPERIMENT_NAME, else nip-run",
+    )
+    parser.add_argument("--follow", action="store_true", help="mlflow: send while the run plays, and end with it")
+    parser.add_argument(
+        "--journal",
+        action="store_true",
+        help="mlflow: send the journal and the rows of the dataset, too, from which a run is made again",
+    )
 
 
 def explain_misses(parser: argparse.ArgumentParser) -> None:

@@ -103,6 +103,11 @@ def verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--signer-key", type=Path, metavar="FILE", help="the public key (PEM) that must have signed it")
 
 
+def login(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("where", metavar="URL", nargs="?", help="the server; default: $NIP_RUN_REGISTRY")
+    parser.add_argument("--logout", action="store_true", help="forget its token here")
+
+
 def install(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("references", metavar="REF", nargs="*", help=f"{REF}; without any: what nip-run.lock says")
     _source(parser)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from runner.cli.arguments_look import EXPORT_NAMES
+from runner.cli.arguments_look import EXPORT_NAMES, MLFLOW
 from runner.cli.output import note, print_json, print_table
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
@@ -29,10 +29,18 @@ _OF_RESULTS = {
     "subject": "--subject", "organization": "--organization", "relationship": "--relationship",
     "hf_dataset": "--hf-dataset", "task_id": "--task-id", "source_url": "--source-url",
 }  # fmt: skip
+_OF_TRACKING = {
+    "tracking_uri": "--tracking-uri", "experiment": "--experiment", "follow": "--follow", "journal": "--journal",
+}  # fmt: skip
 
 
 def execute(args: argparse.Namespace) -> int:
-    folder = Results(args.results).find(args.run)
+    if args.format == MLFLOW:
+        return _export_to_mlflow(args)
+    _check_unused(args, _OF_TRACKING, "a tracking server (--format mlflow)")
+    if len(args.runs) > 1:
+        raise UsageError(f"--format {args.format} takes one run, and there are {len(args.runs)}; export each by itself")
+    folder = Results(args.results).find(args.runs[0])
     if folder.manifest().is_training_run:
         _refuse_training_run(folder, args.format)
     if args.format in EXPORT_NAMES:
@@ -73,6 +81,13 @@ def execute(args: argparse.Namespace) -> int:
     files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped=swapped)
     _show(target, _written(files, Reconstructor(folder, plan)), as_json=args.json)
     return ExitCode.DONE
+
+
+def _export_to_mlflow(args: argparse.Namespace) -> int:
+    from runner.cli.export_mlflow import execute as send
+
+    _check_unused(args, {**_OF_FINE_TUNING, **_OF_RESULTS, "out": "--out"}, "files")
+    return send(args)
 
 
 def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:

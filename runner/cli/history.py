@@ -15,6 +15,7 @@ from runner.registry.history import Row, history_of
 from runner.registry.left_out import in_words
 from runner.registry.marks import effort_in_words, legend, proof_in_words
 from runner.registry.sessions import Session, session_of_folder, session_of_release
+from runner.releases.manifest import MANIFEST
 from runner.releases.reference import Kind
 from runner.results.results import Results
 from runner.storage.atomic import read_json
@@ -73,9 +74,9 @@ def _published(where: str | None, left_out: list[str]) -> Iterator[Session]:
     from runner.transports.connect import to_read
 
     with to_read(where) as registry:
-        for entry in registry.entries():
-            if entry.reference.kind not in (Kind.RUN, Kind.MODEL):
-                continue
+        entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
+        registry.expect((entry, MANIFEST) for entry in entries)
+        for entry in entries:
             try:
                 release, _ = registry.read(entry)
                 yield session_of_release(entry, release, registry.where)

@@ -14,6 +14,7 @@ from runner.cli import arguments_look as look
 from runner.cli import arguments_pages as pages
 from runner.cli import arguments_play as play
 from runner.cli import arguments_registry as registry
+from runner.cli import arguments_server as server
 
 
 class Command:
@@ -144,6 +145,11 @@ COMMANDS: Mapping[str, Command] = {
         "search what is published", registry.search, "runner.cli.search",
         "search debate --from DIR", "search --kind protocol --all",
     ),
+    "login": Command(
+        "keep the token of a registry's server, which it asks for", registry.login, "runner.cli.login",
+        "login https://registry.example.org", "login https://registry.example.org < token.txt",
+        "login https://registry.example.org --logout",
+    ),
     "install": Command(
         "install components that specs name by reference, and pin them", registry.install, "runner.cli.install",
         "install protocol/acme/council@1.2.0 --from DIR", "install",
@@ -163,6 +169,11 @@ COMMANDS: Mapping[str, Command] = {
     "history": Command(
         "show the training and benchmark sessions of an agent, in order", registry.history, "runner.cli.history",
         "history verifier", "history ft:gpt-4o-mini:nip:1 --from DIR",
+    ),
+    "serve": Command(
+        "run a registry for others over HTTP", server.serve, "runner.cli.serve",
+        "serve registry", "serve registry --port 0",
+        "serve registry --address https://registry.example.org",
     ),
     "schema": Command(
         "print the JSON Schema of a spec or a protocol file", play.schema, "runner.cli.schema",
@@ -185,12 +196,14 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "verify",
         "reproduce",
         "search",
+        "login",
         "install",
         "uninstall",
         "freeze",
         "status",
         "history",
     ),
+    "host": ("serve",),
     "files": ("export", "schema", "completion"),
 }
 """The commands by what one wants."""

@@ -10,7 +10,7 @@ from runner.cli.output import note, print_json, say
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.pages.board_page import beside, board_site
-from runner.pages.boards import Board, local_board, published_board
+from runner.pages.boards import Board, local_board, published_board, without_folders
 from runner.pages.run_page import runs_site
 from runner.pages.site import Keep, Site, as_one_file
 from runner.pages.site_folder import site_folder
@@ -54,12 +54,12 @@ def _check(args: argparse.Namespace) -> None:
 
 def _board(where: str | None, results: Results) -> Board:
     if where is None:
-        return local_board(results)
+        return local_board(results, without_folders(str(results.path)))
     from runner.registry.board import registry_board
     from runner.transports.connect import to_read
 
     with to_read(where) as registry:
-        return published_board(registry_board(registry))
+        return published_board(registry_board(registry), without_folders(registry.where, where))
 
 
 def _site(folders: Sequence[RunFolder], board: Board | None, kept: Keep) -> Site:

@@ -18,7 +18,7 @@ from runner.registry.lineage import Lineage
 from runner.registry.links import release_name
 from runner.registry.marks import effort_in_words, total_json
 from runner.registry.sessions import Session, session_of_release
-from runner.releases.manifest import Release
+from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
 from runner.text import comma_join, counted, did_you_mean, in_one_line, with_interval
 from runner.transports.connect import to_read
@@ -125,6 +125,7 @@ def _newest(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _read(registry: Registry, entries: Sequence[Entry], damaged: list[str]) -> Iterator[_Found]:
+    registry.expect((entry, MANIFEST) for entry in entries)
     for entry in entries:
         try:
             release, _ = registry.read(entry)

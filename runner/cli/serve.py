@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from runner.cli.output import say
+from runner.cli.output import print_json, say
+from runner.errors import UsageError
 from runner.exit_codes import ExitCode
-from runner.server.settings import Settings
-from runner.server.web.running import serve
+
+MAX_PORT = 65_535
+NEEDS = "a server needs packages of its own ({}); pip install 'nip-run[server]'"
 
 
 def execute(args: argparse.Namespace) -> int:
-    settings = Settings(
-        folder=args.folder, database=args.database, blobs=args.blobs,
-        address=args.address or f"http://{args.host}:{args.port}",
-    )  # fmt: skip
-    serve(settings, args.host, args.port, say)
+    if not 0 <= args.port <= MAX_PORT:
+        raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0 takes a free one")
+    try:
+        from runner.server.settings import Settings
+        from runner.server.web.running import serve
+    except ImportError as error:
+        raise UsageError(NEEDS.format(error)) from error
+    settings = Settings(folder=args.folder, database=args.database, blobs=args.blobs)
+
+    def tell(address: str, listening: str) -> None:
+        if args.json:
+            print_json({"address": address, "listening": listening})
+        else:
+            say(address)
+        sys.stdout.flush()
+
+    serve(settings, args.host, args.port, tell, address=args.address)
     return ExitCode.DONE

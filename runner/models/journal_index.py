@@ -18,7 +18,7 @@ from runner.models.records import (
     read_records,
 )
 from runner.storage.log_lines import JournalReader
-from runner.storage.tail import Tail
+from runner.storage.tail import PIECE, Tail
 
 
 class JournalIndex:
@@ -87,13 +87,13 @@ class FollowedIndex:
         """Whether the last look came to the end of what was there."""
         return self._tail.is_at_end
 
-    def read(self) -> list[Entry]:
-        """The records that came since the last look, which the index has now, too; of many the first.
+    def read(self, most: int = PIECE) -> list[Entry]:
+        """The records that came since the last look, which the index has now, too; of many the first `most` bytes.
 
         Raises:
             JournalError, NewerFormatError: see `Tail.read`.
         """
-        entries = [Entry(offset, data["seq"], parse_record(data)) for offset, data in self._tail.read()]
+        entries = [Entry(offset, data["seq"], parse_record(data)) for offset, data in self._tail.read(most)]
         if entries:
             self.close()  # a reader has what followed its last record in memory, and that may have been cut off since
         for entry in entries:

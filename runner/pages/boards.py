@@ -9,7 +9,8 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from runner.pages.board_marks import Mark, mark_of
@@ -75,8 +76,25 @@ class Board:
     """What each does, and the command."""
 
 
-def local_board(results: Results) -> Board:
+def without_folders(where: str, written: str = "") -> str:
+    """A place as a page for others names it: as it was `written`, if that is relative; else by its last name alone."""
+    scheme = next((one for one in ("file:", "git:file://", "git:") if where.startswith(one)), "")
+    if scheme == "file:" and _is_relative(written.removeprefix("file:")):
+        return written
+    path = Path(where.removeprefix(scheme))
+    if where.startswith("hf:") or (scheme == "git:" and not path.is_absolute()) or _is_relative(str(path)):
+        return where
+    return f"{scheme.removesuffix('file://')}{path.resolve().name}"
+
+
+def _is_relative(path: str) -> bool:
+    return path != "" and not Path(path).is_absolute() and ".." not in Path(path).parts
+
+
+def local_board(results: Results, named: str | None = None) -> Board:
     """The board of a results folder; one that is not there, or has no rows, has no lists.
+
+    `named` is what the page is to call the folder, where that is not its path.
 
     Raises:
         LeaderboardError: it is damaged, or a newer nip-run wrote it.
@@ -95,22 +113,30 @@ def local_board(results: Results) -> Board:
         )
         for name, listed in zip(names, lists, strict=True)
     ]
-    at = "" if str(results.path) == "results" else f" --results {shlex.quote(str(results.path))}"
-    said = () if rows else (f"There are no rows in {results.path}{without_board(results)}.",)
+    where = named or str(results.path)
+    at = "" if where == "results" else f" --results {shlex.quote(where)}"
+    said = () if rows else (f"There are no rows in {where}{without_board(results)}.",)
     commands = [
-        ("the same rows in a terminal, or for a machine", f"nip-run leaderboard{at} --json"),
-        ("compare two runs, game by game", f"nip-run compare RUN RUN{at}"),
+        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{at} --json"),
+        ("Compare two runs, game by game", f"nip-run compare RUN RUN{at}"),
         (
-            "play a run again, as a run of its own",
-            f"nip-run {shlex.quote(str(results.path))}/runs/RUN/spec.yaml --again",
+            "Play a run again, as a run of its own",
+            f"nip-run {shlex.quote(where)}/runs/RUN/spec.yaml --again",
         ),
-        ("make the board again from its runs", f"nip-run leaderboard --rebuild{at}"),
+        ("Make the board again from its runs", f"nip-run leaderboard --rebuild{at}"),
     ]
-    return Board(str(results.path), False, at, told, said=said, commands=commands)
+    return Board(where, False, at, told, said=said, commands=commands)
 
 
-def published_board(board: RegistryBoard, name_of: Callable[[Mapping[str, Any]], str] | None = None) -> Board:
-    """The board of a registry. `name_of` says what the page of a list is called, by any row of it; it is unique."""
+def published_board(
+    board: RegistryBoard, named: str | None = None, *, name_of: Callable[[Mapping[str, Any]], str] | None = None
+) -> Board:
+    """The board of a registry.
+
+    `named` is what the page is to call its place, where that is not its address; `name_of` says what the page of a list
+    is called, by any row of it: it is unique.
+    """
+    board = replace(board, where=named or board.where)
     lists = lists_of(board.rows)
     names = _names(lists) if name_of is None else [name_of(listed[0]) for listed in lists]
     told = [
@@ -129,11 +155,11 @@ def published_board(board: RegistryBoard, name_of: Callable[[Mapping[str, Any]],
         return Board(board.where, True, place, told, board.left_out, said)
     meaning = legend(mark for row in board.rows for mark in row["marks"])
     commands = [
-        ("the same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
-        ("a release as a folder, every file checked", f"nip-run get REF{place}"),
-        ("its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF{place}"),
-        ("every hash and record of it", f"nip-run verify REF{place}"),
-        ("two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
+        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
+        ("A release as a folder, every file checked", f"nip-run get REF{place}"),
+        ("Its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF{place}"),
+        ("Every hash and record of it", f"nip-run verify REF{place}"),
+        ("Two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
     ]
     said = [f"{SELF_REPORTED}: {verifying(board, board.rows[0]['release'])}", *([meaning] if meaning else []), *hidden]
     return Board(board.where, True, place, told, board.left_out, said, commands)

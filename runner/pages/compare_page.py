@@ -130,12 +130,13 @@ def _estimate(row: Compared) -> Estimate:
 
 
 def _row(row: Compared) -> dict[str, str]:
-    ends = MISSING if row.ci_low is None or row.ci_high is None else f"{row.ci_low:.3f} to {row.ci_high:.3f}"
+    shown = ",.0f" if max(abs(row.base_value), abs(row.other_value)) >= 1000 else ".3f"  # tokens, beside shares
+    ends = MISSING if row.ci_low is None or row.ci_high is None else f"{row.ci_low:{shown}} to {row.ci_high:{shown}}"
     return {
         "metric": row.metric.replace("_", " "),
-        "base": f"{row.base_value:.3f}",
-        "other": f"{row.other_value:.3f}",
-        "difference": f"{row.difference:+.3f}",
+        "base": f"{row.base_value:{shown}}",
+        "other": f"{row.other_value:{shown}}",
+        "difference": f"{row.difference:+{shown}}",
         "interval": ends,
         "p": _p(row.p),
         "mcnemar": _p(row.mid_p_mcnemar),

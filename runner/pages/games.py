@@ -70,16 +70,19 @@ def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[Game]:
     plan = played_plan(folder, given)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.with_answered():
-            if given is None:
-                yield from job_games(reconstructor, rollouts, answered)
-            else:
-                yield from (Game(_told(reconstructor, rollout), {}) for rollout in rollouts)
+            yield from job_games(reconstructor, rollouts, answered, has_rows=given is None)
 
 
 def job_games(
-    reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered]
+    reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered], *, has_rows: bool
 ) -> Iterator[Game]:
-    """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`."""
+    """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`.
+
+    What was sent is not known where the rows of the dataset are not there.
+    """
+    if not has_rows:
+        yield from (Game(_told(reconstructor, rollout), {}) for rollout in rollouts)
+        return
     for rollout, chats in zip(rollouts, sent_chats(reconstructor.plan, rollouts, answered), strict=True):
         yield Game(_told(reconstructor, rollout), chats)
 
@@ -95,7 +98,7 @@ def row_of(game: Game) -> dict[str, Any]:
     answers = [call for call in rollout.calls if call.is_answer]
     turns = {(call.round, call.agent, call.vote) for call in answers}
     columns = {name: _plain(value) for name, value in job.datapoint.columns.items()}
-    first = next(iter(columns.values()), "")
+    begins = next((text for text in columns.values() if " " in text.strip()), next(iter(columns.values()), ""))
     return {
         "id": job.rollout_id,
         "datapoint": job.datapoint.id,
@@ -116,7 +119,7 @@ def row_of(game: Game) -> dict[str, Any]:
         "group": job.datapoint.group,
         "confidence": rollout.confidence_stated if rollout.confidence_logprob is None else rollout.confidence_logprob,
         "error": None if rollout.error is None else shortened(in_one_line(rollout.error), COLUMN),
-        "excerpt": shortened(in_one_line(first), EXCERPT),
+        "excerpt": shortened(in_one_line(begins), EXCERPT),
         **_by_agent(game, answers),
         **{f"x.{name}": shortened(in_one_line(value), COLUMN) for name, value in columns.items()},
     }

@@ -15,7 +15,7 @@ def count(number: int | None) -> str:
 
 
 def decimal(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.3f}"
+    return MISSING if value is None else f"{value:z.3f}"
 
 
 def percent(part: int, of: int) -> str:
@@ -31,7 +31,7 @@ def dollars(cost: float | None) -> str:
 
 def interval(row: Mapping[str, Any]) -> str:
     """The 95 % interval of a metric; an end that is open, as of d', is infinite; nothing where there is none."""
-    ends = [None if row[end] is None else f"{row[end]:.3f}" for end in ("ci_low", "ci_high")]
+    ends = [None if row[end] is None else f"{row[end]:z.3f}" for end in ("ci_low", "ci_high")]
     return "" if ends == [None, None] else f"{ends[0] or '−∞'} to {ends[1] or '∞'}"
 
 

@@ -16,7 +16,7 @@ from runner.pages.packing import packed
 from runner.pages.page import rendered
 from runner.pages.run_facts import commands, hashes, models, origin, played
 from runner.pages.run_games import Gathered, RunGames
-from runner.pages.run_numbers import first_row, headline, metrics_table, reliability
+from runner.pages.run_numbers import first_row, games_number, headline, metrics_table, reliability
 from runner.pages.run_state import missing_rows, state, summary
 from runner.pages.run_troubles import of_run
 from runner.pages.site import Keep, Section
@@ -58,14 +58,17 @@ def run_page(folder: RunFolder, slug: str, here: Collection[str], gather: Gather
     plan = saved_plan(folder, None if missing is None else missing.given)
     games = gather(folder, slug)
     metrics = read_metrics(folder) or (None if games.told is None else games.told.metrics)
+    number = games_number(
+        manifest, metrics, games.about["count"], is_part=games.is_part, is_lost=games.problem is not None
+    )
     about = {"slug": slug, **_about(manifest, plan.spec.protocol), **games.about}
     told = games.told
     facts = {
         **shared_facts(folder, manifest, here, titled=len(here) > 1, has_commands=has_commands),
         **_plan_facts(plan, manifest),
         **_game_facts(folder, manifest, games, metrics),
-        "state": state(folder, plan, manifest, told, missing),
-        "headline": headline(manifest, metrics, games.about["count"], None if told is None else told.so_far),
+        "state": state(folder, plan, manifest, games, missing, metrics=metrics),
+        "headline": headline(manifest, metrics, number, None if told is None else told.so_far),
     }
     section = Section(f"run/{manifest.run_id}", rendered("run.html", facts))
     return Made(folder, manifest, section, about, metrics, games.about["count"], 0 if told is None else told.tree_count)

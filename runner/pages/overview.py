@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
+
+from runner.pages.board_sweeps import short_names
 from runner.pages.charts.estimates import Estimate
 from runner.pages.charts.forest import forest
 from runner.pages.numerals import count, decimal, dollars, interval
@@ -73,11 +76,27 @@ def _sweep(made: Sequence[Made]) -> dict[str, Any] | None:
         return None
     points = [SweepPoint(one.manifest.name, one.manifest.run_id, one.manifest.point, one.manifest.seed) for one in runs]
     rows = sweep_rows(points, Results.of(runs[0].folder), writes=False)  # a page changes nothing beside the runs
+    rows.sort(key=lambda row: -1.0 if (value := row.metrics[METRIC].value) is None else value, reverse=True)
     return {
-        "swept": list(dict.fromkeys(key for row in rows for key in row.point)),
+        "swept": (swept := list(dict.fromkeys(key for row in rows for key in row.point))),
+        "short": ", ".join(short_names(swept).values()),
+        "forest": _forest(rows),
         "rows": list(map(_point, rows)),
         "lacking": _lacking(rows),
     }
+
+
+def _forest(rows: Sequence[SweepRow]) -> Markup | None:
+    """The accuracy of each point, in the order of the table beside it."""
+    several = len({row.name for row in rows}) > 1
+    estimates = []
+    for row in rows:
+        point = ", ".join(map(str, row.point.values()))
+        value = row.metrics[METRIC]
+        if value.value is not None:
+            name = f"{row.name} {point}" if several or not point else point
+            estimates.append(Estimate(name, value.value, value.ci_low, value.ci_high))
+    return forest(estimates, title="Accuracy of each point", domain=(0.0, 1.0), key="sweep") if estimates else None
 
 
 def _lacking(rows: Sequence[SweepRow]) -> str | None:

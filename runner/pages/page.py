@@ -49,8 +49,8 @@ def _mark(character: str) -> Markup:
 
 
 def plain(text: str) -> Markup:
-    """A text for an attribute or a title, where no mark can stand: what cannot be seen is spelled out, or replaced."""
-    return escape("".join("\ufffd" if _is_hidden(one) else one for one in in_one_line(text)))
+    """A text for an attribute or a title, where no mark can stand: what cannot be seen is spelled out."""
+    return escape(in_one_line(text))
 
 
 def as_json(data: Any) -> Markup:

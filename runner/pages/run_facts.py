@@ -13,10 +13,13 @@ from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.pages.numerals import count, took
 from runner.protocols.protocol import Protocol
+from runner.registry.fetched import is_got, opened
+from runner.registry.missing_rows import OPTION, lacks_rows
 from runner.results.beginning import OVERRIDES, WRITTEN
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.rollouts.plan import Plan
+from runner.runs.going_on import larger_budget
 from runner.runs.spending import used_models
 from runner.spec.origin import DATA, MARKER
 from runner.storage.files import open_to_read
@@ -193,12 +196,12 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
         got = _told(release)
         return [
             ("Every number again, from its transcripts; nobody is called", _line("reproduce", got)),
-            ("Played anew and compared: has it drifted?", _line("reproduce", got, "--fresh")),
+            ("Played anew and compared: has it drifted?", _line("reproduce", got, "--fresh", *_rows(release))),
             ("Its numbers and games in a terminal", _line("show", here)),
         ]
     again = [("Played anew, with the spec and the data that its folder holds", _line(here, "--again"))]
     if manifest.status not in (Status.DONE, Status.RUNNING):
-        again = [("Goes on where it stopped", _line(here)), *again]
+        again = [("Goes on where it stopped", _line(here, *larger_budget(folder, manifest))), *again]
     written = _as_written(folder, manifest)
     replay = [] if manifest.is_training_run else [
         ("Every answer again under another parser, payoff or metric; nobody is called", _line(here, "--replay", here))
@@ -229,11 +232,16 @@ def _release_folder(folder: RunFolder) -> Path | None:
     return root if folder.path.name == DATA and (root / MARKER).is_file() else None
 
 
+def _rows(release: Path) -> list[str]:
+    """What a command takes for a run whose rows are not there; `FILE` is the user's to name."""
+    return ["--set", f"{OPTION}=FILE"] if is_got(release) and lacks_rows(opened(release)) else []
+
+
 def _as_written(folder: RunFolder, manifest: Manifest) -> str | None:
     """The command of its spec's own file, where that is in a repository or comes with nip-run."""
     said = (manifest.sources or {}).get("spec") or {}
     path = str(said.get("path") or "").removeprefix("nip-run:")
-    if not path or manifest.parent_run_id is not None:
+    if not path or manifest.parent_run_id is not None or manifest.got_from is not None:
         return None
     return _line(path, *_overrides(folder), "--again")
 

@@ -50,6 +50,10 @@ class Gathered:
     """The rows of the first of them."""
     told: Told | None = None
     """None where none was read."""
+    is_part: bool = False
+    """Whether more of them are being read."""
+    problem: str | None = None
+    """Why none could be read."""
 
 
 class RunGames:

@@ -31,9 +31,9 @@ Headline = tuple[str, ...]
 
 
 def headline(
-    manifest: Manifest, metrics: Mapping[str, Any] | None, games: int | None, so_far: Headline | None
+    manifest: Manifest, metrics: Mapping[str, Any] | None, games: Headline, so_far: Headline | None
 ) -> list[Headline]:
-    """The few numbers that come first; `so_far` is what games took where the run does not say it."""
+    """The few numbers that come first: `games` of `games_number`; `so_far`, what games took where the run is silent."""
     found = {row["metric"]: row for row in (metrics or {"metrics": ()})["metrics"] if row["agent"] is None}
     shown: list[Headline] = []
     for name, title in (("accuracy", "Accuracy"), ("balanced_accuracy", "Balanced accuracy")):
@@ -41,8 +41,7 @@ def headline(
         if row is not None and row["value"] is not None:
             between = interval(row)
             shown.append((title, decimal(row["value"]), f"95 %: {between}" if between else row.get("reason") or ""))
-    if games is not None:
-        shown.append(("Games", count(games), _decided(metrics)))
+    shown.append(games)
     if manifest.completions is not None:
         what = "answers of another run" if manifest.is_whole_replay else "calls"
         shown.append(("Cost", dollars(manifest.own_cost_usd), f"{count(manifest.completions)} {what}"))
@@ -51,6 +50,19 @@ def headline(
     if lasted := took(manifest.started_at, manifest.finished_at):
         shown.append(("Time", lasted, ""))
     return shown
+
+
+def games_number(
+    manifest: Manifest, metrics: Mapping[str, Any] | None, here: int, *, is_part: bool, is_lost: bool
+) -> Headline:
+    """How many games the run has, of which so many are `here`; its own count where they cannot be read, or not yet."""
+    said = manifest.rollouts
+    if is_lost:
+        known = None if said is None else count(said)
+        return "Games", known or "not known", "none of them can be read"
+    if is_part and said is not None:
+        return "Games", count(said), f"{count(here)} read so far"
+    return "Games", count(here), _decided(metrics)
 
 
 def _decided(metrics: Mapping[str, Any] | None) -> str:
@@ -141,8 +153,7 @@ def rounds_table(tally: RunTally) -> list[dict[str, Any]]:
     rows, so_far = [], 0
     for number in sorted({rounds for rounds, _ in tally.rounds}):
         by_verdict = {int(verdict): tally.rounds[number, int(verdict)] for verdict in VERDICTS}
-        ended = sum(by_verdict.values())
-        so_far += ended
+        so_far += sum(by_verdict.values())
         rows.append(
             {
                 "rounds": count(number),
@@ -150,7 +161,7 @@ def rounds_table(tally: RunTally) -> list[dict[str, Any]]:
                 "rejected": count(by_verdict[Decision.REJECT]),
                 "none": count(by_verdict[Decision.NONE]),
                 "by_then": percent(so_far, tally.games),
-                "part": round(100 * ended / tally.games, 1),
+                "part": round(100 * so_far / tally.games, 1),
             }
         )
     return rows

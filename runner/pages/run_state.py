@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from runner.datasets.load import Dataset
 from runner.errors import RunError
 from runner.pages.numerals import count
-from runner.pages.run_games import Told
+from runner.pages.run_games import Gathered, Told
 from runner.registry.fetched import WITHOUT_ROWS, is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.withheld import take_withheld
@@ -54,9 +55,41 @@ def summary(manifest: Manifest) -> str:
     return " · ".join(fact for fact in facts if fact)
 
 
-def state(folder: RunFolder, plan: Plan, manifest: Manifest, told: Told | None, missing: Missing | None) -> list[str]:
+def state(
+    folder: RunFolder,
+    plan: Plan,
+    manifest: Manifest,
+    games: Gathered,
+    missing: Missing | None,
+    *,
+    metrics: Mapping[str, Any] | None,
+) -> list[str]:
     """What is to be known before any number of a run is read; nothing of one that is done and whole."""
-    return list(_state(folder, plan, manifest, told, missing))
+    return [
+        *_read(manifest, games),
+        *_made(folder, manifest, metrics),
+        *_state(folder, plan, manifest, games.told, missing),
+    ]
+
+
+def _made(folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any] | None) -> Iterator[str]:
+    """What a run is that is not simply played: got, a judging, or stopped once it was decided."""
+    root = folder.path.parent
+    if folder.path.name == DATA and is_got(root):
+        yield f"Got from a registry, as {opened(root).release.reference}."
+    if (judged := manifest.rejudge_of) is not None:
+        yield f"A judging: the debates are those of {judged.run_id}; nobody but the judge was asked."
+    if until := (metrics or {}).get("until"):
+        yield f"Until it is decided: {until['note']}."
+
+
+def _read(manifest: Manifest, games: Gathered) -> Iterator[str]:
+    """How much was read of the games."""
+    if games.problem is not None:
+        yield f"Its games cannot be read: {games.problem}"
+    elif games.is_part:
+        of = "" if manifest.rollouts is None else f" of {count(manifest.rollouts)}"
+        yield f"Reading: {count(games.about['count'])}{of} games so far; the tables of games are of those."
 
 
 def _state(

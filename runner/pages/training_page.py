@@ -57,7 +57,7 @@ def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has
 
 def _headline(manifest: Manifest, metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     tests, games = metrics["tests"], metrics["games"]
-    ends = [("First test", tests[0]["accuracy"])] if tests else []
+    ends = [("First test" if len(tests) > 1 else "Accuracy", tests[0]["accuracy"])] if tests else []
     ends += [("Last test", tests[-1]["accuracy"])] if len(tests) > 1 else []
     shown = [(title, decimal(row["value"]), f"95 %: {interval(row)}" if interval(row) else "") for title, row in ends]
     lasted = took(manifest.started_at, manifest.finished_at)

@@ -9,7 +9,7 @@ import orjson
 from markupsafe import Markup
 
 from runner.pages.packing import LEVEL
-from runner.pages.site import Keep, Site
+from runner.pages.site import Keep, Section, Site
 from runner.redaction import Redactor
 
 
@@ -27,14 +27,16 @@ def without_secrets(keep: Keep, redactor: Redactor) -> Keep:
 
 
 def site_without_secrets(site: Site, redactor: Redactor) -> Site:
-    """A site whose pages have none of the values that a redactor knows; its data are `without_secrets`' business."""
+    """A site that has none of the values that a redactor knows; its data are `without_secrets`' business."""
 
-    def clean(html: str) -> Markup:
-        return Markup(redactor.redact(html.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass"))  # noqa: S704 - it was HTML before
+    def clean(text: str) -> str:
+        return redactor.redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     return replace(
         site,
-        sections=[replace(one, html=clean(one.html)) for one in site.sections],
+        title=clean(site.title),
+        links=[(clean(route), clean(name)) for route, name in site.links],
+        sections=[Section(clean(one.route), Markup(clean(one.html))) for one in site.sections],  # noqa: S704 - it was HTML before
         about=orjson.loads(_clean(orjson.dumps(site.about), redactor)),
     )
 

@@ -20,7 +20,7 @@ from runner.registry.marks import edge_json, marks_of, total_json
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.sessions import Session, session_of_release
 from runner.registry.withheld import MARK as WITHHELD
-from runner.releases.manifest import Release
+from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
 from runner.results.leaderboard import Leaderboard
 from runner.storage.queries import kept_connections
@@ -106,9 +106,9 @@ def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = Non
 
 def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Iterator[tuple[Entry, Release]]:
     """The manifests of runs and models."""
-    for entry in registry.entries():
-        if entry.reference.kind not in (Kind.RUN, Kind.MODEL):
-            continue
+    entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
+    registry.expect((entry, MANIFEST) for entry in entries if not kept.has_manifest(entry))
+    for entry in entries:
         try:
             yield entry, kept.release(registry, entry)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
@@ -158,6 +158,7 @@ def _runs(
     shown: Mapping[str, Entry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, Kept]]:
+    registry.expect((entry, path) for entry in shown.values() for path in kept.read_for_run(entry, releases[entry]))
     for sha256, entry in shown.items():
         try:
             yield sha256, kept.run(registry, entry, releases[entry])

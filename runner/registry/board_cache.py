@@ -98,6 +98,19 @@ class BoardCache:
         atomic_write(path, data)
         return release
 
+    def has_manifest(self, entry: Entry) -> bool:
+        """Whether its manifest is here."""
+        return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
+
+    def read_for_run(self, entry: Entry, release: Release) -> list[str]:
+        """The files that `run` reads from the registry, in this order; none where it has looked at them already."""
+        looked = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
+        if any(path.is_file() for path in looked):
+            return []
+        rows = DATA + ROLLOUTS_FILE
+        first = [file.path for file in release.files if _is_read_first(file.path)]
+        return [*first, rows] if release.file(rows) is not None else first
+
     def run(self, registry: Registry, entry: Entry, release: Release) -> Kept:
         """A benchmark's folder with all that its rows are made of.
 
@@ -109,7 +122,7 @@ class BoardCache:
         rows = release.file(DATA + ROLLOUTS_FILE)
 
         def look() -> dict[str, Any]:
-            fetch(registry, entry, release, folder.path, lambda path: path in SMALL or path.startswith("data/inputs/"))
+            fetch(registry, entry, release, folder.path, _is_read_first)
             if rows is not None:
                 fetch(registry, entry, release, folder.path, lambda path: path == rows.path, most=MAX_ROLLOUTS)
             with _refusing(entry, folder):
@@ -183,6 +196,10 @@ class BoardCache:
     def runs(self) -> list[RunFolder]:
         """All runs that are kept."""
         return [RunFolder(path) for path in sorted((self.path / "kept").iterdir()) if (path / _CHECKED).is_file()]
+
+
+def _is_read_first(path: str) -> bool:
+    return path in SMALL or path.startswith("data/inputs/")
 
 
 @contextmanager

@@ -131,18 +131,25 @@ NOT_ON_BOARD = "not on the board"
 
 
 def sweep_rows(
-    points: Sequence[SweepPoint], results: Results, metrics: Sequence[str] = (METRIC,), *, writes: bool = True
+    points: Sequence[SweepPoint],
+    results: Results,
+    metrics: Sequence[str] = (METRIC,),
+    *,
+    writes: bool = True,
+    numbers: Callable[[Sequence[str]], Mapping[str, Number]] | None = None,
 ) -> list[SweepRow]:
     """The rows of a sweep, in the order of its points. A metric of an agent is `AGENT.METRIC`.
 
     Finished runs that the board lacks, as after a kill before they came to it, are put on it; or, where this `writes`
-    nothing, are missing with that as their status.
+    nothing, are missing with that as their status. `numbers` finds what runs come to together, where the caller has it.
 
     Raises:
         UsageError: there is no metric of such a name.
         LeaderboardError: the board is damaged, or stays locked.
     """
     seen = _seen([point.run_id for point in points], results, dict.fromkeys((METRIC, *metrics)), writes=writes)
+    if numbers is not None:
+        seen.numbers = numbers
     systems: dict[tuple[str, str], dict[str, SweepPoint]] = {}
     for point in points:
         systems.setdefault(point.system, {})[point.run_id] = point

@@ -20,12 +20,12 @@ def how_it_goes_on(folder: RunFolder, manifest: Manifest, where: Sequence[str] =
     if manifest.status == Status.RUNNING or manifest.replay_of is not None:
         return "run the same command again to resume"
     whole = folder if manifest.parent_run_id is None else folder.beside(manifest.parent_run_id)
-    budget = _larger_budget(folder, manifest)
+    budget = larger_budget(folder, manifest)
     same = "" if budget or manifest.status != Status.INTERRUPTED else "run the same command again to "
     return f"{same}resume{'' if same else ' with'}: {shlex.join(['nip-run', str(whole.path), *budget, *where])}"
 
 
-def _larger_budget(folder: RunFolder, manifest: Manifest) -> list[str]:
+def larger_budget(folder: RunFolder, manifest: Manifest) -> list[str]:
     """The overrides without which a run that its budget stopped would be stopped again: `N` is the user's to choose."""
     if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
         return []

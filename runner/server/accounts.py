@@ -18,8 +18,8 @@ from runner.releases.reference import wrong_word
 from runner.server.schema import accounts, members, tokens
 
 RESERVED_NAMES = frozenset(
-    ("admin", "api", "anonymous", "board", "compare", "docs", "healthz", "login", "logout", "metrics", "nip-run", "root",
-     "run", "runs", "search", "server", "static", "system")
+    ("admin", "api", "anonymous", "board", "compare", "docs", "healthz", "login", "logout", "metrics", "nip-run",
+     "readyz", "root", "run", "runs", "search", "server", "static", "system")
 )  # fmt: skip
 """Names that nobody may have, as pages or messages use them for something else."""
 

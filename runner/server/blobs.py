@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +13,9 @@ from typing import IO, Protocol
 
 from runner.errors import NotPublished, ReleaseError
 from runner.storage.atomic import fsync_dir
-from runner.storage.files import make_folders, open_to_read
+from runner.storage.files import create_only, make_folders, open_to_read, same_file
+
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Blobs(Protocol):
@@ -39,6 +43,9 @@ class Blobs(Protocol):
     def remove(self, sha256: str) -> None:
         """Forget one, if it is there."""
 
+    def tidy(self) -> None:
+        """Remove what killed servers left; while none runs."""
+
 
 class DiskBlobs:
     """See `Blobs`. `AB/ABCD...` below a folder, each moved to its place whole."""
@@ -54,22 +61,33 @@ class DiskBlobs:
 
     def put(self, sha256: str, file: Path) -> None:
         place = self._place(sha256)
-        if place.is_file():
-            return
         try:
             make_folders(place.parent)
-            beside = place.with_name(f".{secrets.token_hex(8)}")
-            with file.open("rb") as source:
+            with open_to_read(file) as source:
                 os.fsync(source.fileno())
-            try:
-                os.link(file, beside)
-                beside.rename(place)
-            finally:
-                with suppress(FileNotFoundError):
-                    beside.unlink()
+                if not place.is_file():
+                    self._link(source, file, place)
+            # Also where it was there: whoever put it may not have come so far.
             fsync_dir(place.parent)
+            fsync_dir(self._folder)
         except OSError as error:
             raise ReleaseError(f"a file of the upload cannot be kept: {error.strerror}") from error
+
+    @staticmethod
+    def _link(source: IO[bytes], file: Path, place: Path) -> None:
+        """Give a file its place as its second name; where the disk has no such names, or is another one, copy it."""
+        beside = place.with_name(f".{secrets.token_hex(8)}")
+        try:
+            if not same_file(file, beside):
+                with os.fdopen(create_only(beside, os.O_WRONLY), "wb") as copy:
+                    shutil.copyfileobj(source, copy, 1 << 20)
+                    copy.flush()
+                    os.fsync(copy.fileno())
+            beside.rename(place)
+        finally:
+            # A rename onto another name of the same file does nothing.
+            with suppress(FileNotFoundError):
+                beside.unlink()
 
     def open(self, sha256: str) -> IO[bytes]:
         try:
@@ -81,7 +99,11 @@ class DiskBlobs:
 
     def stored(self) -> Iterator[str]:
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
-            yield from sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+            yield from sorted(path.name for path in folder.iterdir() if _HASH.fullmatch(path.name))
 
     def remove(self, sha256: str) -> None:
         self._place(sha256).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        for left in self._folder.glob("[0-9a-f][0-9a-f]/.*"):
+            left.unlink(missing_ok=True)

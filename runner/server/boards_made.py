@@ -82,7 +82,7 @@ def write_folder(facts: Facts, folder: Path) -> None:
     Raises:
         OSError, sqlite3.Error, duckdb.Error: it cannot be written.
     """
-    board = published_board(facts.read.board, task_name)
+    board = published_board(facts.read.board, name_of=task_name)
     index = sqlite3.connect(folder / INDEX, isolation_level=None)
     try:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")

@@ -6,34 +6,40 @@ what is wrong, or what the server vouches for. However it ends, the server goes 
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import resource
+import secrets
 import signal
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from threading import Thread
 from typing import IO
 
 import orjson
+from sqlalchemy.exc import SQLAlchemyError
 
-from runner.errors import NewerFormatError, NotPublished, ReleaseError, UsageError
+from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunError, UsageError
 from runner.registry.differences import Note
 from runner.registry.left_out import in_words
 from runner.registry.verify import wrong_in_release
 from runner.releases.bundle import Content
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
+from runner.releases.reference import Reference, parse
 from runner.server.accounts import Viewer
 from runner.server.database import Database
 from runner.server.declared import Declaration, DeclaredFolder
+from runner.server.pieces import Pieces
 from runner.server.settings import Settings
 from runner.server.tree import ServerTree
 from runner.server.uploads import Uploads
 from runner.storage.atomic import atomic_write
-from runner.storage.files import read_bounded
+from runner.storage.files import make_folders, read_bounded
 from runner.transports.base import Added, Stored
 from runner.transports.listing import small_file
 from runner.transports.registry import Registry
@@ -42,6 +48,9 @@ from runner.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
 MOST_PROBLEMS = 50
 RECOMPUTED, KEPT = "recomputed", "self-reported"
 """Whether the server has computed a run's numbers again from its journal; of what is no run nothing is computed."""
+VERDICT = "verdict.json"
+_NO_MEMORY = 77
+"""How a check ends that is given no more memory."""
 EXPLAINED_BY_TIME = "it takes longer to check than this server takes for one publish"
 
 
@@ -75,7 +84,7 @@ class Incoming:
         file = self._files.get(path)
         return self._there.open(path) if file is None else self._uploads.open_blob(self._upload, file.sha256)
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
         raise UsageError("nothing is added to an upload here")
 
     def close(self) -> None:
@@ -95,11 +104,24 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
                 problems += (line for line in found if not isinstance(line, Note))
             else:
                 problems += _wrong_addition(registry, incoming, folder)
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's bytes set off is theirs
+        except (MemoryError, SQLAlchemyError):
+            raise  # they are the server's own
+        except Exception as error:
+            if _is_the_servers(error):
+                raise
             problems.append(f"{folder.path}: {in_words(error)}")
         if len(problems) >= MOST_PROBLEMS:
             break
     return Verdict(problems[:MOST_PROBLEMS], notes)
+
+
+def _is_the_servers(error: BaseException | None) -> bool:
+    """Whether a full or broken disk, or too many open files, is behind an error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _wrong_release(registry: Registry, incoming: Incoming, folder: DeclaredFolder, settings: Settings) -> Iterator[str]:
@@ -123,7 +145,28 @@ def _wrong_release(registry: Registry, incoming: Incoming, folder: DeclaredFolde
     for path in sorted(path for path in listed.keys() & sent.keys() if listed[path] != sent[path]):
         yield f"{folder.path}: {path} is sent as another file than the manifest lists"
     if listed == sent:
+        yield from _wrong_links(incoming, release)
         yield from wrong_in_release(registry, registry.find(folder.reference))
+
+
+def _wrong_links(incoming: Incoming, release: Release) -> Iterator[str]:
+    """What a release says of others that are here, or come with it, and are otherwise, or not for all who see it.
+
+    Of one that is not here nothing is said: it may be another registry's, or somebody else's own.
+    """
+    for link in release.links:
+        named = None if link.release is None else parse(link.release)
+        if not isinstance(named, Reference) or named.version is None:
+            continue
+        try:
+            there = read_checksum(small_file(incoming.open(f"{named.folder}/{CHECKSUM}"), CHECKSUM, 1_000))
+            manifest = small_file(incoming.open(f"{named.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
+        except NotPublished:
+            continue
+        if link.sha256 not in (None, there):
+            yield f"{release.reference}: {named} is another here than the one that it names as {link.role}"
+        elif release.visibility == "public" and Release.from_bytes(manifest).visibility == "private":
+            yield f"{release.reference} is public, and {named}, which it names as {link.role}, is private"
 
 
 def _wrong_addition(registry: Registry, incoming: Incoming, folder: DeclaredFolder) -> Iterator[str]:
@@ -140,6 +183,10 @@ def _wrong_addition(registry: Registry, incoming: Incoming, folder: DeclaredFold
 # The process
 
 
+class CheckError(RunError):
+    """The server could not check it, for no reason of the upload's own."""
+
+
 def context() -> ForkServerContext:
     """Processes that begin with all that a check imports, and with nothing that a server has open."""
     made = multiprocessing.get_context("forkserver")
@@ -148,36 +195,65 @@ def context() -> ForkServerContext:
 
 
 def checked_apart(settings: Settings, viewer: Viewer, upload: str, declaration: Declaration) -> Verdict:
-    """`check`, in a process that is ended where it takes too long or too much."""
-    result = settings.incoming / upload / "verdict.json"
-    result.unlink(missing_ok=True)
-    process = context().Process(
-        target=_run, args=(settings, viewer, upload, declaration.to_bytes(), result), daemon=True
-    )
-    process.start()
+    """`check`, in a process that is ended where it takes too long or too much.
+
+    Raises:
+        CheckError: the process ended otherwise, which is no word on the upload.
+    """
+    # A name of its own: a check of a server that was killed may still be there.
+    place = Pieces(settings.incoming).folder(upload) / f"check-{secrets.token_hex(8)}"
+    try:
+        make_folders(place)
+        process = context().Process(
+            target=_run, args=(settings, viewer, upload, declaration.to_bytes(), place), daemon=True
+        )
+        process.start()
+    except (OSError, EOFError) as error:
+        raise CheckError(f"no process can be begun: {error}") from error
     process.join(settings.check_seconds)
     if process.is_alive():
         process.kill()
         process.join()
         return Verdict([EXPLAINED_BY_TIME])
-    with suppress(OSError, ReleaseError, ValueError):
-        said = orjson.loads(read_bounded(result, 4 << 20))
-        return Verdict(said["problems"], said["notes"])
+    if process.exitcode == 0:
+        try:
+            said = orjson.loads(read_bounded(place / VERDICT, 4 << 20))
+            return Verdict(said["problems"], said["notes"])
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckError(f"what its check said cannot be read: {error}") from error
     if process.exitcode == -signal.SIGXCPU:
         return Verdict([EXPLAINED_BY_TIME])
-    return Verdict([f"its check ended with {process.exitcode}; it may take more memory than this server gives"])
+    if process.exitcode == _NO_MEMORY:
+        return Verdict([f"its check takes more than {settings.check_bytes >> 20:,} MiB of memory"])
+    raise CheckError(f"its check ended with {process.exitcode}")
 
 
-def _run(settings: Settings, viewer: Viewer, upload: str, declared: bytes, result: Path) -> None:
+def _run(settings: Settings, viewer: Viewer, upload: str, declared: bytes, place: Path) -> None:
+    """The whole life of such a process."""
     os.nice(10)
     seconds = int(settings.check_seconds)
     resource.setrlimit(resource.RLIMIT_AS, (settings.check_bytes, settings.check_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (settings.check_bytes, settings.check_bytes))
+    Thread(target=_end_with_server, daemon=True).start()
+    tempfile.tempdir = str(place)  # what it leaves is removed with the upload
     from runner.server.stores import blobs_of
 
-    database, blobs = Database(settings.database_url), blobs_of(settings)
-    declaration = Declaration.from_bytes(declared)
-    incoming = Incoming(declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer))
-    found = check(incoming, declaration, settings)
-    atomic_write(result, orjson.dumps({"problems": list(found.problems), "notes": dict(found.notes)}))
+    try:
+        database, blobs = Database(settings.database_url), blobs_of(settings)
+        declaration = Declaration.from_bytes(declared)
+        incoming = Incoming(
+            declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer)
+        )
+        found = check(incoming, declaration, settings)
+        atomic_write(place / VERDICT, orjson.dumps({"problems": list(found.problems), "notes": dict(found.notes)}))
+    except MemoryError:
+        os._exit(_NO_MEMORY)
+
+
+def _end_with_server() -> None:
+    server = multiprocessing.parent_process()
+    assert server is not None
+    server.join()
+    os._exit(1)

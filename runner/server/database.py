@@ -61,9 +61,9 @@ class Database:
 
     def changed(self, connection: Connection) -> None:
         """Say, within a transaction, that what can be seen changes with it."""
-        connection.execute(
-            update(meta).where(meta.c.key == "revision").values(value=str(self.revision(connection) + 1))
-        )
+        query = select(meta.c.value).where(meta.c.key == "revision")
+        found = int(connection.execute(query.with_for_update()).scalar_one())  # two at once count one after the other
+        connection.execute(update(meta).where(meta.c.key == "revision").values(value=str(found + 1)))
 
     def close(self) -> None:
         self._engine.dispose()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import orjson
@@ -58,7 +60,8 @@ class Declaration:
         """That of the upload: the same account that declares the same goes on where it was."""
         return hashlib.sha256(b"%d\n%s" % (account, self.to_bytes())).hexdigest()[:32]
 
-    def blobs(self) -> dict[str, int]:
+    @cached_property
+    def blobs(self) -> Mapping[str, int]:
         """The size of each file that there is, by hash."""
         return {file.sha256: file.size for folder in self.folders for file in folder.files}
 
@@ -70,7 +73,7 @@ class Declaration:
         return orjson.dumps(said)
 
     @classmethod
-    def of(cls, said: Sequence[Mapping[str, Any]], limits: Limits, most: int) -> Self:
+    def of(cls, said: Sequence[Mapping[str, Any]], limits: Limits, most: int, most_files: int) -> Self:
         """What somebody declares, of which every name and size is one that there may be.
 
         Raises:
@@ -80,6 +83,9 @@ class Declaration:
         folders = []
         if not 1 <= len(said) <= most:
             wrong.append(f"{len(said)} releases; 1 to {most} are taken at once")
+        if (count := sum(len(one["files"]) for one in said)) > most_files:
+            wrong.append(f"{count:,} files; at most {most_files:,} are taken at once")
+            said = []
         for one in said[:most]:
             path = str(one["folder"])
             base, _, part = path.rpartition("/")
@@ -95,8 +101,12 @@ class Declaration:
             folder = DeclaredFolder(reference, part, files)
             wrong += (f"{folder.path}: {message}" for message in _wrong(folder, limits))
             folders.append(folder)
-        paths = [folder.path for folder in folders]
-        wrong += (f"{path} is there twice" for path in sorted({path for path in paths if paths.count(path) > 1}))
+        twice = sorted(path for path, count in Counter(folder.path for folder in folders).items() if count > 1)
+        wrong += (f"{path} is there twice" for path in twice)
+        sizes: dict[str, int] = {}
+        for file in (file for folder in folders for file in folder.files):
+            if sizes.setdefault(file.sha256, file.size) != file.size:
+                wrong.append(f"file {shortened(file.path)!r}: another file with its hash has another size")
         if wrong:
             error = ReleaseError("the upload cannot be taken")
             for message in wrong[:20]:

@@ -62,6 +62,9 @@ class ObjectBlobs:
     def remove(self, sha256: str) -> None:
         obstore.delete(self._store, self._key(sha256))
 
+    def tidy(self) -> None:
+        """An object that was not sent whole is none."""
+
 
 class _Raw(io.RawIOBase):
     """A reader of `obstore` as Python's own files are."""
@@ -71,6 +74,15 @@ class _Raw(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._reader.tell())
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         data = bytes(self._reader.read(len(buffer)))

@@ -107,6 +107,7 @@ uploads = Table(
     Column("id", String(32), primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
     Column("declared", Text, nullable=False),  # JSON: folders and their files
+    Column("size", BigInteger, nullable=False),
     Column("state", String(10), nullable=False, index=True),
     Column("problems", Text, nullable=False),  # JSON: a list of texts
     Column("touched", Float, nullable=False),

@@ -24,10 +24,22 @@ class Settings:
     address: str = "http://127.0.0.1:8080"
     """Where others find it, without a slash at its end: what links and commands say."""
     limits: Limits = TAKEN
-    releases_at_once: int = 64
-    """The most of one publish, seen whole or not at all."""
+    releases_at_once: int = 500
+    """The most of one publish, seen whole or not at all: a training run comes with its parts and models."""
+    files_at_once: int = 20_000
+    """The most of one publish."""
     open_uploads: int = 32
-    """The most of one account."""
+    """The most of one account that are sent or checked."""
+    open_bytes: int = 16 << 30
+    """The most that those have in all."""
+    spare_bytes: int = 256 << 20
+    """What stays free on the disk: an upload that would take of it is refused."""
+    declared_bytes: int = 16 << 20
+    """Of a request that is no piece of a file."""
+    piece_wait: float = 60.0
+    """Seconds that the next bytes of a piece are waited for; then what came is kept, and the connection ended."""
+    piece_seconds: float = 900.0
+    """Seconds that one request with a piece may take."""
     upload_seconds: float = 24 * 3600.0
     """After which an upload that nothing was sent for is forgotten."""
     check_seconds: float = 300.0
@@ -35,6 +47,8 @@ class Settings:
     check_bytes: int = 2 << 30
     """Of memory that it may take."""
     checks_at_once: int = 1
+    check_tries: int = 3
+    """How often a check is begun that the server itself could not bring to an end."""
 
     @property
     def incoming(self) -> Path:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
-from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy import ColumnElement, Row, Select, or_, select
 
 from runner.errors import NotPublished, UsageError
 from runner.releases.bundle import Content
@@ -13,7 +13,9 @@ from runner.server.accounts import ANYBODY, Viewer
 from runner.server.blobs import Blobs
 from runner.server.database import Database
 from runner.server.schema import files, releases
-from runner.transports.base import Added, Stored
+from runner.transports.base import Added, Indexed, Stored
+from runner.transports.listing import SIGNATURE, small_file
+from runner.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 
 PAGE = 1_000
 _AFTER_ALL = "\U0010ffff"
@@ -38,6 +40,8 @@ class ServerTree:
 
     def page(self, prefix: str, after: str, most: int) -> list[Stored]:
         """The next files whose path begins so, in the order of their paths."""
+        if "\0" in prefix + after:
+            return []  # which PostgreSQL takes for an error
         query = self._seen().where(files.c.path > after).order_by(files.c.path).limit(most)
         if prefix:
             query = query.where(files.c.path >= prefix, files.c.path < prefix + _AFTER_ALL)
@@ -52,15 +56,64 @@ class ServerTree:
 
     def find(self, path: str) -> tuple[str, int] | None:
         """The hash and size of a file; None where the viewer sees none."""
+        if "\0" in path:
+            return None
         with self._database.reading() as connection:
             row = connection.execute(self._seen().where(files.c.path == path)).one_or_none()
         return None if row is None else (row.sha256, row.size)
+
+    def found(self, paths: Sequence[str]) -> dict[str, tuple[str, int]]:
+        """The hash and size of each of these files that the viewer sees."""
+        known: dict[str, tuple[str, int]] = {}
+        paths = [path for path in paths if "\0" not in path]
+        with self._database.reading() as connection:
+            for at in range(0, len(paths), 500):
+                query = self._seen().where(files.c.path.in_(paths[at : at + 500]))
+                known.update({row.path: (row.sha256, row.size) for row in connection.execute(query)})
+        return known
+
+    def index(self, prefix: str = "") -> Iterator[Indexed]:
+        after = 0
+        while page := self.index_page(prefix, after, PAGE):
+            yield from (one for _, one in page)
+            after = page[-1][0]
+
+    def index_page(self, prefix: str, after: int, most: int) -> list[tuple[int, Indexed]]:
+        """The next releases whose folder's path begins so, each with what to give as `after` for those behind it."""
+        names = (releases.c.kind, releases.c.owner, releases.c.name, releases.c.version)
+        *whole, rest = prefix.split("/")
+        if "\0" in prefix or len(whole) > len(names) or (len(whole) == len(names) and rest):
+            return []
+        query = select(releases).where(seen_by(self._viewer), releases.c.id > after).order_by(releases.c.id)
+        for column, name in zip(names, whole, strict=False):
+            query = query.where(column == name)
+        if rest:
+            query = query.where(names[len(whole)].startswith(rest, autoescape=True))
+        with self._database.reading() as connection:
+            rows = connection.execute(query.limit(most)).all()
+            parts: dict[tuple[int, str], str] = {}
+            for at in range(0, len(rows), 500):
+                some = [row.id for row in rows[at : at + 500]]
+                of_parts = select(files.c.release_id, files.c.part, files.c.sha256)
+                for row in connection.execute(of_parts.where(files.c.release_id.in_(some), files.c.part != "")):
+                    parts[row.release_id, row.part] = row.sha256
+        return [(row.id, self._indexed(row, parts)) for row in rows]
+
+    def _indexed(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> Indexed:
+        yanked = None
+        if (sha256 := parts.get((row.id, YANKED))) is not None:
+            yanked = small_file(self._blobs.open(sha256), YANKED_FILE, MAX_BYTES)
+        folder = f"{row.kind}/{row.owner}/{row.name}/{row.version}"
+        return Indexed(folder, row.sha256, yanked, (row.id, SIGNATURE) in parts)
+
+    def expect(self, paths: Sequence[str]) -> None:
+        """They are near."""
 
     def _seen(self) -> Select[tuple[str, str, int]]:
         found = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
         return found.where(seen_by(self._viewer))
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
         raise UsageError("what a server holds is added to by uploads")
 
     def close(self) -> None:

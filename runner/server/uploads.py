@@ -1,59 +1,41 @@
 """Uploads: declared, sent in pieces, checked, and then seen whole, or not at all.
 
 An upload is known by what it declares and who declares it, so that whoever was cut off declares the same again and goes
-on. Pieces are appended to files beside each other; how much of a blob is there is how long its file is. Whether it is
-what was declared is seen by its hash, once it is whole, and nothing of it is seen by others before its upload is.
+on. Pieces are appended to files beside each other (`pieces.py`). Whether a blob is what was declared is seen by its
+hash, once it is whole, and nothing of it is seen by others before its upload is.
+
+    open -> checking -> published | refused | taken      and from checking back to open, where it could not be checked
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from threading import Lock
 from typing import IO, Any
 
 import orjson
 from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy import delete as deleted
+from sqlalchemy.exc import IntegrityError
 
-from runner.errors import NotPublished, ReleaseError, TakenError, UsageError
-from runner.releases.bundle import PIECE
+from runner.errors import NotPublished, TakenError, UsageError
 from runner.server.accounts import Viewer
 from runner.server.blobs import Blobs
 from runner.server.database import Database
-from runner.server.declared import Declaration
+from runner.server.declared import Declaration, DeclaredFolder
+from runner.server.pieces import NoRoomError, OffsetError, Pieces, Receiving
 from runner.server.schema import files, releases, uploads
 from runner.server.settings import Settings
 from runner.server.tree import seen_by
-from runner.storage.files import make_folders, open_to_read, remove_folder
 
 OPEN, CHECKING, SEEN, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
-
-
-class OffsetError(ReleaseError):
-    """A piece does not follow what is there."""
-
-    def __init__(self, have: int) -> None:
-        super().__init__(f"{have:,} bytes are there; send what follows them")
-        self.have = have
-
-
-class Receiving:
-    """Takes bytes of one blob, and no more than it has."""
-
-    def __init__(self, file: IO[bytes], have: int, size: int) -> None:
-        self._file, self.have, self._size = file, have, size
-
-    def write(self, data: bytes) -> None:
-        """Raises: ReleaseError: the blob is longer than was declared."""
-        if self.have + len(data) > self._size:
-            raise ReleaseError(f"more was sent than the {self._size:,} bytes that were declared")
-        self._file.write(data)
-        self.have += len(data)
+_ACTIVE = (OPEN, CHECKING)
+TOUCHED_EACH = 60.0
+"""Seconds between two notes that an upload is still being sent."""
 
 
 @dataclass(frozen=True)
@@ -74,55 +56,58 @@ class Uploads:
 
     def __init__(self, settings: Settings, database: Database, blobs: Blobs) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
+        self.pieces = Pieces(settings.incoming)
+        self._declared = _Kept()
+
+    # Declaring
 
     def begin(self, viewer: Viewer, declaration: Declaration, now: float) -> Upload:
         """Declare an upload, or go on with one.
 
         Raises:
             PermissionError: the viewer may not publish as one of its owners.
-            TakenError: one of its releases is there, with other content.
-            UsageError: the account has too many that are open.
+            TakenError: one of its folders is there, and this upload has not put it there.
+            UsageError: the account has too much that is open.
+            NoRoomError: the disk has no room for it.
         """
         for folder in declaration.folders:
             if not viewer.publishes_as(folder.reference.owner):
                 raise PermissionError(f"this token may not publish as {folder.reference.owner}")
         assert viewer.account_id is not None
         upload = declaration.id(viewer.account_id)
-        with self._database.writing() as connection:
-            there = [self._is_there(connection, declaration, at) for at in range(len(declaration.folders))]
-            state = SEEN if all(there) else OPEN
+        with suppress(IntegrityError), self._database.writing() as connection:  # somebody declares the same just now
             row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload)).one_or_none()
-            if row is None:
-                self._check_count(connection, viewer.account_id)
-                told = declaration.to_bytes().decode()
-                connection.execute(
-                    insert(uploads),
-                    {"id": upload, "account_id": viewer.account_id, "declared": told, "state": state, "problems": "[]",
-                     "touched": now},
-                )  # fmt: skip
-            elif state == SEEN or row.state in (REFUSED, TAKEN, SEEN):  # it is sent again
-                connection.execute(
-                    update(uploads).where(uploads.c.id == upload).values(state=state, problems="[]", touched=now)
-                )
+            there = [folder.path for folder in declaration.folders if is_there(connection, folder)]
+            done = row is not None and row.state == SEEN and len(there) == len(declaration.folders)
+            if there and not done:
+                raise TakenError(f"{there[0]} is there already")
+            if row is None or not (done or row.state in _ACTIVE):
+                self._open(connection, upload, viewer.account_id, declaration, now)
         return self.find(viewer, upload)
 
-    def _is_there(self, connection: Connection, declaration: Declaration, at: int) -> bool:
-        """Whether a folder is there with these very files; raises `TakenError` where it has others."""
-        folder = declaration.folders[at]
-        prefix = f"{folder.path}/"
-        query = select(files.c.path, files.c.sha256).where(files.c.path >= prefix, files.c.path < prefix + "\U0010ffff")
-        there = {
-            row.path.removeprefix(prefix): row.sha256
-            for row in connection.execute(query.where(files.c.part == folder.part))
-        }
-        if there and there != {file.path: file.sha256 for file in folder.files}:
-            raise TakenError(f"{folder.path} is there already")
-        return bool(there)
+    def _open(self, connection: Connection, upload: str, account: int, declaration: Declaration, now: float) -> None:
+        """A new upload; or one that was refused, or whose releases have gone, anew."""
+        size = sum(declaration.blobs.values())
+        mine = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
+            uploads.c.account_id == account, uploads.c.state.in_(_ACTIVE)
+        )
+        count, total = connection.execute(mine).one()
+        if count >= self._settings.open_uploads:
+            raise UsageError(f"{count} uploads of yours are open; end them, or wait until they are forgotten")
+        if total + size > self._settings.open_bytes:
+            raise UsageError(
+                f"your open uploads would have {total + size:,} bytes; at most {self._settings.open_bytes:,} are taken"
+            )
+        if size + self._settings.spare_bytes > self.pieces.room():
+            raise NoRoomError("the server has no room for it now; tell who runs it")
+        connection.execute(deleted(uploads).where(uploads.c.id == upload))
+        row = {
+            "id": upload, "account_id": account, "declared": declaration.to_bytes().decode(), "size": size,
+            "state": OPEN, "problems": "[]", "touched": now,
+        }  # fmt: skip
+        connection.execute(insert(uploads), row)
 
-    def _check_count(self, connection: Connection, account: int) -> None:
-        query = select(func.count()).where(uploads.c.account_id == account, uploads.c.state == OPEN)
-        if connection.execute(query).scalar_one() >= self._settings.open_uploads:
-            raise UsageError(f"{self._settings.open_uploads} uploads are open; end or abandon one of them")
+    # Asking
 
     def find(self, viewer: Viewer, upload: str) -> Upload:
         """An upload of the viewer's own.
@@ -131,100 +116,72 @@ class Uploads:
             NotPublished: there is none.
         """
         with self._database.reading() as connection:
-            query = select(uploads).where(uploads.c.id == upload, uploads.c.account_id == viewer.account_id)
-            row = connection.execute(query).one_or_none()
-            if row is None:
-                raise NotPublished("there is no such upload; declare it again")
-            declaration = Declaration.from_bytes(row.declared)
-            known = _known(connection, viewer, list(declaration.blobs())) if row.state == OPEN else set()
-        missing = dict(self._missing(upload, declaration, known)) if row.state == OPEN else {}
+            row, declaration = self._row(connection, viewer, upload)
+            is_open = row.state == OPEN
+            known = _known(connection, viewer, list(declaration.blobs)) if is_open else set()
+        missing = {}
+        for sha256, size in declaration.blobs.items() if is_open else ():
+            have = None if sha256 in known else self.pieces.have(upload, sha256)
+            if have is not None:
+                missing[sha256] = size, have
         return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
 
-    def _missing(self, upload: str, declaration: Declaration, known: set[str]) -> Iterator[tuple[str, tuple[int, int]]]:
-        for sha256, size in declaration.blobs().items():
-            if sha256 in known or self._whole(upload, sha256).is_file():
-                continue
-            have = 0
-            with suppress(FileNotFoundError):
-                have = self._part(upload, sha256).stat().st_size
-            yield sha256, (size, have)
+    def _row(self, connection: Connection, viewer: Viewer, upload: str) -> tuple[Any, Declaration]:
+        known = self._declared.get(upload)
+        columns = [column for column in uploads.c if known is None or column.name != "declared"]
+        query = select(*columns).where(uploads.c.id == upload, uploads.c.account_id == viewer.account_id)
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            raise NotPublished("there is no such upload; declare it again")
+        return row, known or self._declared.keep(upload, Declaration.from_bytes(row.declared))
 
-    def _folder(self, upload: str) -> Path:
-        return self._settings.incoming / upload
+    # Sending
 
-    def _part(self, upload: str, sha256: str) -> Path:
-        return self._folder(upload) / f"{sha256}.part"
-
-    def _whole(self, upload: str, sha256: str) -> Path:
-        return self._folder(upload) / sha256
-
-    @contextmanager
-    def receiving(self, upload: Upload, sha256: str, offset: int) -> Iterator[Receiving]:
-        """What takes the next bytes of a blob. Once the block has ended well, `have` is how many are there for good.
+    def receive(self, viewer: Viewer, upload: str, sha256: str, offset: int) -> Receiving:
+        """What takes the bytes of a blob that follow the first `offset`.
 
         Raises:
-            NotPublished: the upload has no such blob, or takes nothing any more.
-            OffsetError: something else is there than what the piece follows; or another piece of it is being sent.
-            ReleaseError: the blob is whole, and not what was declared: it is sent anew.
+            NotPublished: there is no such upload, or it takes no such blob now.
+            OffsetError: something else is there; or a piece of it is being sent, by another connection.
+            NoRoomError: nothing can be written.
         """
-        size = upload.declaration.blobs().get(sha256)
-        if size is None or upload.state != OPEN:
-            raise NotPublished("the upload takes no such blob")
-        if sha256 not in upload.missing:
+        now = time.time()
+        with self._database.reading() as connection:
+            row, declaration = self._row(connection, viewer, upload)
+            known = _known(connection, viewer, [sha256])
+        size = declaration.blobs.get(sha256)
+        if size is None or row.state != OPEN:
+            raise NotPublished("the upload takes no such blob now")
+        if known or self.pieces.have(upload, sha256) is None:
             raise OffsetError(size)
-        part = self._part(upload.id, sha256)
-        try:
-            make_folders(part.parent)
-            with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
-                # One writer at a time: what was hashed must not be written to by another who is still there.
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise OffsetError(part.stat().st_size) from None
-                have = file.seek(0, os.SEEK_END)
-                if have != offset or not part.exists():
-                    raise OffsetError(have)
-                received = Receiving(file, have, size)
-                yield received
-                file.flush()
-                os.fsync(file.fileno())
-                if received.have == size:
-                    self._end(upload.id, sha256, file)
-        except OSError as error:
-            raise ReleaseError(f"the upload cannot be kept: {error.strerror}") from error
-
-    def _end(self, upload: str, sha256: str, file: IO[bytes]) -> None:
-        file.seek(0)
-        part, hashed = self._part(upload, sha256), hashlib.sha256()
-        while data := file.read(PIECE):
-            hashed.update(data)
-        if hashed.hexdigest() != sha256:
-            part.unlink(missing_ok=True)
-            raise ReleaseError(f"what was sent as {sha256[:12]} has another hash; send it again")
-        part.rename(self._whole(upload, sha256))
+        if abs(now - row.touched) > TOUCHED_EACH:
+            with self._database.writing() as connection:
+                connection.execute(update(uploads).where(uploads.c.id == upload).values(touched=now))
+        return self.pieces.receive(upload, sha256, size, offset)
 
     def open_blob(self, upload: str, sha256: str) -> IO[bytes]:
         """A blob of an upload: as it was sent, or where it was known, from those that are kept."""
-        path = self._whole(upload, sha256)
-        return open_to_read(path) if path.is_file() else self._blobs.open(sha256)
+        return self.pieces.open(upload, sha256) or self._blobs.open(sha256)
 
-    def sent(self, upload: Upload) -> Iterator[tuple[str, Path]]:
-        """The blobs that were sent of an upload, and where they are."""
-        for sha256 in upload.declaration.blobs():
-            path = self._whole(upload.id, sha256)
-            if path.is_file():
-                yield sha256, path
+    # What became of them
 
     def set_state(
         self, upload: str, state: str, problems: Sequence[str], now: float, *, only: str | None = None
     ) -> bool:
         """Note what became of an upload; with `only` where it is in this state."""
+        with self._database.writing() as connection:
+            return self.note_state(connection, upload, state, problems, now, only=only)
+
+    @staticmethod
+    def note_state(
+        connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *, only: str | None = None
+    ) -> bool:
+        """`set_state`, within a transaction."""
         query = update(uploads).where(uploads.c.id == upload)
         if only is not None:
             query = query.where(uploads.c.state == only)
         values: dict[str, Any] = {"state": state, "problems": orjson.dumps(list(problems)).decode(), "touched": now}
-        with self._database.writing() as connection:
-            return connection.execute(query.values(**values)).rowcount > 0
+        return connection.execute(query.values(**values)).rowcount > 0
 
     def unchecked(self) -> list[tuple[str, int]]:
         """Uploads that wait for their check, as after a server was killed, each with its account."""
@@ -233,30 +190,59 @@ class Uploads:
             return [(row.id, row.account_id) for row in connection.execute(query.order_by(uploads.c.touched))]
 
     def abandon(self, viewer: Viewer, upload: str) -> None:
-        """Forget an upload of the viewer's own that is open."""
+        """Forget an upload of the viewer's own that is not being checked."""
         with self._database.writing() as connection:
             mine = uploads.c.id == upload, uploads.c.account_id == viewer.account_id, uploads.c.state != CHECKING
             done = connection.execute(deleted(uploads).where(*mine))
         if done.rowcount:
-            self.clear(upload)
-
-    def clear(self, upload: str) -> None:
-        """Remove what was sent of an upload."""
-        with suppress(FileNotFoundError):
-            remove_folder(self._folder(upload))
+            self.pieces.clear(upload)
 
     def forget_old(self, now: float) -> None:
-        """Forget the uploads that nothing was sent for in a long time, and what is left of others."""
+        """Forget the uploads that nothing was sent for in a long time, and remove what is nobody's."""
         with self._database.writing() as connection:
             old = uploads.c.touched < now - self._settings.upload_seconds, uploads.c.state != CHECKING
-            gone = [row.id for row in connection.execute(select(uploads.c.id).where(*old))]
             connection.execute(deleted(uploads).where(*old))
-        for upload in gone:
-            self.clear(upload)
+        there = [upload for upload, _ in self.pieces.stored()]  # before it is asked whose they are
+        with self._database.reading() as connection:
+            active = {row.id for row in connection.execute(select(uploads.c.id).where(uploads.c.state.in_(_ACTIVE)))}
+        for upload in there:
+            if upload not in active:
+                self.pieces.clear(upload)
+
+
+class _Kept:
+    """The declarations that were read last: an upload's id is a hash of its own, so it never has another."""
+
+    def __init__(self, most: int = 8) -> None:
+        self._most, self._lock = most, Lock()
+        self._kept: OrderedDict[str, Declaration] = OrderedDict()
+
+    def get(self, upload: str) -> Declaration | None:
+        with self._lock:
+            if upload in self._kept:
+                self._kept.move_to_end(upload)
+            return self._kept.get(upload)
+
+    def keep(self, upload: str, declaration: Declaration) -> Declaration:
+        with self._lock:
+            self._kept[upload] = declaration
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return declaration
+
+
+def is_there(connection: Connection, folder: DeclaredFolder) -> bool:
+    """Whether anything stands in the place of a folder: of a release itself, of its yank, or of its signature."""
+    where = folder.reference
+    mine = [getattr(releases.c, name) == getattr(where, name) for name in ("kind", "owner", "name", "version")]
+    query = select(releases.c.id).where(*mine)
+    if folder.part:
+        query = query.join(files, files.c.release_id == releases.c.id).where(files.c.part == folder.part)
+    return connection.execute(query.limit(1)).scalar() is not None
 
 
 def _known(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
-    """The blobs that the viewer can see already: what others keep to themselves is sent again, as if it were not there."""
+    """The blobs that the viewer can see already; what others keep to themselves is sent, as if it were not there."""
     found: set[str] = set()
     for at in range(0, len(blobs), 500):
         query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)

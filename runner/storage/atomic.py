@@ -17,10 +17,10 @@ MAX_JSON = 64 << 20
 """The largest file of ours that is read whole."""
 
 
-def atomic_write(path: Path, data: bytes | str | Iterable[bytes]) -> None:
+def atomic_write(path: Path, data: bytes | str | Iterable[bytes], *, mode: int | None = None) -> None:
     """Write a file beside its place, flush it, and put it there: a reader sees the old or the new one.
 
-    `data` may come in parts, so that a large file is never whole in memory.
+    `data` may come in parts, so that a large file is never whole in memory. With a `mode` nobody else may ever open it.
 
     Raises:
         RunError: it cannot be written; the old file is untouched.
@@ -28,6 +28,8 @@ def atomic_write(path: Path, data: bytes | str | Iterable[bytes]) -> None:
     beside = path.with_name(path.name + ".new")
     try:
         with create(beside) as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             whole = data.encode() if isinstance(data, str) else data
             file.writelines([whole] if isinstance(whole, bytes) else whole)
             file.flush()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO, Protocol, runtime_checkable
 
 from runner.releases.bundle import Content
 
@@ -37,6 +37,19 @@ class Added:
     """Such as the branch or pull request that is to be merged."""
     proposed_at: str | None = None
     """Where it can be read until others have merged it; None where everybody sees it already."""
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """A release, as a place that keeps an index of its releases lists it."""
+
+    folder: str
+    """KIND/OWNER/NAME/VERSION."""
+    sha256: str
+    """Of its manifest."""
+    yanked: bytes | None
+    """What stands in its `yanked.json`; None where it has none."""
+    signed: bool
 
 
 class Transport(Protocol):
@@ -76,3 +89,18 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Let go of connections and of what was copied."""
+
+
+@runtime_checkable
+class Swift(Protocol):
+    """A transport whose place answers at once what would be asked file by file. What it says is no truer than files."""
+
+    def index(self, prefix: str = "") -> Iterator[Indexed]:
+        """All releases whose folder's path, with a slash behind it, begins so; in any order.
+
+        Raises:
+            ReleaseError: the place cannot be read.
+        """
+
+    def expect(self, paths: Sequence[str]) -> None:
+        """Say which files are opened soon, in this order; small ones then come many at a time. None need be there."""

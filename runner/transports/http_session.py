@@ -6,8 +6,6 @@ A redirect is not followed: whoever is sent on is told where to, and a token nev
 from __future__ import annotations
 
 import io
-import ipaddress
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +14,13 @@ from typing import IO, Any
 import httpx2
 import orjson
 
-from runner.errors import NotPublished, ReleaseError, UsageError
+from runner.errors import NotPublished, ReleaseError
+from runner.redaction import remember
 from runner.text import in_one_line, shortened
+from runner.transports.http_tokens import token_for
 
-TOKEN = "NIP_RUN_TOKEN"  # noqa: S105 - a name
-"""The token for the registry of `NIP_RUN_REGISTRY`, and for no other."""
-REGISTRY = "NIP_RUN_REGISTRY"
-
-_BUSY = (408, 429, 500, 502, 503, 504)
+BUSY = (408, 429, 500, 502, 503, 504)
+"""What a server, or what stands before it, may answer better the next time."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +29,21 @@ class Patience:
 
     connect: float = 10.0
     read: float = 60.0
-    tries: int = 5
+    """For the next bytes of an answer."""
+    tries: int = 6
     wait: float = 0.5
     """Before the second try; then twice as long each time."""
     longest_wait: float = 30.0
-    check_again: float = 0.2
-    """Between two questions whether an upload is checked."""
+    """Where a server asks to wait for longer, it is not waited for."""
+    stall: float = 150.0
+    """In which some of a blob must have arrived; a server may hold on to a connection that is broken for a minute."""
+    check_again: float = 0.1
+    """Between the first two questions whether an upload is checked."""
+    check_seconds: float = 3600.0
+    """For its check."""
     answer_bytes: int = 64 << 20
+    answer_seconds: float = 300.0
+    """For a whole answer; of a file, and as many more as it has KiB."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Answer:
 
     status: int
     body: dict[str, Any] = field(default_factory=dict)
+    data: bytes = b""
 
     @property
     def message(self) -> str:
@@ -65,63 +71,27 @@ class Answer:
         return found
 
 
-def place_of(address: str) -> str:
-    """An address of a server as it is written everywhere: without a slash at its end.
-
-    Raises:
-        UsageError: no server can be there, or it is far away and without TLS.
-    """
-    try:
-        url = httpx2.URL(address)
-    except httpx2.InvalidURL as error:
-        raise UsageError(f"no registry can be at {shortened(address, 200)!r}: {error}") from error
-    if url.userinfo or "@" in address:
-        raise UsageError("the address of a registry has no user and no password; a token is given by NIP_RUN_TOKEN")
-    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
-        raise UsageError(f"no registry can be at {shortened(address, 200)!r}; write https://HOST")
-    if url.scheme == "http" and not _is_loopback(url.host):
-        raise UsageError(
-            f"{shortened(address, 200)!r} has no TLS, so that anybody on the way reads and writes; write https://"
-        )
-    return str(url).rstrip("/")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def token_for(base: str) -> str | None:
-    """The token that belongs to a server; None where none does."""
-    said, meant = os.environ.get(TOKEN, ""), os.environ.get(REGISTRY, "")
-    if not said or not meant.startswith(("http://", "https://")):
-        return None
-    try:
-        return said if place_of(meant) == base else None
-    except UsageError:
-        return None
-
-
 class HttpSession:
     """Connections to one server."""
 
-    def __init__(self, base: str, patience: Patience) -> None:
+    def __init__(self, base: str, patience: Patience, *, token: str | None = None) -> None:
+        """`token` in place of the one that belongs to the server."""
         self.patience = patience
         self._base = base
-        self._token = token_for(base)
+        self._token = token or token_for(base)
         headers = {"accept-encoding": "identity", "user-agent": "nip-run"}
         if self._token:
+            remember(self._token)  # no error that a server writes shows it
             headers["authorization"] = f"Bearer {self._token}"
         timeout = httpx2.Timeout(patience.read, connect=patience.connect)
-        self._client = httpx2.Client(follow_redirects=False, headers=headers, timeout=timeout)
+        # Without TLS a proxy of the environment would read the token; and it does not lead to this machine anyway.
+        self._client = httpx2.Client(
+            follow_redirects=False, headers=headers, timeout=timeout, trust_env=base.startswith("https:")
+        )
 
     @property
     def token_hint(self) -> str:
-        if self._token:
-            return ""
-        return f"; set {TOKEN}, which is given to the registry of {REGISTRY} alone"
+        return "" if self._token else f"; give a token: nip-run login {self._base}"
 
     def json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """What a question is answered with.
@@ -129,14 +99,20 @@ class HttpSession:
         Raises:
             NotPublished, ReleaseError: it is not answered so.
         """
-        answer = self.ask(method, path, **options)
+        return self._good(self.ask(method, path, **options)).body
+
+    def data(self, method: str, path: str, **options: Any) -> bytes:
+        """`json`, where the answer is none."""
+        return self._good(self.ask(method, path, raw=True, **options)).data
+
+    def _good(self, answer: Answer) -> Answer:
         if answer.status == 404:
             raise NotPublished(f"{self._base}: {answer.message}")
         if answer.status != 200:
             raise ReleaseError(f"{self._base}: {answer.message}{self.token_hint if answer.status == 401 else ''}")
-        return answer.body
+        return answer
 
-    def ask(self, method: str, path: str, **options: Any) -> Answer:
+    def ask(self, method: str, path: str, *, raw: bool = False, **options: Any) -> Answer:
         """A request that may be repeated, until it is answered.
 
         Raises:
@@ -145,46 +121,51 @@ class HttpSession:
         wait = self.patience.wait
         for left in reversed(range(self.patience.tries)):
             try:
-                answer, asked = self._once(method, path, **options)
+                answer, asked = self._once(method, path, raw=raw, **options)
             except httpx2.HTTPError as error:
                 if not left:
                     raise ReleaseError(self._broken(error)) from error
                 asked = 0.0
             else:
-                if answer.status not in _BUSY or not left or asked > self.patience.longest_wait:
+                if answer.status not in BUSY or not left or asked > self.patience.longest_wait:
                     return answer
             time.sleep(max(wait, asked))
             wait *= 2
         raise AssertionError("the last try returns or raises")
 
-    def send(self, path: str, data: bytes, offset: int) -> Answer | None:
-        """Send a piece once; None where the connection broke, so that nobody knows how much arrived."""
+    def send(self, path: str, data: bytes, offset: int) -> tuple[Answer | None, float]:
+        """Send a piece once, and for how long the server asks to be waited for.
+
+        None where the connection broke, so that nobody knows how much arrived.
+        """
         headers = {"upload-offset": str(offset), "content-type": "application/octet-stream"}
         try:
-            return self._once("PATCH", path, content=data, headers=headers)[0]
+            answer, asked = self._once("PATCH", path, content=data, headers=headers)
         except httpx2.HTTPError:
-            time.sleep(self.patience.wait)
-            return None
+            return None, 0.0
+        return answer, min(asked, self.patience.longest_wait)
 
-    def _once(self, method: str, path: str, **options: Any) -> tuple[Answer, float]:
+    def _once(self, method: str, path: str, *, raw: bool = False, **options: Any) -> tuple[Answer, float]:
+        began = time.monotonic()
         with self._client.stream(method, f"{self._base}/api/v1{path}", **options) as response:
             pieces, size = [], 0
             for piece in response.iter_raw():
                 size += len(piece)
                 if size > self.patience.answer_bytes:
                     raise ReleaseError(f"{self._base}: its answer is longer than {self.patience.answer_bytes:,} bytes")
+                if time.monotonic() - began > self.patience.answer_seconds:
+                    raise ReleaseError(f"{self._base}: its answer takes too long; try again later")
                 pieces.append(piece)
         self._check_redirect(response)
-        try:
-            body = orjson.loads(b"".join(pieces)) if pieces else {}
-        except orjson.JSONDecodeError:
-            body = {}
-            if response.is_success:
-                raise ReleaseError(f"{self._base} does not answer as a registry of nip-run does") from None
-        said = response.headers.get("retry-after", "")
-        return Answer(response.status_code, body if isinstance(body, dict) else {}), float(
-            said
-        ) if said.isdecimal() else 0.0
+        data = b"".join(pieces)
+        body: Any = {}
+        if not (raw and response.is_success):
+            try:
+                body = orjson.loads(data) if data else {}
+            except orjson.JSONDecodeError:
+                if response.is_success:
+                    raise ReleaseError(f"{self._base} does not answer as a registry of nip-run does") from None
+        return Answer(response.status_code, body if isinstance(body, dict) else {}, data), _asked_to_wait(response)
 
     def _check_redirect(self, response: httpx2.Response) -> None:
         if response.is_redirect:
@@ -192,52 +173,69 @@ class HttpSession:
             raise ReleaseError(f"{self._base} sends on to {to}; if that is the registry, name its address")
 
     def file(self, path: str, shown: str) -> IO[bytes]:
-        """A file to read as it arrives.
+        """A file to read as it arrives; where it is cut off, it is gone on with from there.
 
         Raises:
             NotPublished: there is none.
             ReleaseError: it cannot be read.
         """
+        url = f"{self._base}/api/v1{path}"
+        return io.BufferedReader(_Arriving(self._file(url, shown, 0, None), self, url, shown), 1 << 16)
+
+    def _file(self, url: str, shown: str, start: int, etag: str | None) -> httpx2.Response:
+        """The answer with a file, from a byte on, of which nothing is read yet."""
+        headers = {"range": f"bytes={start}-", "if-range": etag or ""} if start else {}
         wait = self.patience.wait
         for left in reversed(range(self.patience.tries)):
             try:
-                response = self._client.send(
-                    self._client.build_request("GET", f"{self._base}/api/v1{path}"), stream=True
-                )
+                response = self._client.send(self._client.build_request("GET", url, headers=headers), stream=True)
             except httpx2.HTTPError as error:
                 if not left:
                     raise ReleaseError(self._broken(error)) from error
             else:
-                if response.status_code == 200:
-                    return io.BufferedReader(_Arriving(response, f"{self._base}: {shown}"), 1 << 16)
+                if response.status_code == (206 if start else 200):
+                    return response
                 response.close()
                 self._check_redirect(response)
                 if response.status_code == 404:
                     raise NotPublished(f"{self._base} has no file {shown}")
-                if response.status_code not in _BUSY or not left:
+                if response.status_code not in BUSY or not left:
                     raise ReleaseError(f"{self._base}: {shown}: it answers with {response.status_code}")
             time.sleep(wait)
             wait *= 2
         raise AssertionError("the last try returns or raises")
 
     def _broken(self, error: Exception) -> str:
+        why = in_one_line(str(error)[:200])
         if isinstance(error, httpx2.ConnectTimeout | httpx2.ConnectError):
-            return (
-                f"cannot reach {self._base} ({in_one_line(str(error))}); is there a network, and does the server run?"
-            )
-        return f"the connection to {self._base} broke ({in_one_line(str(error)[:200])}); run the same command again"
+            return f"cannot reach {self._base} ({why}); is there a network, and does the server run?"
+        return f"the connection to {self._base} broke ({why}); run the same command again"
 
     def close(self) -> None:
         self._client.close()
 
 
+def _asked_to_wait(response: httpx2.Response) -> float:
+    said = response.headers.get("retry-after", "").strip()
+    return float(said) if said.isascii() and said.isdigit() else 0.0
+
+
 class _Arriving(io.RawIOBase):
     """A file as it arrives: each byte as it was sent, nothing unpacked."""
 
-    def __init__(self, response: httpx2.Response, what: str) -> None:
-        self._response, self._what = response, what
-        self._pieces: Iterator[bytes] = response.iter_raw()
+    def __init__(self, response: httpx2.Response, session: HttpSession, url: str, shown: str) -> None:
+        self._session, self._url, self._shown = session, url, shown
+        self._etag = response.headers.get("etag")
+        self._at = 0
+        self._cut = 0
+        """How often it was cut off since something last arrived."""
+        self._began = time.monotonic()
         self._rest = memoryview(b"")
+        self._take(response)
+
+    def _take(self, response: httpx2.Response) -> None:
+        self._response = response
+        self._pieces: Iterator[bytes] = response.iter_raw()
 
     def readable(self) -> bool:
         return True
@@ -247,14 +245,33 @@ class _Arriving(io.RawIOBase):
             try:
                 piece = next(self._pieces, None)
             except httpx2.HTTPError as error:
-                raise ReleaseError(f"{self._what}: the connection broke ({in_one_line(str(error)[:200])})") from error
+                self._go_on(error)
+                continue
             if piece is None:
                 return 0
             self._rest = memoryview(piece)
+            self._at, self._cut = self._at + len(piece), 0
+            if time.monotonic() - self._began > self._session.patience.answer_seconds + (self._at >> 10):
+                raise ReleaseError(f"{self._shown}: it comes too slowly; {self._at:,} bytes are here")
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]
         return size
+
+    def _go_on(self, error: httpx2.HTTPError) -> None:
+        """Ask for what follows what is here, of the very same file."""
+        self._response.close()
+        self._cut += 1
+        patience = self._session.patience
+        if self._cut >= patience.tries:
+            why = in_one_line(str(error)[:200])
+            raise ReleaseError(f"{self._shown}: the connection broke ({why}); run the same command again") from error
+        time.sleep(min(patience.wait * 2 ** (self._cut - 1), patience.longest_wait))
+        again = self._session._file(self._url, self._shown, self._at, self._etag)  # noqa: SLF001 - its own
+        if again.headers.get("etag") != self._etag:
+            again.close()
+            raise ReleaseError(f"{self._shown}: it became another while it was read") from error
+        self._take(again)
 
     def close(self) -> None:
         self._response.close()

@@ -9,7 +9,7 @@ from runner.errors import ReleaseError
 from runner.releases.manifest import CHECKSUM, read_checksum
 from runner.releases.reference import Kind, Reference
 from runner.releases.versions import Key, version_order
-from runner.transports.base import Transport
+from runner.transports.base import Indexed, Swift, Transport
 from runner.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
 
 SIGNATURE = "signature"
@@ -61,6 +61,9 @@ class Listing:
         return sorted(found, key=lambda entry: _order(entry.reference))
 
     def _read(self, prefix: str) -> dict[Reference, Entry]:
+        if isinstance(self._transport, Swift):
+            known = ((Reference.of_folder(one.folder), one) for one in self._transport.index(prefix))
+            return {reference: self._of_index(reference, one) for reference, one in known if reference is not None}
         there: list[Reference] = []
         marks: set[tuple[str, str]] = set()
         for stored in self._transport.stored(prefix):
@@ -71,6 +74,13 @@ class Listing:
             elif inside == [YANKED, YANKED_FILE] or (len(inside) > 1 and inside[0] == SIGNATURE):
                 marks.add((folder, inside[0]))
         return {reference: self._entry(reference, marks) for reference in there}
+
+    def _of_index(self, reference: Reference, one: Indexed) -> Entry:
+        try:
+            yanked = None if one.yanked is None else read_yanked(one.yanked)
+        except ReleaseError as error:
+            return Entry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
+        return Entry(reference, one.sha256, yanked, one.signed)
 
     def _entry(self, reference: Reference, marks: set[tuple[str, str]]) -> Entry:
         folder, yanked = reference.folder, None

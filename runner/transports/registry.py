@@ -17,7 +17,7 @@ from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest
 from runner.releases.reference import Digest, Kind, Reference
 from runner.releases.versions import version_order
 from runner.text import did_you_mean, in_one_line, shortened
-from runner.transports.base import Added, Transport
+from runner.transports.base import Added, Swift, Transport
 from runner.transports.listing import SIGNATURE, Entry, Listing, small_file
 from runner.transports.yanks import YANKED, YANKED_FILE, yanked_file
 
@@ -137,6 +137,11 @@ class Registry:
         if release.reference != entry.reference:
             raise ReleaseError(f"{where} says that it is {release.reference}")
         return release, data
+
+    def expect(self, wanted: Iterable[tuple[Entry, str]]) -> None:
+        """Say which files of releases are read soon, in this order; where the place can, they come many at a time."""
+        if isinstance(self._transport, Swift):
+            self._transport.expect([f"{entry.reference.folder}/{path}" for entry, path in wanted])
 
     def open(self, entry: Entry, path: str) -> IO[bytes]:
         """A file of a release to read; nothing is checked, see `checked_copy`.

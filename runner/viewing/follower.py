@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.errors import NipRunError
-from runner.pages.run_games import Gathered
+from runner.pages.run_games import FIRST, Gathered
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.notes import Notes
@@ -76,7 +76,12 @@ class Follower:
         with suppress(NipRunError):  # the page says so where it shows them
             noted = len(self.notes.all())
         said = {"slug": slug_of(self._place, shown.generation), "generation": shown.generation, "notes": noted}
-        return replace(shown.games, about={**shown.games.about, **said, "state": shown.state})
+        return replace(
+            shown.games,
+            about={**shown.games.about, **said, "state": shown.state},
+            is_part=shown.state.get("standing") != "playing" and shown.state.get("reading", True),
+            problem=shown.state.get("problem"),
+        )
 
     def look(self) -> float:
         """See what is new; after how many seconds to look again."""
@@ -118,6 +123,8 @@ class Follower:
         """Have the games that were read be shown; not so often that it takes most of the time."""
         if reading.listed == self._games.about["count"] or self._clock() < self._publish_after:
             return
+        if self._more and reading.listed < FIRST:
+            return  # soon there are enough for a page
         begun = time.thread_time()
         self._games = reading.gathered()
         self._publish_after = self._clock() + max(LOOK_SECONDS, SHARE * (time.thread_time() - begun))

@@ -24,8 +24,10 @@ from runner.viewing.pieces import Pieces
 
 PARTS_SECONDS = 3.0
 """How often it is seen whether a training run has begun another part."""
-SETTLE_SECONDS = 2.0
-"""How long the page waits, once, for what was played before; a run of many games is shown while it is read."""
+SETTLE_SECONDS = 1.5
+"""How long the first page waits for all that was played before; a run of many games is shown while it is read."""
+FIRST_SECONDS = 5.0
+"""How long it waits for the first games."""
 POLL_MS = 1_000
 """How often the page asks, while a run plays."""
 
@@ -39,7 +41,8 @@ class LiveRuns:
         self._followers: dict[str, Follower] = {}
         self._rendering, self._adding = threading.Lock(), threading.Lock()
         self._page: tuple[Any, bytes] = (None, b"")
-        self._over, self._settled = threading.Event(), threading.Event()
+        self._over, self._begun, self._settled = threading.Event(), threading.Event(), threading.Event()
+        self._made_at = time.monotonic()
         self._parts_at = 0.0
         self._find()
 
@@ -55,7 +58,10 @@ class LiveRuns:
             for run_id, follower in list(self._followers.items()):
                 if due.get(run_id, 0.0) <= now and not self._over.is_set():
                     due[run_id] = follower.look() + time.monotonic()
-            if not any(one.shown.state.get("reading", True) for one in self._followers.values()):
+            states = [one.shown.state for one in self._followers.values()]
+            if all(state and (not state["reading"] or state["games"]["count"]) for state in states):
+                self._begun.set()
+            if not any(state.get("reading", True) for state in states):
                 self._settled.set()
             self._over.wait(max(0.0, min(min(due.values()) - time.monotonic(), PARTS_SECONDS)))
         for follower in list(self._followers.values()):
@@ -88,7 +94,8 @@ class LiveRuns:
 
     def page(self) -> bytes:
         """The page with what there is now; made again where something has changed."""
-        self._settled.wait(SETTLE_SECONDS)
+        self._begun.wait(FIRST_SECONDS)
+        self._settled.wait(max(0.0, self._made_at + SETTLE_SECONDS - time.monotonic()))
         with self._rendering:
             followers = list(self._followers.values())
             of = [

@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
+from runner.results.folder import RunFolder
 from tests.browser.conftest import Opens
 from tests.browser.test_hostile_text import unfolded
 from tests.browser.test_run_pages import rows
+from tests.support.processes import started_silent
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+from tests.support.viewing import viewing
+
+SECONDS = 60_000
+"""Milliseconds that a view may take to show what a run came to."""
 
 SETTINGS = {
     "resultTypes": ["violations"],
@@ -40,6 +48,33 @@ def test_no_page_of_a_run_has_a_fault(scheme: str, width: int, small: Path, axe:
     page.locator("header.game h2").wait_for()
     unfolded(page)
     assert violations(page, axe) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_of_a_view_has_a_fault_while_its_run_plays_and_after(
+    scheme: str, tmp_path: Path, axe: str, watched: Opens
+) -> None:
+    with serving(latency=0.3) as server:
+        spec_file(tmp_path, server.base_url, size=40, rollouts={"concurrency": 2}, fine_tune=None)
+        playing = started_silent("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
+        folder = RunFolder(tmp_path / "results" / "runs" / "tiny")
+        while not folder.manifest_path.is_file():
+            assert playing.poll() is None
+        with viewing("tiny", cwd=tmp_path) as view:
+            view.until("tiny", lambda state: state["games"]["count"] >= 1)
+            page = watched(color_scheme=scheme).open(view.address)
+            standing = page.locator("section.live p.standing")
+            standing.filter(has_text="Playing").wait_for(timeout=SECONDS)
+            assert violations(page, axe) == []
+            page.evaluate("() => { location.hash = '#/run/tiny/games'; }")
+            rows(page).first.wait_for(timeout=SECONDS)
+            assert violations(page, axe) == []
+            assert playing.wait(90) == 0
+            page.evaluate("() => { location.hash = '#/run/tiny'; }")
+            standing.filter(has_text="Done").wait_for(timeout=SECONDS)
+            page.get_by_role("heading", name="Metrics").wait_for(timeout=SECONDS)
+            assert violations(page, axe) == []
+            page.close()  # it would ask on once nobody answers
 
 
 def test_the_first_key_leads_past_the_navigation(small: Path, watched: Opens) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from tests.browser.conftest import Opens
 from tests.browser.test_run_pages import listed, rows
 from tests.support.boards import board_page, board_row, made_board
+from tests.support.reports import as_shown, report
+from tests.support.runs import only_run, played
+from tests.support.specs import spec_file
 
 INHERITED = ("constructor", "toString", "__proto__", "hasOwnProperty", "valueOf")
 
@@ -33,6 +37,27 @@ def test_a_board_sorts_by_its_columns_alone(name: str, watched: Opens, tmp_path:
     page = watched().open(path, f"board/{'a' * 12}?sort={name}&cols={name},rank")
     page.locator("[data-live] tbody th.name").wait_for()
     assert page.locator("[data-live] thead th").count() == 2
+
+
+NAMES = ["a/b", "a?tree=1", "a#b&c=d", "%", "%2F", "../..", " ", "\u202e\x1b"]
+"""Ids of datapoints that mean something in an address."""
+
+
+def test_a_tree_is_found_by_its_link_whatever_its_datapoint_is_called(watched: Opens, tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=len(NAMES), rollouts={"num_responses_per_timestep": 2}, fine_tune=None)
+    lines = map(json.loads, (tmp_path / "data.jsonl").read_text("utf-8").splitlines())
+    named = [{**row, "id": f"p{number} {name}"} for number, (row, name) in enumerate(zip(lines, NAMES, strict=True))]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in named), "utf-8")
+    played(path, tmp_path / "results")
+    run = only_run(tmp_path / "results")
+    (tmp_path / "report.html").write_bytes(report(run))
+    one = watched()
+    page = one.open(tmp_path / "report.html")
+    for number, name in enumerate(NAMES):
+        one.go(f"run/{run.name}/trees")
+        page.locator("#view table a").filter(has_text=f"p{number} ").click()
+        page.locator("#view div.tree").wait_for()
+        assert page.locator("#view h2").evaluate("one => one.textContent") == as_shown(f"p{number} {name}")
 
 
 QUOTES = "def f():\n" + '"' + '\\"' * 29_900 + "\\"

@@ -173,3 +173,18 @@ def test_the_script_marks_the_characters_that_python_marks(run: Path, watched: O
     page.locator("header.game h2").wait_for()
     assert "|".join(CASES.values()) in page.locator("header.game h2").evaluate("one => one.textContent")
     assert as_shown("|".join(CASES)) == "|".join(CASES.values())
+
+
+def test_titles_and_labels_of_the_script_spell_out_what_python_spells_out(
+    run: Path, watched: Opens, tmp_path: Path
+) -> None:
+    text = "|".join([*CASES, "a\tb\nc"])
+    path = tmp_path / "report.html"
+    path.write_bytes(full_of(text, run))
+    page = watched().open(path)
+    page.get_by_role("link", name="Games", exact=True).click()
+    page.locator("table.games tbody a").first.click()
+    page.locator("header.game h2").wait_for()
+    assert in_one_line(text) in page.evaluate("document.title")
+    assert in_one_line(text) in page.locator("article.turn").first.get_attribute("aria-label")
+    assert in_one_line(text) in page.locator("#announced").evaluate("one => one.textContent")

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.browser.conftest import Opens
+from tests.support.reports import report
+from tests.support.runs import only_run, played
+from tests.support.specs import spec_file
 
 
 def rows(page: Any) -> Any:
@@ -152,6 +155,28 @@ def test_print_shows_what_is_read_and_no_control(watched: Opens, small: Path) ->
     assert page.locator("nav.pages").is_hidden()
     assert page.get_by_role("button", name="Everything").is_hidden()
     assert page.locator(".turn").first.is_visible()
+
+
+def test_a_printed_list_has_the_titles_and_the_rows_out_of_sight(watched: Opens, tmp_path: Path) -> None:
+    played(spec_file(tmp_path, size=80), tmp_path / "results")
+    path = tmp_path / "report.html"
+    path.write_bytes(report(only_run(tmp_path / "results")))
+    page = listed(watched, path)
+    seen = rows(page).count()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert seen < rows(page).count() == 80
+    assert page.get_by_role("button", name="Datapoint").is_visible()
+    page.emulate_media(media="screen")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert rows(page).count() == seen
+
+
+def test_a_list_that_nothing_fits_says_so(watched: Opens, small: Path) -> None:
+    page = listed(watched, small)
+    page.get_by_role("searchbox").fill("nowhere")
+    page.get_by_text("No game fits.").wait_for()
+    assert count(page) == "0 of 12 games"
 
 
 def test_nothing_moves_for_whom_motion_disturbs(watched: Opens, small: Path) -> None:

@@ -409,7 +409,7 @@ def test_choices_of_options_are_those_of_the_tables_that_decide() -> None:
         REGISTRY[name].arguments(parser)
         choices.update({option.dest: set(option.choices) for option in parser._actions if option.choices})
     assert choices["status"] == set(Status)
-    assert choices["format"] == {*(consumer for consumer, _ in FORMATS), *EXPORTS}
+    assert choices["format"] == {*(consumer for consumer, _ in FORMATS), *EXPORTS, "mlflow"}
     assert choices["method"] == {method for _, method in FORMATS}
 
 

@@ -18,6 +18,7 @@ from runner.results.results import Results
 from runner.runs.reconstruct import Reconstructor, played_plan
 from runner.runs.sent_prompts import sent_prompts
 from runner.spec.load import load_spec
+from tests.support.runs import only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
@@ -93,6 +94,19 @@ def test_a_row_has_what_the_list_filters_and_sorts_by(faulty: RunFolder) -> None
             assert row[f"reward.{name}"] == rollout.rewards.get(name, 0.0)
         assert row["x.solution"].startswith("def f(x):")
     assert any(row_of(game)["retries"] for game in games)
+
+
+def test_a_row_begins_with_the_first_column_that_is_more_than_a_word(tmp_path: Path) -> None:
+    spec = spec_file(tmp_path / "spec", size=2, fine_tune=None)
+    data = spec.with_name("data.jsonl")
+    rows = [{"topic": "sums", **json.loads(line)} for line in data.read_text("utf-8").splitlines()]
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    played(spec, tmp_path / "results")
+    games = games_of(RunFolder(only_run(tmp_path / "results")))
+    assert {row_of(game)["excerpt"] for game in games} == {
+        "Write f(x) that returns x + 0.",
+        "Write f(x) that returns x + 1.",
+    }
 
 
 def test_a_page_of_many_games_is_in_pieces_that_are_read_by_place(faulty: RunFolder) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import runner.pages
 from runner.pages.base85 import ALPHABET, encoded
 from runner.pages.page import as_json, plain, policy, rendered, script, style
+from runner.text import in_one_line
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import SHOWN_OF_A_MANIFEST, in_file, with_manifest
 from tests.support.reports import Read, as_shown, read, report
@@ -164,6 +166,18 @@ def test_a_template_runs_nothing_of_its_facts() -> None:
     assert link == "#/run/a%20b%22%3C%3E%27%26%3F%23/games"
 
 
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_pages_title_is_text_of_one_line_without_what_cannot_be_seen(payload: str) -> None:
+    """No mark can stand there: a browser reads a title's elements as text."""
+    text = f"{PAYLOADS[payload]}\n&amp;\t"
+    page = rendered("base.html", {
+        "title": text, "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
+        "links": [], "sections": [],
+    })  # fmt: skip
+    assert faults(read(page)) == []
+    assert unescape(page.partition("<title>")[2].partition("</title>")[0]) == in_one_line(text)
+
+
 def test_the_policy_lets_nothing_in_but_our_script_and_style_by_their_hashes() -> None:
     rules = dict(rule.split(" ", 1) for rule in policy(connects=False).split("; "))
     assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
@@ -216,5 +230,5 @@ def test_no_attribute_of_a_template_has_a_text_that_may_become_a_mark() -> None:
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_a_text_in_an_attribute_is_one_value_without_what_cannot_be_seen(payload: str) -> None:
     (made,) = read(f'<p title="{plain(PAYLOADS[payload])}">').elements
-    assert list(made.attributes) == ["title"]
+    assert made.attributes == {"title": in_one_line(PAYLOADS[payload])}
     assert as_shown(str(made.attributes["title"])) == made.attributes["title"]

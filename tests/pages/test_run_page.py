@@ -58,7 +58,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def test_a_page_has_every_metric_that_show_prints(ours: RunFolder) -> None:
     metrics, found = json.loads(ours.metrics.read_text("utf-8")), summary(ours)
     shown = [*found.table("Metrics with"), *found.table("More metrics")]
-    told = {(row["Of"], row["Metric"]): (row["Value"].replace("–", "-"), row["n"]) for row in shown}
+    told = {(row.get("Of", "game"), row["Metric"]): (row["Value"].replace("–", "-"), row["n"]) for row in shown}
     printed = {(of, name): (value.split(" ")[0], f"{n:,}") for of, name, value, n, _ in metric_rows(metrics) if n}
     assert told == printed
     accuracy = next(row for row in shown if row["Metric"] == "accuracy")
@@ -184,7 +184,10 @@ def test_runs_stand_side_by_side_and_the_seeds_of_a_sweep_as_one(results: Path) 
     names = ("sweep-3942dc58ea", "sweep-838e83c049")
     for name in names:
         Results(results).board.append(RunFolder(results / "runs" / name))
-    found = Summary(str(overview(pages_of(*(results / "runs" / name for name in names))).html))
+    html = str(overview(pages_of(*(results / "runs" / name for name in names))).html)
+    found = Summary(html)
+    assert html.count("<svg") == html.count("Accuracy of each point</title>") == 1  # and none of each run
+    assert html.index("Points of the sweep") < html.index("Runs side by side")
     assert [row["Run"] for row in found.table("Runs side by side")] == list(names)
     assert {f"#/run/{name}" for name in names} <= found.links.keys()
     (point,) = found.table("Points of the sweep")

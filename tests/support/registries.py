@@ -15,7 +15,7 @@ from unittest.mock import patch
 from runner.releases.bundle import Bundle, Content
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
-from tests.support import git
+from tests.support import git, registry_server
 from tests.support.servers.hub_client import WRITE, running_hub
 
 Place = Callable[[Path], AbstractContextManager[str]]
@@ -56,8 +56,17 @@ def hub(root: Path) -> Iterator[str]:
         yield "hf:acme/registry"
 
 
+@contextmanager
+def server(root: Path) -> Iterator[str]:
+    """A server in a process of its own, shared by the tests of this one, with a token of acme's."""
+    del root
+    with registry_server.emptied() as running, registry_server.publishing_to(running, running.account("acme")) as where:
+        yield where
+
+
 PLACES: Mapping[str, Place] = {
-    "folder": folder, "git": git_path, "git-daemon": git_daemon, "git-http": git_http, "hub": hub
+    "folder": folder, "git": git_path, "git-daemon": git_daemon, "git-http": git_http, "hub": hub,
+    "server": server,
 }  # fmt: skip
 ALIKE = ("git-daemon", "git-http", "hub")
 """Those whose way differs little from another's, or is tried elsewhere, too; the gate leaves them out."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.errors import NotPublished, ReleaseError, TakenError
+from runner.releases.bundle import Bundle, Content
 from runner.releases.manifest import CHECKSUM, MANIFEST
 from runner.releases.reference import Kind, Reference, parse
 from runner.transports.connect import connect
-from tests.support.registries import ALIKE, PLACES, bundle
+from tests.support import registries
+from tests.support.registries import ALIKE, PLACES
 
 CONTENTS = {
     "README.md": b"# Council\n",
@@ -20,6 +23,11 @@ CONTENTS = {
     "data/journal.jsonl": os.urandom(100_000) * 12,  # larger than what comes with a commit, and than what is held whole
     "data/inputs/odd.bin": bytes(range(256)) * 400 + b"\r\n\r\n",
 }
+
+
+def bundle(name: str = "council", contents: Mapping[str, Content] | None = None, **said: Any) -> Bundle:
+    """Of a kind whose files may hold anything: a server looks at what is in those of others."""
+    return registries.bundle(name, contents, **{"kind": Kind.DATASET, **said})
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.full if name in ALIKE else ()) for name in PLACES])
@@ -38,7 +46,7 @@ def test_a_release_comes_back_byte_by_byte(where: str, tmp_path: Path) -> None:
         assert [(one.sha256, one.was_there) for one in published] == [(made.sha256, False)]
         assert [entry.sha256 for entry in registry.entries()] == [made.sha256]  # seen by who published it
     with connect(where) as registry:  # and by everybody else
-        entry = registry.find(parse("prompts/acme/council@1"))
+        entry = registry.find(parse("dataset/acme/council@1"))
         release, manifest = registry.read(entry)
         assert (manifest, entry.sha256) == (made.manifest, made.sha256)
         assert registry.find(parse(f"sha256:{made.sha256[:12]}")) == entry
@@ -61,7 +69,7 @@ def test_the_same_again_is_nothing_and_another_is_refused_for_ever(where: str) -
         assert added.revision is None
         with pytest.raises(TakenError, match="with other content"):
             registry.publish([bundle("new"), bundle(contents={"verifier.jinja": b"Other.\n"})], "other")
-        assert [str(entry.reference) for entry in registry.entries()] == ["prompts/acme/council@1"]
+        assert [str(entry.reference) for entry in registry.entries()] == ["dataset/acme/council@1"]
 
 
 def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) -> None:
@@ -70,14 +78,14 @@ def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) ->
         registry.publish(several, "three")
     with connect(where) as registry:
         listed = [str(entry.reference) for entry in registry.entries()]
-        assert listed == ["prompts/acme/b@1.2", "prompts/acme/b@1.10", "protocol/acme/a@1"]
-        assert registry.find(parse("prompts/acme/b@latest")).reference.version == "1.10"
-        with pytest.raises(NotPublished, match=r"did you mean 'prompts/acme/b'"):
-            registry.find(parse("prompts/acme/bb"))
+        assert listed == ["dataset/acme/b@1.2", "dataset/acme/b@1.10", "protocol/acme/a@1"]
+        assert registry.find(parse("dataset/acme/b@latest")).reference.version == "1.10"
+        with pytest.raises(NotPublished, match=r"did you mean 'dataset/acme/b'"):
+            registry.find(parse("dataset/acme/bb"))
 
 
 def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
-    first, second = (Reference(Kind.PROMPTS, "acme", "council", version) for version in "12")
+    first, second = (Reference(Kind.DATASET, "acme", "council", version) for version in "12")
     with connect(where) as registry:
         registry.publish([bundle(), bundle(version="2")], "two")
         registry.yank(second, "leaks the label")
@@ -85,7 +93,7 @@ def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
             registry.yank(second, "again")
     with connect(where) as registry:
         assert [entry.yanked for entry in registry.entries()] == [None, "leaks the label"]
-        assert registry.find(parse("prompts/acme/council")).reference == first
+        assert registry.find(parse("dataset/acme/council")).reference == first
         assert registry.find(second).yanked == "leaks the label"
         assert list(registry.wrong(registry.find(second))) == []
 
@@ -93,12 +101,12 @@ def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
 def test_a_signature_stands_beside_the_manifest_and_is_given_once(where: str) -> None:
     with connect(where) as registry:
         registry.publish([bundle()], "one")
-        entry = registry.find(parse("prompts/acme/council"))
+        entry = registry.find(parse("dataset/acme/council"))
         assert not entry.signed
         assert registry.signature(entry) == {}
         registry.add_signature(entry, [("release.json.sig", b"signed")])
     with connect(where) as registry:
-        entry = registry.find(parse("prompts/acme/council"))
+        entry = registry.find(parse("dataset/acme/council"))
         assert entry.signed
         assert registry.signature(entry) == {"release.json.sig": b"signed"}
         with pytest.raises(TakenError):
@@ -109,9 +117,9 @@ def test_what_is_not_there_is_said(where: str) -> None:
     with connect(where) as registry:
         registry.publish([bundle()], "one")
         with pytest.raises(NotPublished, match=r"no (?:such )?file"):
-            registry._transport.open("prompts/acme/council/1/nothing.txt")
+            registry._transport.open("dataset/acme/council/1/nothing.txt")
         with pytest.raises(ReleaseError):
-            registry.open(registry.find(parse("prompts/acme/council")), "verifier.jinja/deeper")
+            registry.open(registry.find(parse("dataset/acme/council")), "verifier.jinja/deeper")
 
 
 def test_the_place_leads_to_itself_again(where: str) -> None:

@@ -29,9 +29,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def followed(*runs: Path) -> Iterator[LiveRuns]:
+def followed(*runs: Path | RunFolder) -> Iterator[LiveRuns]:
     """Runs that are followed, once all that is there of them is read."""
-    live = LiveRuns([RunFolder(run) for run in runs])
+    live = LiveRuns([run if isinstance(run, RunFolder) else RunFolder(run) for run in runs])
     thread = threading.Thread(target=live.follow, daemon=True)
     thread.start()
     try:
@@ -102,3 +102,15 @@ def test_a_folder_that_is_not_whole_is_shown_as_far_as_it_goes(
     harm(run)
     with followed(run) as live:
         assert said in read(live.page()).text + live.state().decode()
+
+
+def test_the_headline_of_a_run_whose_journal_is_damaged_says_how_many_games_it_had(
+    results: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(results / "runs" / "finished-ba8eb189c3", tmp_path / "results" / "runs" / "mine"))
+    flipped(run)
+    with followed(run) as live:
+        page = read(live.page()).text
+    assert "Games12none of them can be read" in page
+    assert "Its games cannot be read: " in page
+    assert "damaged at byte" in page

@@ -34,7 +34,7 @@ def heat(
     size = look.size
     words = [[shown(value) for value in row] for row in cells]
     narrowest = max(width_of(word, size) for row in words for word in row) + size
-    left = min(max(width_of(visible(name), size) for name in (*rows, row_name)), look.width * 0.36) + size * 0.8
+    left = min(max(width_of(visible(name), size) for name in (*rows, row_name)), look.width * 0.45) + size * 0.8
     wide = max(narrowest, min((look.width - left - size * 0.2) / len(columns), size * 9))
     drawing = Drawing(look, title, left + wide * len(columns) + size * 0.2)
     if column_name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from runner.errors import UsageError
@@ -13,6 +14,7 @@ from runner.results.manifest import PLAYED, Manifest
 from runner.results.pooled_numbers import pooled_curves, pooled_numbers
 from runner.results.results import Results
 from runner.results.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
+from runner.statistics.numbers import Number
 from runner.storage.atomic import read_json
 from runner.text import comma_join, counted
 
@@ -122,9 +124,11 @@ def estimates_of(system: System, metrics: Sequence[str]) -> list[tuple[Estimate,
     if len(system.folders) == 1:
         found = {metric: row_of(system.folders[0], metric) or _NOTHING for metric in metrics}
     else:
-        found = {metric: vars(value) for metric, value in pooled(system, metrics).items()}
+        read = cache(lambda run_ids: pooled_numbers(results_of(system), run_ids))
+        told = pooled(system, metrics, lambda run_ids: read(tuple(run_ids)))
+        found = {metric: vars(value) for metric, value in told.items()}
         if any(metric in BY_PLAYS for metric in metrics):
-            numbers = pooled_numbers(results_of(system), system.run_ids)
+            numbers = read(tuple(system.run_ids))
             plays = {metric: numbers[metric].plays for metric in metrics if metric in BY_PLAYS and metric in numbers}
             found |= {metric: {**found[metric], "plays": number} for metric, number in plays.items()}
     return [_estimate(system, metric, found[metric]) for metric in metrics]
@@ -145,8 +149,10 @@ def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
     return next((row for row in rows if (row["agent"] or "", row["metric"]) == (agent, name)), None)
 
 
-def pooled(system: System, metrics: Sequence[str]) -> Mapping[str, SweepValue]:
-    """Metrics of the games of all runs of a system, by the table of sweeps.
+def pooled(
+    system: System, metrics: Sequence[str], numbers: Callable[[Sequence[str]], Mapping[str, Number]] | None = None
+) -> Mapping[str, SweepValue]:
+    """Metrics of the games of all runs of a system, by the table of sweeps, which takes `numbers` where they are given.
 
     Raises:
         UsageError: the board, by which they are pooled, lacks a run; how it is put there.
@@ -156,7 +162,7 @@ def pooled(system: System, metrics: Sequence[str]) -> Mapping[str, SweepValue]:
         [SweepPoint(system.name, one.run_id, {}, one.seed) for one in system.manifests],
         results_of(system),
     )
-    [row] = sweep_rows(points, results, metrics, writes=False)
+    [row] = sweep_rows(points, results, metrics, writes=False, numbers=numbers)
     if lacking := [run_id for run_id, status in row.missing.items() if status == NOT_ON_BOARD]:
         raise UsageError(
             f"{comma_join(lacking)}: {NOT_ON_BOARD}, by which seeds are pooled; {results.board.rebuilding}"

@@ -10,11 +10,14 @@ const NAMED = new Map([
 // Controls, formats, surrogates, private and unassigned characters, line and paragraph separators; not tab and newline.
 const HIDDEN = /(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
 
+const TOLD = new Set(["title", "aria-label"]); // attributes that a reader is told
+
 function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (TOLD.has(name)) made.setAttribute(name, plain(String(value)));
     else made.setAttribute(name, value === true ? "" : String(value));
   }
   add(made, children);
@@ -42,6 +45,17 @@ function shown(text) {
   return nodes;
 }
 
+// A text for an attribute or a title, where no mark can stand: what cannot be seen is spelled out, as Python does it.
+function plain(text) {
+  return text.replace(HIDDEN, escaped).replaceAll("\n", "\\n").replaceAll("\t", "\\t");
+}
+
+function escaped(character) {
+  const code = character.codePointAt(0);
+  const [letter, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+  return `\\${letter}${code.toString(16).padStart(digits, "0")}`;
+}
+
 function mark(character) {
   const made = document.createElement("span");
   made.className = "hidden-character";
@@ -58,5 +72,5 @@ function replaced(parent, ...children) {
 
 function announce(text) {
   const place = document.getElementById("announced");
-  if (place) place.textContent = text;
+  if (place) place.textContent = plain(text);
 }

@@ -2,6 +2,7 @@
 
 const ROW = 34; // pixels, as in the style sheet
 const BEYOND = 12; // rows above and below those in sight
+const PRINTED = 1000; // rows at most
 
 const count = (number) => number.toLocaleString("en");
 
@@ -11,8 +12,8 @@ const COLUMNS = {
   repeat: { title: "Repeat", number: true },
   label: { title: "Label", cell: (row) => WORDS[row.label] },
   decision: { title: "Verdict", cell: (row) => WORDS[row.decision] ?? "none" },
-  correct: { title: "Result", cell: (row) => verdictMark(row) },
-  outcome: { title: "Outcome", cell: (row) => row.outcome.replaceAll("_", " ") },
+  correct: { title: "Result", room: 8, cell: (row) => verdictMark(row) },
+  outcome: { title: "Outcome", room: 8, cell: (row) => row.outcome.replaceAll("_", " ") },
   stance: { title: "Stance", cell: (row) => WORDS[row.stance] ?? "" },
   swapped: { title: "Swapped", cell: (row) => (row.swapped === null ? "" : row.swapped ? "yes" : "no") },
   stances_exchanged: { title: "Stances exchanged", cell: (row) => (row.stances_exchanged === null ? "" : row.stances_exchanged ? "yes" : "no") },
@@ -81,6 +82,8 @@ class List {
     this.view = el("div", { class: "scrolled", tabindex: "0", role: "region", "aria-label": "Games" }, this.table);
     this.view.addEventListener("scroll", () => { this.top = this.view.scrollTop; requestAnimationFrame(() => this.draw()); }, { passive: true });
     new ResizeObserver(() => this.draw()).observe(this.view);
+    addEventListener("beforeprint", () => this.draw(PRINTED));
+    addEventListener("afterprint", () => this.draw());
     replaced(this.element,
       el("div", { class: "tools" }, this.search, this.deep, el("div", { class: "filters", role: "group", "aria-label": "Filters" }, [...this.buttons.values()])),
       this.more, this.count, this.view);
@@ -179,19 +182,20 @@ class List {
 
   heads() {
     this.asked = this.columns();
-    replaced(this.head, this.asked.map((column) => {
+    replaced(this.head, this.asked.map((column, place) => {
       const order = this.state.sort === column.name ? "ascending" : this.state.sort === `-${column.name}` ? "descending" : null;
-      return el("th", { scope: "col", class: kindOf(column), "aria-sort": order }, el("button", { type: "button", onclick: () => this.sort(column.name) }, column.title));
+      const kinds = [kindOf(column), place ? roomOf(column) : null].filter(Boolean).join(" ");
+      return el("th", { scope: "col", class: kinds || null, "aria-sort": order }, el("button", { type: "button", onclick: () => this.sort(column.name) }, column.title));
     }));
     this.table.classList.toggle("few", this.asked.length < 5);
     this.above = el("tr", { "aria-hidden": "true" }, el("td", { colspan: this.asked.length }));
     this.below = el("tr", { "aria-hidden": "true" }, el("td", { colspan: this.asked.length }));
   }
 
-  draw() {
+  draw(printed = 0) {
     if (!this.above || !this.view.clientHeight) return;
-    const first = Math.max(0, Math.floor(this.view.scrollTop / ROW) - BEYOND);
-    const last = Math.min(this.shown.length, first + Math.ceil(this.view.clientHeight / ROW) + 2 * BEYOND);
+    const first = printed ? 0 : Math.max(0, Math.floor(this.view.scrollTop / ROW) - BEYOND);
+    const last = Math.min(this.shown.length, first + (printed || Math.ceil(this.view.clientHeight / ROW) + 2 * BEYOND));
     const key = `${first} ${last} ${this.selected}`;
     if (this.drawn === key) return;
     this.drawn = key;
@@ -199,7 +203,8 @@ class List {
     this.below.firstChild.style.height = `${(this.shown.length - last) * ROW}px`;
     const held = this.body.contains(document.activeElement);
     const rows = this.shown.slice(first, last).map((place, at) => this.row(this.games.at(place), first + at));
-    this.body.replaceChildren(this.above, ...rows, this.below);
+    const empty = this.shown.length || this.games.length < this.games.about.count ? null : el("tr", {}, el("td", { colspan: this.asked.length, class: "empty" }, this.games.length ? "No game fits." : "No game has ended."));
+    this.body.replaceChildren(this.above, ...rows, ...(empty ? [empty] : []), this.below);
     if (held || this.focuses) rows[this.selected - first]?.querySelector("a").focus({ preventScroll: true });
     this.focuses = false;
   }
@@ -275,6 +280,12 @@ class List {
     return el("label", { class: "flip" }, "Flipped against ", el("select", { onchange: (event) => this.change({ flip: event.target.value }) },
       el("option", { value: "" }, "–"), others.map((id) => el("option", { value: id, selected: id === this.state.flip }, id))));
   }
+}
+
+// How wide a column is, by the letters of its title: with room for an arrow beside them.
+function roomOf(column) {
+  const letters = column.room ?? column.title.length;
+  return column.wide || letters < 7 ? null : letters < 9 ? "room-8" : letters < 13 ? "room-12" : letters < 18 ? "room-17" : "room-24";
 }
 
 function kindOf(column) {

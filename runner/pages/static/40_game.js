@@ -27,11 +27,10 @@ class GameView {
     this.until = this.as ? Math.max(-1, ...game.turns.filter((turn) => turn.agent === this.as).map((turn) => turn.round)) : Infinity;
     replaced(this.place,
       this.head(row),
-      this.columns(game),
       el("div", { class: "beside" },
-        el("div", { class: "conversation" }, [...rounds].map(([number, turns]) => this.round(number, turns, game))),
+        el("div", {}, this.columns(game), el("div", { class: "conversation" }, [...rounds].map(([number, turns]) => this.round(number, turns, game)))),
         el("aside", { class: "facts", "aria-label": "Facts" }, this.as ? this.known() : [this.facts(row, game), this.run.notes.panel(row.id)])));
-    document.title = `${row.datapoint} · ${this.about.run_id}`;
+    document.title = plain(`${row.datapoint} · ${this.about.run_id}`);
     announce(this.as ? `Game ${row.datapoint} as ${this.as} saw it` : `Game ${row.datapoint}, ${row.correct === true ? "right" : row.decision === null ? "without a verdict" : "wrong"}`);
   }
 
@@ -44,7 +43,7 @@ class GameView {
     return el("header", { class: "game" },
       el("nav", { "aria-label": "From game to game" }, el("a", { href: this.list.address(), "aria-keyshortcuts": "u" }, "All games"), link(-1, "Previous", "k"), link(1, "Next", "j")),
       el("h2", {}, row.datapoint, " ", this.as ? null : verdictMark(row)),
-      el("p", { class: "which" }, `game ${row.id}, repeat ${row.repeat} `, copyButton(() => location.href, "Copy the link")),
+      el("p", { class: "which" }, this.as ? null : `label ${WORDS[row.label]}, verdict ${WORDS[row.decision] ?? "none"} · `, `game ${row.id}, repeat ${row.repeat} `, copyButton(() => location.href, "Copy the link")),
       el("div", { class: "filters", role: "group", "aria-label": "Whose view" }, views.map((name) =>
         el("button", { type: "button", "aria-pressed": String(name === this.as), onclick: () => { location.hash = this.link(row.id, name); } },
           name ? `As ${name} saw it` : "Everything"))));
@@ -149,7 +148,7 @@ class GameView {
       ["Stance", row.stance === null ? null : WORDS[row.stance]],
       ["Seats swapped", yes(row.swapped)], ["Stances exchanged", yes(row.stances_exchanged)],
       ["Rewards", Object.entries(game.rewards).map(([agent, reward]) => `${agent} ${Number(reward.toPrecision(6))}`).join(", ") || "none"],
-      ...Object.entries(game.confidence).map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? value.toFixed(3) : value]),
+      ...Object.entries(game.confidence).map(([name, value]) => [CONFIDENCE[name] ?? name.replaceAll("_", " "), typeof value === "number" ? value.toFixed(3) : value]),
       ["Votes", game.votes?.map((vote) => WORDS[vote] ?? "none").join(", ")],
       ...(game.verdicts ?? []).map((one) => [`Verdict before round ${one.round}`, [WORDS[one.decision] ?? "none", one.votes ? `votes ${one.votes.map((vote) => WORDS[vote] ?? "none").join(", ")}` : null,
         typeof one.confidence_stated === "number" ? `stated ${one.confidence_stated.toFixed(2)}` : null, typeof one.confidence_logprob === "number" ? `log-probability ${one.confidence_logprob.toFixed(3)}` : null, one.error].filter(Boolean).join("; ")]),
@@ -173,7 +172,7 @@ class GameView {
   // Beside the view of one agent stands nothing that it did not know: no label, verdict, reward or stance of another.
   known() {
     const agent = this.agent(this.as);
-    return el("dl", {}, el("dt", {}, "Agent"), el("dd", {}, agent.name, agent.verifier ? " (verifier)" : ""), el("dt", {}, "Hears"), el("dd", {}, agent.channels.join(", ") || "nothing"),
+    return el("dl", {}, el("dt", {}, "Agent"), el("dd", {}, agent.name, agent.verifier && agent.name !== "verifier" ? " (verifier)" : ""), el("dt", {}, "Hears"), el("dd", {}, agent.channels.join(", ") || "nothing"),
       el("dt", {}, "Not shown"), el("dd", {}, "what it was never told: label, result, rewards, what others were sent"));
   }
 
@@ -191,6 +190,8 @@ class GameView {
       el("details", { open: true }, el("summary", {}, name), columnBlock(text))));
   }
 }
+
+const CONFIDENCE = { __proto__: null, confidence_stated: "P(accept), stated", confidence_logprob: "P(accept), by log-probability" };
 
 // Of one call or game: a call often costs less than a hundredth of a cent.
 function inDollars(usd) {

@@ -242,7 +242,7 @@ class BoardList {
   unfold(row) {
     if (!this.open.delete(row.run)) this.open.add(row.run);
     this.draw();
-    [...this.body.querySelectorAll("button.fold")].find((one) => one.getAttribute("aria-label") === `Details of ${row.run}`)?.focus();
+    [...this.body.querySelectorAll("button.fold")].find((one) => one.getAttribute("aria-label") === plain(`Details of ${row.run}`))?.focus();
   }
 
   details(row) {

@@ -115,15 +115,15 @@ class Live {
     const made = site.runs.get(state.run_id)?.about.state?.games.count; // games that the numbers below are of
     const facts = [
       ["Calls", inThousands(state.calls)], state.failed_calls ? ["Failed calls", inThousands(state.failed_calls)] : null,
-      ["Tokens", `${inThousands(state.prompt_tokens)} + ${inThousands(state.completion_tokens)}`],
+      ["Tokens", `${inThousands(state.prompt_tokens)} sent, ${inThousands(state.completion_tokens)} answered`],
       ["Cost", state.cost_usd === null ? "not known" : `$${state.cost_usd.toFixed(state.cost_usd < 1 ? 4 : 2)}`],
       state.judged ? ["Accuracy so far", `${(state.right / state.judged).toFixed(3)} of ${inThousands(state.judged)}`] : null,
-      ...Object.entries(state.outcomes).map(([name, count]) => [name.replaceAll("_", " "), inThousands(count)]),
+      ...Object.entries(state.outcomes).map(([name, count]) => [capitalised(name.replaceAll("_", " ")), inThousands(count)]),
     ].filter(Boolean);
     return [
       el("progress", { max: state.total, value: state.done, "aria-label": "Games that are finished" }),
       el("p", {}, [`${inThousands(state.done)} of ${inThousands(state.total)} ${state.of}`, rate, left, state.reading ? "still being read" : null].filter(Boolean).join(" · ")),
-      state.standing === "done" ? null : el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
+      state.standing === "done" ? null : el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
       made !== undefined && made < state.games.count ? el("p", { class: "soft" }, `The numbers below are of ${inThousands(made)} games. `,
         el("button", { type: "button", onclick: () => location.reload() }, "Count them again")) : null,
       state.errors.length && state.standing !== "done" ? el("details", { open }, el("summary", {}, "Last errors"),
@@ -131,6 +131,8 @@ class Live {
     ];
   }
 }
+
+const capitalised = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
 // More games of a run: the last pieces that were read are read again, since they have grown.
 async function grow(run, told) {

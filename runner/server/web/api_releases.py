@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import IO, Annotated
 
+import orjson
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
 from runner.errors import NotPublished
 from runner.releases.bundle import PIECE
 from runner.server.accounts import Viewer
+from runner.server.blobs import Blobs
 from runner.server.tree import PAGE, ServerTree
 from runner.server.web.asking import Asking, server_of
+from runner.server.web.faults import fault
+from runner.transports.http_ahead import BYTES_AT_ONCE, LARGEST_AT_ONCE, MOST_AT_ONCE
 from runner.version import __version__
+
+_FROM = re.compile(r"bytes=([0-9]{1,15})-")
 
 router = APIRouter(prefix="/api/v1", tags=["releases"])
 
@@ -72,18 +79,115 @@ def tree(
     return Tree(files=[Listed(path=one.path, size=one.size or 0) for one in found], next=following)
 
 
+class IndexedRelease(BaseModel):
+    """One release, and what became of it."""
+
+    folder: str
+    """KIND/OWNER/NAME/VERSION."""
+    sha256: str
+    """Of its manifest."""
+    yanked: str | None
+    """What stands in its `yanked.json`."""
+    signed: bool
+
+
+class Index(BaseModel):
+    """Some releases of the registry, in the order in which they were published."""
+
+    releases: list[IndexedRelease]
+    next: int | None
+    """What to give as `after` for those that follow; null: these are the last."""
+
+
+@router.get("/releases")
+def releases(
+    request: Request,
+    viewer: Asking,
+    prefix: Annotated[str, Query(max_length=800)] = "",
+    after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
+    limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
+) -> Index:
+    """List the releases whose folder, with a slash behind it, begins with `prefix`, the first published first."""
+    found = _tree(request, viewer).index_page(prefix, after, limit)
+    following = found[-1][0] if len(found) == limit else None
+    said = [
+        IndexedRelease(
+            folder=one.folder, sha256=one.sha256, signed=one.signed,
+            yanked=None if one.yanked is None else one.yanked.decode(),
+        )
+        for _, one in found
+    ]  # fmt: skip
+    return Index(releases=said, next=following)
+
+
+class Wanted(BaseModel):
+    """Files that are wanted at once."""
+
+    paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE)]
+
+
+@router.post("/files", response_class=Response)
+def several(request: Request, viewer: Asking, wanted: Wanted) -> Response:
+    """Small files, many at a time: of each a line of JSON (`path`, `size`), then its bytes, in the order asked for.
+
+    `size` is null where there is no such file, or it is too large to come so. After some MiB no more are sent.
+    """
+    known = _tree(request, viewer).found(wanted.paths)
+    return StreamingResponse(
+        _several(server_of(request).blobs, wanted.paths, known), media_type="application/octet-stream"
+    )
+
+
+def _several(blobs: Blobs, paths: list[str], known: Mapping[str, tuple[str, int]]) -> Iterator[bytes]:
+    total, gathered = 0, bytearray()
+    for path in paths:
+        sha256, size = known.get(path, ("", None))
+        if size is not None and size > LARGEST_AT_ONCE:
+            size = None
+        if total + (size or 0) > BYTES_AT_ONCE:
+            break
+        data = b""
+        if size is not None:
+            with blobs.open(sha256) as source:
+                data = source.read(size)
+        gathered += orjson.dumps({"path": path, "size": size}) + b"\n" + data
+        total += len(data)
+        if len(gathered) > PIECE:
+            yield bytes(gathered)
+            gathered.clear()
+    yield bytes(gathered)
+
+
 @router.get("/tree/{path:path}", response_class=Response)
 def file(request: Request, viewer: Asking, path: str) -> Response:
-    """A file of a release, as it was published."""
+    """A file of a release, as it was published; with a header `Range: bytes=N-`, from there on."""
     found = _tree(request, viewer).find(path)
     if found is None:
-        raise NotPublished(f"there is no file {path}")
+        raise NotPublished("there is no such file")
     sha256, size = found
-    headers = {"etag": f'"{sha256}"', "content-length": str(size), "content-disposition": "attachment"}
+    headers = {
+        "etag": f'"{sha256}"', "content-length": str(size), "content-disposition": "attachment",
+        "accept-ranges": "bytes",
+    }  # fmt: skip
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers={"etag": headers["etag"]})
+    start = _start(request, headers["etag"], size)
+    if start >= size > 0:
+        return fault(416, "range", f"it has {size:,} bytes", headers={"content-range": f"bytes */{size}"})
     source = server_of(request).blobs.open(sha256)
-    return StreamingResponse(_pieces(source), media_type="application/octet-stream", headers=headers)
+    if start:
+        source.seek(start)
+        headers |= {"content-length": str(size - start), "content-range": f"bytes {start}-{size - 1}/{size}"}
+    status = 206 if start else 200
+    return StreamingResponse(_pieces(source), status, media_type="application/octet-stream", headers=headers)
+
+
+def _start(request: Request, etag: str, size: int) -> int:
+    """Where to begin: what a client that was cut off has need not be sent again. Other ranges are not offered."""
+    asked = _FROM.fullmatch(request.headers.get("range", ""))
+    if asked is None or request.headers.get("if-range", etag) != etag:
+        return 0
+    return min(int(asked[1]), size)
 
 
 def _tree(request: Request, viewer: Viewer) -> ServerTree:

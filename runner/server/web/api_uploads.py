@@ -6,16 +6,22 @@ import asyncio
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Request
+from fastapi import APIRouter, Header, HTTPException, Path, Request
 from pydantic import BaseModel, Field
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from runner.server.declared import Declaration
-from runner.server.uploads import CHECKING, SEEN, TAKEN, Receiving, Upload
+from runner.server.pieces import Receiving
+from runner.server.settings import Settings
+from runner.server.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
 from runner.server.web.asking import Publisher, server_of
 from runner.server.web.faults import Fault, fault
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
+
+_GATHERED = 1 << 18
+"""Bytes that are written at once."""
 
 Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
@@ -60,7 +66,9 @@ class Received(BaseModel):
     """Bytes of the blob that are there for good."""
 
 
-_FAULTS: dict[int | str, dict[str, Any]] = {code: {"model": Fault} for code in (400, 401, 403, 404, 409, 413, 422, 429)}
+_FAULTS: dict[int | str, dict[str, Any]] = {
+    code: {"model": Fault} for code in (400, 401, 403, 404, 408, 409, 413, 422, 429, 507)
+}
 
 
 @router.post("", responses=_FAULTS)
@@ -68,7 +76,8 @@ def begin(request: Request, viewer: Publisher, declared: Declared) -> UploadStat
     """Declare an upload. Who declares the same again goes on with it."""
     server = server_of(request)
     folders = [one.model_dump() for one in declared.folders]
-    declaration = Declaration.of(folders, server.settings.limits, server.settings.releases_at_once)
+    settings = server.settings
+    declaration = Declaration.of(folders, settings.limits, settings.releases_at_once, settings.files_at_once)
     return _state(server.publishing.uploads.begin(viewer, declaration, time.time()))
 
 
@@ -95,28 +104,50 @@ async def piece(
     sha256: Hash,
     upload_offset: Annotated[int, Header(ge=0, lt=1 << 53)],
 ) -> Received:
-    """Send what follows the first `Upload-Offset` bytes of a blob, all of it or some."""
-    uploads = server_of(request).publishing.uploads
-    found = await asyncio.to_thread(uploads.find, viewer, upload)
-    receiving = uploads.receiving(found, sha256, upload_offset)
-    into: Receiving = await asyncio.to_thread(receiving.__enter__)
+    """Send what follows the first `Upload-Offset` bytes of a blob, all of it or some. What came stays."""
+    server = server_of(request)
+    into = await asyncio.to_thread(server.publishing.uploads.receive, viewer, upload, sha256, upload_offset)
     try:
-        async for data in request.stream():
-            if data:
-                await asyncio.to_thread(into.write, data)
-    except BaseException as error:
-        kept = await asyncio.shield(asyncio.to_thread(receiving.__exit__, type(error), error, error.__traceback__))
-        assert not kept
-        raise
-    await asyncio.to_thread(receiving.__exit__, None, None, None)
+        try:
+            await _received(request, into, server.settings)
+        except (TimeoutError, ClientDisconnect) as error:
+            raise HTTPException(408, f"nothing more came; {into.have:,} bytes are there") from error
+        await asyncio.to_thread(into.end)
+    finally:
+        await asyncio.to_thread(into.close)
     return Received(have=into.have)
+
+
+async def _received(request: Request, into: Receiving, settings: Settings) -> None:
+    """Write what comes as it comes.
+
+    Raises:
+        TimeoutError: it comes too slowly.
+        ClientDisconnect: it ends before its end.
+        ReleaseError: it is too much, or cannot be kept.
+    """
+    came, gathered = request.stream(), bytearray()
+    async with asyncio.timeout(settings.piece_seconds):
+        try:
+            while True:
+                async with asyncio.timeout(settings.piece_wait):
+                    data = await anext(came, None)
+                if data is None:
+                    return
+                gathered += data
+                if len(gathered) >= _GATHERED:
+                    await asyncio.to_thread(into.write, bytes(gathered))
+                    gathered.clear()
+        finally:
+            if gathered:
+                await asyncio.to_thread(into.write, bytes(gathered))
 
 
 @router.post("/{upload}/commit", responses={**_FAULTS, 202: {"model": UploadState}})
 def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     """Have an upload be checked and then seen. 202: it is being checked; ask again what became of it."""
     server = server_of(request)
-    server.publishing.commit(server.publishing.uploads.find(viewer, upload), viewer, time.time())
+    server.publishing.commit(server.publishing.uploads.find(viewer, upload), time.time())
     return _ended(server.publishing.uploads.find(viewer, upload))
 
 
@@ -129,7 +160,7 @@ def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
 def _ended(upload: Upload) -> Response:
     if upload.state == TAKEN:
         return fault(409, "taken", "a name and version of it is another release's", upload.problems)
-    if upload.state not in (CHECKING, SEEN):
+    if upload.state not in (CHECKING, SEEN, OPEN):
         return fault(422, "refused", "nothing of the upload was published", upload.problems)
     return JSONResponse(_state(upload).model_dump(), 202 if upload.state == CHECKING else 200)
 

@@ -1,44 +1,24 @@
-"""The application: what a server holds, behind its routes."""
+"""The application: the routes of a server, and what goes on beside them."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from runner.server.accounts import Viewer, viewer_of_account
-from runner.server.blobs import Blobs
-from runner.server.database import Database
-from runner.server.publishing import Publishing
-from runner.server.settings import Settings
-from runner.server.stores import blobs_of
+from runner.server.service import Server
 from runner.server.web import api_releases, api_uploads
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.server.web.pages import Site, add_pages
 from runner.version import __version__
 
+LOG = logging.getLogger("nip_run.server")
 FORGET_SECONDS = 600.0
-
-
-@dataclass(frozen=True)
-class Server:
-    """What all requests share."""
-
-    settings: Settings
-    database: Database
-    blobs: Blobs
-    publishing: Publishing
-
-    @classmethod
-    def of(cls, settings: Settings) -> Server:
-        """Raises: UsageError, RunError: its database or blobs cannot be used."""
-        database, blobs = Database(settings.database_url), blobs_of(settings)
-        return cls(settings, database, blobs, Publishing(settings, database, blobs))
 
 
 def application(server: Server) -> FastAPI:
@@ -47,7 +27,7 @@ def application(server: Server) -> FastAPI:
 
     @asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
-        server.publishing.resume(list(await asyncio.to_thread(_waiting, server)))
+        await asyncio.to_thread(server.publishing.start)
         forgetting = asyncio.create_task(_forget_old(server))
         site.boards.start()
         yield
@@ -73,13 +53,11 @@ def application(server: Server) -> FastAPI:
     return app
 
 
-def _waiting(server: Server) -> list[tuple[str, Viewer]]:
-    with server.database.reading() as connection:
-        waiting = server.publishing.uploads.unchecked()
-        return [(upload, viewer_of_account(connection, account)) for upload, account in waiting]
-
-
 async def _forget_old(server: Server) -> None:
     while True:
-        await asyncio.to_thread(server.publishing.uploads.forget_old, time.time())
+        try:
+            await asyncio.to_thread(server.publishing.uploads.forget_old, time.time())
+            await asyncio.to_thread(server.publishing.look_again)
+        except Exception:  # the next turn may do better
+            LOG.exception("what is old cannot be forgotten")
         await asyncio.sleep(FORGET_SECONDS)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request
 
 from runner.server.accounts import ANYBODY, Scope, Viewer, viewer_of
-
-if TYPE_CHECKING:
-    from runner.server.web.app import Server
+from runner.server.service import Server
 
 
 def server_of(request: Request) -> Server:

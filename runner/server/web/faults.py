@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from runner.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
-from runner.server.uploads import OffsetError
+from runner.server.pieces import NoRoomError, OffsetError
+
+LOG = logging.getLogger("nip_run.server")
 
 
 class Fault(BaseModel):
@@ -28,6 +33,7 @@ class Fault(BaseModel):
 
 _CODES: Sequence[tuple[type[Exception], int, str]] = (
     (OffsetError, 409, "offset"),
+    (NoRoomError, 507, "full"),
     (TakenError, 409, "taken"),
     (NotPublished, 404, "missing"),
     (PermissionError, 403, "forbidden"),
@@ -37,10 +43,18 @@ _CODES: Sequence[tuple[type[Exception], int, str]] = (
 )
 
 
-def fault(status: int, code: str, message: str, problems: Sequence[str] = (), have: int | None = None) -> JSONResponse:
+def fault(
+    status: int,
+    code: str,
+    message: str,
+    problems: Sequence[str] = (),
+    *,
+    have: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
     """An answer that says what is wrong."""
     said = Fault(code=code, message=message, problems=list(problems), have=have)
-    response = JSONResponse(said.model_dump(exclude_none=True), status)
+    response = JSONResponse(said.model_dump(exclude_none=True), status, headers)
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"
     return response
@@ -52,11 +66,17 @@ def handle_faults(app: FastAPI) -> None:
     async def ours(_: Request, error: Exception) -> JSONResponse:
         status, code = next((status, code) for kind, status, code in _CODES if isinstance(error, kind))
         problems = getattr(error, "__notes__", ())
-        return fault(status, code, str(error), problems, error.have if isinstance(error, OffsetError) else None)
+        return fault(status, code, str(error), problems, have=error.have if isinstance(error, OffsetError) else None)
 
     async def theirs(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         return fault(error.status_code, str(error.detail).lower().replace(" ", "_"), str(error.detail))
+
+    async def storing(_: Request, error: Exception) -> JSONResponse:
+        LOG.error("the database does not answer", exc_info=error)
+        response = fault(503, "busy", "the server's database does not answer; try again later")
+        response.headers["retry-after"] = "2"
+        return response
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
@@ -65,5 +85,7 @@ def handle_faults(app: FastAPI) -> None:
 
     app.add_exception_handler(NipRunError, ours)
     app.add_exception_handler(PermissionError, ours)
+    app.add_exception_handler(OperationalError, storing)
+    app.add_exception_handler(PoolTimeout, storing)
     app.add_exception_handler(HTTPException, theirs)
     app.add_exception_handler(RequestValidationError, invalid)

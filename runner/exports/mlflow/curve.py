@@ -1,0 +1,112 @@
+"""A benchmark's numbers after so many games, as they come: of a run that plays, of a killed one, of a finished one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.exports.mlflow.limits import Fitted
+from runner.exports.mlflow.record import Point
+from runner.models.journal_index import FollowedIndex
+from runner.results.folder import RunFolder
+from runner.results.manifest import PLAYED, Manifest, Status
+from runner.results.metrics import Metrics
+from runner.rollouts.job import Job
+from runner.rollouts.rollout import Outcome
+from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
+
+OF_GAMES = ("accuracy", "accuracy_0", "accuracy_1", "decided")
+OF_AGENTS = ("reward",)
+"""What has a curve; all else has its value at the end."""
+INTERVALS = "intervals"
+"""The section of the ends of intervals."""
+
+
+def is_step(games: int) -> bool:
+    """Whether a curve has a point after so many games: about a hundred for each power of ten."""
+    apart: int = 10 ** max(0, len(str(games)) - 2)
+    return games % apart == 0
+
+
+def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, section: str = "") -> Iterator[Point]:
+    """The value of a metric; nothing where it has none."""
+    if row["value"] is not None:
+        yield Point(fitted.key(metric_name(row), section), step, float(row["value"]))
+
+
+def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[Point]:
+    """The ends of a metric's interval, as far as it has any."""
+    for end in ("ci_low", "ci_high"):
+        if row[end] is not None:
+            yield Point(fitted.key(f"{metric_name(row)}.{end}", INTERVALS), step, float(row[end]))
+
+
+def metric_name(row: Mapping[str, Any]) -> str:
+    """As other commands have it: of an agent, `AGENT.METRIC`."""
+    return str(row["metric"]) if row["agent"] is None else f"{row['agent']}.{row['metric']}"
+
+
+class Curve:
+    """Reads a journal as far as it goes, and each game of the plan once, in the plan's order.
+
+    In that order, what stands after so many games does not depend on who answered first, nor on kills in between. A
+    game that was lost in transport may be played again as long as the run can go on: the curve waits for it.
+    """
+
+    def __init__(self, folder: RunFolder, fitted: Fitted) -> None:
+        """Raises:
+        RunError, JournalError, SpecError: a file of the run is gone or damaged.
+        """
+        self.plan = played_plan(folder)
+        self._folder, self._fitted = folder, fitted
+        self._followed = FollowedIndex(folder.journal, folder.manifest().identity)
+        self._reconstructor = Reconstructor(folder, self.plan, followed=self._followed)
+        self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
+        self._games = 0
+        self._jobs: Iterator[Job] | None = None
+        self._next: Job | None = None
+        self.points: list[Point] = []
+
+    def read(self, manifest: Manifest) -> list[Point]:
+        """The points of all games that are finished by now, in the plan's order up to the first that is not."""
+        while self._followed.read():
+            pass
+        if self._waits(manifest):
+            return []
+        if self._jobs is None:
+            self._jobs = played_jobs(self._folder, self.plan)
+            self._next = next(self._jobs, None)
+        while self._next is not None and self._add(self._next, is_over=manifest.status == Status.DONE):
+            self._next = next(self._jobs, None)
+        return self.points
+
+    def _waits(self, manifest: Manifest) -> bool:
+        """Whether the number of games that count is not known before the run has ended: it stops when it is decided."""
+        stops = self.plan.spec.experiment.until is not None
+        chosen = self.plan.debates is not None and self.plan.debates.stopped is not None
+        return (stops or chosen) and manifest.status not in PLAYED
+
+    def _add(self, job: Job, *, is_over: bool) -> bool:
+        """Count a game, or all branches of a tree; whether it is finished."""
+        rollouts = self._reconstructor.of_job(job)
+        lost = any(one.outcome == Outcome.TRANSPORT_FAILED for one in rollouts)
+        if not rollouts or (lost and not is_over):
+            return False
+        for rollout in rollouts:
+            self._metrics.add(rollout)
+            self._games += rollout.outcome != Outcome.TRANSPORT_FAILED
+        if self._games and is_step(self._games) and (not self.points or self.points[-1].step < self._games):
+            self.points.extend(self._now())
+        return True
+
+    def _now(self) -> Iterator[Point]:
+        for estimate in self._metrics.estimates():
+            names = OF_GAMES if estimate.agent is None else OF_AGENTS
+            if estimate.metric in names:
+                row = vars(estimate)
+                yield from value_points(row, self._games, self._fitted)
+                if estimate.metric == "accuracy":
+                    yield from interval_points(row, self._games, self._fitted)
+
+    def close(self) -> None:
+        self._reconstructor.close()

@@ -1,0 +1,112 @@
+"""A benchmark, or a part of a training run, into what MLflow holds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from runner.exports.mlflow.curve import Curve, interval_points, value_points
+from runner.exports.mlflow.facts import common, counts_of, data_of, tags_of
+from runner.exports.mlflow.limits import Fitted
+from runner.exports.mlflow.record import MlflowRun, Point
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest, Status
+from runner.results.metric_rows import shown_value
+from runner.storage.atomic import read_json
+
+COUNTS = (
+    "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",
+    "transport_failed", "cost_usd", "cost_usd_at_most",
+)  # fmt: skip
+
+
+class Games:
+    """A run of games, looked at once or while it plays: `record` is how it stands now."""
+
+    def __init__(self, folder: RunFolder, *, journal: bool) -> None:
+        self._folder, self._journal = folder, journal
+        self._curve: Curve | None = None
+        self._of: tuple[Any, ...] = ()
+        self._fitted = Fitted()
+
+    def record(self, parent: Manifest | None = None) -> MlflowRun:
+        """What MLflow is to hold by now; `parent` is the manifest of the training run that it is a part of.
+
+        Raises:
+            RunError, JournalError, SpecError: a file of the run is gone or damaged.
+        """
+        manifest = self._folder.manifest()
+        curve = self._curve_of(manifest)
+        points = list(curve.read(manifest)) if self._folder.journal.is_file() else []
+        summary: Mapping[str, Any] = {}
+        if manifest.status in (Status.DONE, Status.INCOMPLETE) and self._folder.metrics.is_file():
+            summary = read_json(self._folder.metrics)
+        if manifest.status == Status.DONE and summary:
+            points = _joined(points, list(_at_the_end(manifest, summary, self._fitted)))
+        context = "training" if manifest.parent_run_id is not None and manifest.kind == "training" else "eval"
+        return MlflowRun(
+            **common(self._folder, manifest, curve.plan, self._fitted, parent, journal=self._journal),
+            metrics=points,
+            tags=tags_of(manifest, curve.plan, self._folder, self._fitted, _note(manifest, summary)),
+            inputs=(data_of(manifest, curve.plan, context),),
+            notes=tuple(self._fitted.notes),
+        )
+
+    def _curve_of(self, manifest: Manifest) -> Curve:
+        """The curve so far; a new one where the run is to play other games than it was, as one that goes on may."""
+        now = (manifest.identity, manifest.spec_sha256, manifest.dataset_sha256)
+        if self._curve is None or self._of != now:
+            self.close()
+            self._curve, self._of = Curve(self._folder, self._fitted), now
+        return self._curve
+
+    def close(self) -> None:
+        if self._curve is not None:
+            self._curve.close()
+            self._curve = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _at_the_end(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) -> Iterator[Point]:
+    """Every number of a finished run, after the games that count.
+
+    Of an incomplete one none is sent: it can go on, and MLflow has no way to change what a step has.
+    """
+    outcomes: Mapping[str, int] = summary["outcomes"]
+    step = sum(outcomes.values()) - outcomes.get("transport_failed", 0)
+    for row in summary["metrics"]:
+        yield from value_points(row, step, fitted)
+        yield from interval_points(row, step, fitted)
+    for name, count in outcomes.items():
+        yield Point(fitted.key(name, "outcomes"), step, float(count))
+    for name, value in counts_of(manifest, COUNTS):
+        yield Point(fitted.key(name, "counts"), step, value)
+    for vote in summary.get("vote_curve", ()):
+        if vote["value"] is not None:
+            yield Point("vote_accuracy", vote["k"], float(vote["value"]))
+
+
+def _joined(curve: list[Point], end: list[Point]) -> list[Point]:
+    """A curve with the numbers of the end, which stand where both have one."""
+    said = {(point.key, point.step) for point in end}
+    return [*(point for point in curve if (point.key, point.step) not in said), *end]
+
+
+def _note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
+    """What a reader sees first on the run's page."""
+    lines = [f"{manifest.kind} run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
+    lines += [
+        f"accuracy: {shown_value(row)}, n {row['n']}, 95 % interval"
+        for row in summary.get("metrics", ())
+        if (row["agent"], row["metric"]) == (None, "accuracy") and row["value"] is not None
+    ]
+    if manifest.status == Status.INCOMPLETE:
+        lines.append("Too many games were lost in transport: its numbers are in metrics.json alone until it goes on.")
+    if manifest.why_stopped is not None:
+        lines.append(manifest.why_stopped)
+    return "\n\n".join(lines)

@@ -1,0 +1,116 @@
+"""A run as MLflow has it, in plain values: what is sent, before any server is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from runner.exports.mlflow.limits import Fitted
+from runner.hashing import tagged_hash
+from runner.results.manifest import Manifest, Status
+
+RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+
+STATUSES: Mapping[Status, RunStatus] = {
+    Status.RUNNING: "RUNNING",
+    Status.DONE: "FINISHED",
+    Status.INCOMPLETE: "FAILED",
+    Status.FAILED: "FAILED",
+    Status.INTERRUPTED: "KILLED",
+}
+
+
+class Point(NamedTuple):
+    """A value of a metric. Of a benchmark, a step is a number of games; of training, an iteration."""
+
+    key: str
+    step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset that a run has read."""
+
+    name: str
+    sha256: str
+    context: str
+    """What the run did with it: `eval` or `training`."""
+    facts: Mapping[str, Any]
+    columns: Sequence[str] = ()
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that came out of a training."""
+
+    key: str
+    """What it is found by; see `model_key`."""
+    name: str
+    step: int
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+
+
+class Artifact(NamedTuple):
+    """A file of a run, and its path among the artifacts."""
+
+    path: Path
+    name: str
+
+
+@dataclass(frozen=True)
+class MlflowRun:
+    """All that one MLflow run holds of one run."""
+
+    key: str
+    """What it is found by; see `run_key`."""
+    name: str
+    status: RunStatus
+    started_ms: int
+    """When it began; also the time of every point: the journal keeps none, and MLflow takes a point that is sent again
+    with the same time for the one that it has."""
+    ended_ms: int | None
+    params: Mapping[str, str]
+    metrics: Sequence[Point]
+    tags: Mapping[str, str]
+    inputs: Sequence[Data] = ()
+    plays_with: Sequence[str] = ()
+    """The keys of the trained models that play in it."""
+    models: Sequence[Model] = ()
+    artifacts: Sequence[Artifact] = ()
+    parent: str | None = None
+    """The key of the training run that it is a part of."""
+    notes: Sequence[str] = field(default_factory=tuple)
+    """What could not be sent as it is."""
+
+
+def run_key(manifest: Manifest) -> str:
+    """What tells a run from every other, in whatever folder it is, however often it was resumed."""
+    return tagged_hash("mlflow run", [manifest.run_id, manifest.identity, manifest.started_at])
+
+
+def model_key(run_id: str, iteration: int, model: str) -> str:
+    """What tells a trained model from every other: it follows from the last step of a model's lineage."""
+    return tagged_hash("mlflow model", [run_id, iteration, model])
+
+
+def milliseconds(time: str) -> int:
+    """A time of a manifest, since 1970."""
+    return int(datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def flat_params(data: Mapping[str, Any], fitted: Fitted, prefix: str = "") -> dict[str, str]:
+    """Every key of a spec that says something, by its dotted name; a list as JSON."""
+    found: dict[str, str] = {}
+    for name, value in data.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            found |= flat_params(value, fitted, f"{key}.")
+        elif value is not None and value != []:
+            found[fitted.key(key)] = fitted.param(key, value)
+    return found

@@ -1,0 +1,149 @@
+"""A training run into what MLflow holds of it: its learning curve by iteration, and the models that came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.documents.fields import to_plain
+from runner.exports.mlflow.curve import interval_points, value_points
+from runner.exports.mlflow.facts import KEY_TAG, TAG, common, counts_of, data_of, tags_of
+from runner.exports.mlflow.limits import Fitted
+from runner.exports.mlflow.record import Data, MlflowRun, Model, Point, model_key
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest
+from runner.results.metric_rows import shown_value
+from runner.runs.reconstruct import saved_plan
+from runner.spec.trainers import TrainingSettings
+from runner.storage.atomic import read_json
+from runner.training.games import check_part
+from runner.training.stage_log import read_stages
+from runner.training.stages import Became, DatasetsBuilt, GamesPlayed, PartRecord, Stages, Switched, TestPlayed
+
+TEST, GAMES, MODELS = "test", "games", "models"
+"""Sections of metrics: of the tests, of the games that were learnt from, of what became of each model group."""
+
+
+def training_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
+    """What MLflow is to hold by now of a training run; its games and tests are runs of their own.
+
+    Raises:
+        RunError, JournalError, SpecError: a file of the run is gone or damaged.
+    """
+    manifest, fitted = folder.manifest(), Fitted()
+    plan, stages = saved_plan(folder), read_stages(folder.path, folder.identity())
+    settings = plan.spec.experiment.training
+    assert settings is not None
+    tests = [(record.iteration, _accuracy(check_part(folder, record))) for record in stages.all(TestPlayed)]
+    return MlflowRun(
+        **common(folder, manifest, plan, fitted, None, journal=journal),
+        metrics=[*_of_parts(folder, stages, fitted), *_of_groups(stages, fitted)],
+        tags=tags_of(manifest, plan, folder, fitted, _note(manifest, tests)),
+        inputs=(data_of(manifest, plan, "training"), *_learnt_from(folder, stages)),
+        models=tuple(_models(folder, manifest, settings, stages, fitted)),
+        notes=tuple(fitted.notes),
+    )
+
+
+def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[Point]:
+    """The numbers of each finished test, at the iteration whose models it measures, and of the games of each.
+
+    The accuracy of the tests is the learning curve, and has the name that the accuracy of a benchmark has.
+    """
+    kinds: tuple[tuple[str, type[PartRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
+    for section, kind in kinds:
+        for record in {one.iteration: one for one in stages.all(kind)}.values():
+            part = check_part(folder, record)
+            for row in read_json(part.metrics)["metrics"]:
+                is_curve = section == TEST and (row["agent"], row["metric"]) == (None, "accuracy")
+                yield from value_points(row, record.iteration, fitted, "" if is_curve else section)
+                if is_curve:
+                    yield from interval_points(row, record.iteration, fitted)
+            for name, value in counts_of(part.manifest(), ("rollouts", "completions", "cost_usd")):
+                yield Point(fitted.key(name, section), record.iteration, value)
+
+
+def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[Point]:
+    """On how many examples each model was trained in an iteration, and whether it was."""
+    for record in stages.all(Switched):
+        for group, outcome in record.outcomes.items():
+            trained = outcome["outcome"] == Became.TRAINED
+            yield Point(fitted.key(f"{group}.trained", MODELS), record.iteration, float(trained))
+            if isinstance(outcome.get("examples"), int):
+                yield Point(fitted.key(f"{group}.examples", MODELS), record.iteration, float(outcome["examples"]))
+            ended = stages.trained(record.iteration, group)
+            if trained and ended is not None and isinstance(ended.facts.get("trained_tokens"), int):
+                yield Point(
+                    fitted.key(f"{group}.trained_tokens"), record.iteration, float(ended.facts["trained_tokens"])
+                )
+
+
+def _learnt_from(folder: RunFolder, stages: Stages) -> Iterator[Data]:
+    """The datasets that models were trained on; of one that was built again, the last."""
+    for record in stages.all(Switched):
+        built = stages.last(DatasetsBuilt, record.iteration)
+        for group, report in ({} if built is None else built.groups).items():
+            if report.written and report.sha256 is not None:
+                facts = {
+                    "sha256": report.sha256,
+                    "run_id": folder.run_id,
+                    "iteration": record.iteration,
+                    "group": group,
+                    "agents": list(report.agents),
+                    "format": report.format,
+                }
+                name = f"{folder.run_id} iteration {record.iteration} {group}"
+                yield Data(name, report.sha256, "training", facts, rows=report.examples)
+
+
+def _models(
+    folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, fitted: Fitted
+) -> Iterator[Model]:
+    """The models that came out of each iteration, with every training behind them."""
+    for record in stages.all(Switched):
+        for group, outcome in record.outcomes.items():
+            if outcome["outcome"] != Became.TRAINED:
+                continue
+            state = record.models[group]
+            step = state["lineage"][-1]
+            facts: dict[str, Any] = {
+                "model": state["model"],
+                "base_model": state["base_model"],
+                "from_model": step["from_model"],
+                "group": group,
+                "iteration": record.iteration,
+                "method": step["method"],
+                "examples": outcome.get("examples"),
+                "dataset_sha256": step["dataset_sha256"],
+                "job": step.get("job"),
+                "weights_sha256": step.get("weights_sha256"),
+                **{f"trainer.{name}": value for name, value in to_plain(training.trainers[group]).items()},
+            }
+            key = model_key(folder.run_id, record.iteration, state["model"])
+            tags = {
+                "run_id": folder.run_id,
+                "kind": "trained",
+                "protocol": manifest.protocol,
+                "lineage": state["lineage"],
+            }
+            named = {f"{TAG}{name}": value for name, value in tags.items()}
+            yield Model(
+                key,
+                fitted.model_name(f"{folder.run_id} {group} {record.iteration}"),
+                record.iteration,
+                {fitted.key(name): fitted.param(name, value) for name, value in facts.items() if value is not None},
+                {KEY_TAG: key, **{name: fitted.tag(name, value) for name, value in named.items()}},
+            )
+
+
+def _accuracy(part: RunFolder) -> Mapping[str, Any]:
+    rows: Sequence[Mapping[str, Any]] = read_json(part.metrics)["metrics"]
+    return next(row for row in rows if (row["agent"], row["metric"]) == (None, "accuracy"))
+
+
+def _note(manifest: Manifest, tests: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+    lines = [f"training run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
+    lines += [f"- test before iteration {number}: accuracy {shown_value(row)}, n {row['n']}" for number, row in tests]
+    if manifest.why_stopped is not None:
+        lines.append(manifest.why_stopped)
+    return "\n\n".join(lines)

@@ -1,0 +1,113 @@
+"""A run that was stopped, judged again, got or reproduced has a page that says what it is, served or mailed."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from runner.errors import NipRunError
+from runner.registry.draft import Naming
+from runner.registry.fetched import get
+from runner.registry.run_bundle import draft_of
+from runner.releases.reference import parse
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.transports.connect import connect
+from tests.support.got import publish
+from tests.support.processes import nip_run_here
+from tests.support.runs import only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+from tests.support.summaries import Summary, site_of, summaries
+from tests.viewing.test_states import followed
+
+PRICED = {"m": {"price": {"input": 100.0, "output": 400.0}, "max_completion_tokens": 60}}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that `until` stopped, and nothing else."""
+    folder = tmp_path_factory.mktemp("states")
+    path = spec_file(
+        folder / "spec", size=50, until={"width": 0.6}, fine_tune=None,
+        protocol={"use": "nip", "max_message_rounds": 3},
+    )  # fmt: skip
+    played(path, folder / "results", run_id="decided")
+    return folder / "results"
+
+
+def page(run: Path | RunFolder) -> Summary:
+    """A run's page, which is the same in a report and in a view."""
+    folder = run if isinstance(run, RunFolder) else RunFolder(run)
+    site, _ = site_of(folder)
+    with followed(folder) as live:
+        assert str(site.sections[0].html) in live.page().decode()
+    return Summary(str(site.sections[0].html))
+
+
+def test_a_run_that_until_stopped_says_after_how_many_games(results: Path) -> None:
+    assert "Until it is decided: stopped after 12 of 50 games" in page(results / "runs" / "decided").text
+
+
+def test_a_run_that_its_budget_stopped_says_so_and_its_command_raises_it(tmp_path: Path) -> None:
+    with serving() as server, pytest.raises(NipRunError, match="used up"):
+        path = spec_file(
+            tmp_path, server.base_url, size=8, models=PRICED, budget={"usd": 0.5}, rollouts={"concurrency": 1}
+        )
+        played(path, tmp_path / "results", run_id="poor")
+    with chdir(tmp_path):
+        found = page(Path("results/runs/poor"))
+    assert "stopped by its budget" in found.text
+    assert found.text.count("nip-run results/runs/poor budget.usd=N") == 2
+
+
+def test_a_run_all_of_whose_games_failed_has_its_games_and_no_verdict(tmp_path: Path) -> None:
+    with serving(kind="server_error") as server:
+        path = spec_file(tmp_path, server.base_url, size=2, fine_tune=None, retry={"transient": {"attempts": 1}})
+        played(path, tmp_path / "results", run_id="lost")
+    found = page(tmp_path / "results" / "runs" / "lost")
+    assert "Failed with 2 of 2 games played." in found.text
+    assert "2 of 2 rollouts failed in transport" in found.text
+    assert [row["No verdict"] for row in found.table("Verdicts beside labels")] == ["1 100.0 %"] * 2
+
+
+def test_a_judging_says_whose_debates_it_judges_and_its_copy_has_the_same_page(results: Path, tmp_path: Path) -> None:
+    words = ("rejudge", "decided", "+models.j={provider: dummy}", "agents.verifier.model=j", "--run-id", "judged", "-q")
+    mine = Path(shutil.copytree(results, tmp_path / "results"))
+    done = nip_run_here(*words, "--results", "results", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with chdir(tmp_path):
+        found = page(Path("results/runs/judged"))
+        Path("results").rename("other")
+        copied = page(Path("other/runs/judged"))
+    assert mine.name == "results"
+    assert "the debates are those of decided; nobody but the judge was asked" in found.text
+    assert "judged are the 12 of 50 games" in found.text
+    assert copied.text.replace("other/runs", "results/runs") == found.text
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path: Path, rows: bool) -> None:
+    played(spec_file(tmp_path / "spec", size=1, fine_tune=None), tmp_path / "results")
+    own = RunFolder(only_run(tmp_path / "results"))
+    naming = Naming("acme", licence="MIT", dataset_licence="MIT" if rows else "none")
+    reference = publish(tmp_path / "registry", draft_of(own, Results.of(own), naming).bundle())
+    with connect(str(tmp_path / "registry")) as registry:
+        get(registry, parse(reference), tmp_path / "got")
+    found = page(RunFolder.got(tmp_path / "got" / "data"))
+    assert f"Got from a registry, as {reference}." in found.text
+    assert ("--fresh --set dataset.path=FILE" in found.text) != rows
+    assert ("without the rows of its dataset" in found.text) != rows
+    if rows:
+        with chdir(tmp_path):
+            done = nip_run_here("reproduce", "got", "-q", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            (again,) = Path("results/runs").glob("*-reproduced")
+            reproduced = page(again)
+        assert "A replay: every answer is that of another run" in reproduced.text
+        assert reference in reproduced.text
+        assert reproduced.table("Verdicts beside labels") == summaries(own).popitem()[1].table("Verdicts beside labels")
+        assert "data/spec.yaml" not in reproduced.text.split("Where it came from")[0]

@@ -1,0 +1,31 @@
+"""Servers for tests: one that a file shares, and one that is emptied for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.raw_uploads import Raw
+from tests.support.registry_server import RegistryServer, emptied
+from tests.support.serving import Served, serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Running for a whole file, whose tests leave in it what they like under names of their own."""
+    with serving(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    with emptied() as running:
+        yield running
+
+
+@pytest.fixture
+def acme(server: RegistryServer) -> Iterator[Raw]:
+    """Who publishes as acme, without our client."""
+    with Raw(server.address, server.account("acme")) as raw:
+        yield raw

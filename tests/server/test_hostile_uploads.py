@@ -1,0 +1,103 @@
+"""Nothing bad gets in by an upload: each row of the tables is refused in words, nothing of it is seen, and the server
+goes on."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.registry.hostile import LINK, ROWS, Row
+from tests.support.raw_uploads import Raw
+from tests.support.registry_server import RegistryServer
+from tests.support.release_trees import Tree
+
+OURS = (
+    "is not sent", "is no file of the release", "is sent as another file", "belong to every release",
+    "is not the hash of release.json", "release.sha256 is damaged", "bytes; at most", "at most 240 characters",
+)  # fmt: skip
+"""How a server says what a reader says otherwise: it sees what is sent beside what is listed."""
+ODD = ("is a link", "is a FIFO", "is a socket")
+NO_LINKS = [row for row in ROWS if row.words != LINK and not row.name.endswith(ODD)]
+"""An upload has no links and no devices."""
+
+
+def sent(row: Row, place: Path) -> dict[str, bytes]:
+    """What an attacker sends of a row: what stands in the folder, and whatever its manifest names."""
+    tree = Tree(place)
+    row.change(tree)
+    tree.write()
+    files = {}
+    for path in sorted(tree.folder.rglob("*")) if tree.folder.is_dir() else ():
+        if stat.S_ISREG(path.lstat().st_mode) and path.stat().st_size < 1 << 30:
+            files[path.relative_to(tree.folder).as_posix()] = path.read_bytes()
+    return files
+
+
+def named(row: Row) -> list[str]:
+    """The paths that its manifest names beside those that are there."""
+    tree = Tree(Path("/nowhere"))
+    row.change(tree)
+    said = tree.changes.get("files")
+    if not isinstance(said, list):
+        return []
+    return [one["path"] for one in said if isinstance(one, dict) and isinstance(one.get("path"), str)]
+
+
+def attack(row: Row, place: Path, raw: Raw) -> list[dict[str, Any]]:
+    """What the server says to each way of sending a row."""
+    files = sent(row, place)
+    yank = {path: data for path, data in files.items() if path.startswith("yanked/")}
+    release = {path: data for path, data in files.items() if path not in yank}
+    folder = "run/acme/tiny/1"
+    said = [raw.published({folder: release, **({f"{folder}/yanked": _inside(yank)} if yank else {})})]
+    if row.name.startswith("path"):
+        said.append(raw.published({folder: {**release, **dict.fromkeys(named(row), b"evil")}}))
+    return said
+
+
+def _inside(yank: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {path.removeprefix("yanked/"): data for path, data in yank.items()}
+
+
+def wrong_with(said: dict[str, Any], row: Row) -> str | None:
+    told = json.dumps([said.get("message", ""), *said.get("problems", [])], ensure_ascii=False)
+    if said["status"] not in (400, 202, 422) or said.get("state", "refused") not in ("refused", "open"):
+        return f"{said}"
+    if not any(words in told or words in json.loads(told).__str__() for words in (row.words, *OURS)):
+        return told[:500]
+    return None if len(told) < 10_000 else "it says too much"
+
+
+def refused(rows: Iterable[Row], server: RegistryServer, raw: Raw, folder: Path) -> dict[str, str]:
+    wrong = {}
+    for number, row in enumerate(rows):
+        for said in attack(row, folder / str(number), raw):
+            if (why := wrong_with(said, row)) is not None:
+                wrong[row.name] = why
+    assert raw.files() == []
+    assert "Traceback" not in server.log()
+    return wrong
+
+
+def test_some_hostile_releases_are_refused_in_words_and_nothing_of_them_is_seen(
+    server: RegistryServer, acme: Raw, tmp_path: Path
+) -> None:
+    assert refused(NO_LINKS[::40], server, acme, tmp_path) == {}
+
+
+@pytest.mark.full
+def test_all_hostile_releases_are_refused_and_the_server_grows_by_nothing(
+    server: RegistryServer, acme: Raw, tmp_path: Path
+) -> None:
+    assert len(NO_LINKS) > 200
+    refused(NO_LINKS[::10], server, acme, tmp_path / "before")
+    before = server.resident()
+    assert refused(NO_LINKS, server, acme, tmp_path / "all") == {}
+    assert server.resident() - before < 30 << 20
+    assert not list((server.folder / "incoming").iterdir())
+    assert not [path for path in (server.folder / "blobs").rglob("*") if path.is_file()]

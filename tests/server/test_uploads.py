@@ -1,0 +1,224 @@
+"""Uploads over HTTP: sent in pieces, gone on with after a cut, seen whole or not at all, and by whom they may be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from unittest.mock import patch
+
+import pytest
+
+from runner.errors import ReleaseError, TakenError, UsageError
+from runner.releases.bundle import Bundle
+from runner.releases.manifest import CHECKSUM, MANIFEST, Link, Release
+from runner.releases.reference import Kind, Reference, parse
+from runner.transports.http import HttpTransport
+from runner.transports.http_session import Patience
+from runner.transports.registry import Registry
+from tests.support.cutting import cutting
+from tests.support.raw_uploads import Raw, declared
+from tests.support.registry_server import RegistryServer, publishing_to
+
+QUICK = Patience(connect=5, read=20, wait=0.05, longest_wait=0.5, stall=20, check_again=0.02, check_seconds=60)
+
+
+def made(
+    name: str = "council",
+    *,
+    owner: str = "acme",
+    visibility: str = "public",
+    data: bytes = b"x\n",
+    links: tuple[Link, ...] = (),
+) -> Bundle:
+    release = Release(kind=Kind.DATASET, owner=owner, name=name, version="1", visibility=visibility, links=links)
+    return Bundle.of(release, {"data.txt": data})
+
+
+def folders(*bundles: Bundle) -> Mapping[str, Mapping[str, bytes]]:
+    found = {}
+    for bundle in bundles:
+        files = {}
+        for path, content in bundle.files():
+            assert isinstance(content, bytes)
+            files[path] = content
+        found[bundle.release.reference.folder] = files
+    return found
+
+
+def test_a_blob_is_sent_in_pieces_and_only_what_was_declared_is_taken(acme: Raw) -> None:
+    data = b"0123456789" * 100
+    bundle = made(data=data)
+    upload = acme.begin(folders(bundle)).json()["id"]
+    assert acme.send(upload, data[:400], sha256=_hash(data)).json() == {"have": 400}
+    again = acme.send(upload, data, offset=100)  # what does not follow
+    assert (again.status_code, again.json()["code"], again.json()["have"]) == (409, "offset", 400)
+    other = acme.send(upload, b"y", sha256="0" * 64)  # what was not declared
+    assert other.status_code == 404
+    longer = acme.send(upload, data + b"!", sha256=_hash(data), offset=400)
+    assert (longer.status_code, "more was sent" in longer.json()["message"]) == (422, True)
+    assert acme.commit(upload).status_code == 422  # of which something is missing
+    wrong = acme.send(upload, b"0" * 1_000, sha256=_hash(data), offset=_have(acme, upload, data))
+    assert (wrong.status_code, "another hash" in wrong.json()["message"]) == (422, True)
+    assert _have(acme, upload, data) == 0
+    assert acme.files() == []
+    assert acme.published(folders(bundle))["state"] == "published"
+    assert [path.rpartition("/")[2] for path in acme.files()] == ["data.txt", MANIFEST, CHECKSUM]
+
+
+def _have(raw: Raw, upload: str, data: bytes) -> int:
+    missing = {one["sha256"]: one["have"] for one in raw.state(upload)["missing"]}
+    return int(missing[_hash(data)])
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_a_commit_that_is_repeated_says_the_same_and_so_does_the_same_upload_declared_again(acme: Raw) -> None:
+    bundle = made()
+    first = acme.published(folders(bundle))
+    assert acme.commit(first["id"]).json()["state"] == "published"
+    again = acme.begin(folders(bundle)).json()
+    assert (again["id"], again["state"], again["missing"]) == (first["id"], "published", [])
+    assert len(acme.files()) == 3
+
+
+def test_where_one_folder_is_taken_nothing_of_the_others_is_seen(server: RegistryServer, acme: Raw) -> None:
+    assert acme.published(folders(made("one")))["state"] == "published"
+    said = acme.published(folders(made("two"), made("one", data=b"other\n")))
+    assert (said["status"], said["code"]) == (409, "taken")
+    with Raw(server.address, server.account("acme")) as second:
+        both = folders(made("three"), made("one"))  # another upload has put the very same there
+        assert second.published(both)["status"] == 409
+    assert {path.split("/")[2] for path in acme.files()} == {"one"}
+
+
+def test_nobody_publishes_as_another_and_what_another_keeps_is_told_by_nothing(
+    server: RegistryServer, acme: Raw
+) -> None:
+    secret = made("plan", visibility="private", data=b"what nobody knows\n")
+    assert acme.published(folders(secret))["state"] == "published"
+    with Raw(server.address, server.account("eve")) as eve, Raw(server.address, None) as anybody:
+        there, not_there = (eve.begin(folders(made(name, data=b"z\n"))) for name in ("plan", "nothing"))
+        assert there.status_code == not_there.status_code == 403
+        assert there.json() == not_there.json()
+        path = "/tree/dataset/acme/{}/1/release.json"
+        assert [eve.client.get(path.format(name)).json() for name in ("plan", "no")] == [_missing(), _missing()]
+        mine = made("mine", owner="eve", data=b"what nobody knows\n")
+        upload = eve.begin(folders(mine)).json()
+        assert _hash(b"what nobody knows\n") in {one["sha256"] for one in upload["missing"]}  # it is to be sent again
+        theirs = acme.begin(folders(made("open"))).json()["id"]
+        assert eve.client.get(f"/uploads/{theirs}").json() == eve.client.get(f"/uploads/{'0' * 32}").json()
+        assert [anybody.begin(folders(made())).status_code, anybody.commit(theirs).status_code] == [401, 401]
+        for raw in (eve, anybody):
+            assert raw.files() == raw.client.get("/releases").json()["releases"] == []
+            asked = raw.client.post("/files", json={"paths": ["dataset/acme/plan/1/data.txt"]})
+            assert asked.content == b'{"path":"dataset/acme/plan/1/data.txt","size":null}\n'
+    assert len(acme.files()) == 3
+
+
+def _missing() -> dict[str, object]:
+    return {"code": "missing", "message": "there is no such file", "problems": []}
+
+
+def test_a_public_release_may_not_name_a_private_one_nor_another_than_is_here(acme: Raw) -> None:
+    secret = made("plan", visibility="private")
+    assert acme.published(folders(secret))["state"] == "published"
+    link = Link(role="input", release="dataset/acme/plan@1", sha256=secret.sha256)
+    said = acme.published(folders(made("open", links=(link,))))
+    assert said["state"] == "refused"
+    assert "is public, and dataset/acme/plan@1" in said["problems"][0]
+    other = Link(role="input", release="dataset/acme/plan@1", sha256="0" * 64)
+    said = acme.published(folders(made("open", visibility="private", links=(other,))))
+    assert "is another here than the one that it names" in said["problems"][0]
+    assert acme.published(folders(made("open", visibility="private", links=(link,))))["state"] == "published"
+
+
+def test_what_is_refused_can_be_sent_again_and_is_refused_again(acme: Raw) -> None:
+    bad = {"dataset/acme/bad/1": {**folders(made("bad"))["dataset/acme/bad/1"], "data.txt": b"other\n"}}
+    first, second = acme.published(bad), acme.published(bad)
+    assert (
+        first["problems"]
+        == second["problems"]
+        == ["dataset/acme/bad/1: data.txt is sent as another file than the manifest lists"]
+    )
+
+
+def test_a_file_is_read_from_where_it_was_cut_off(server: RegistryServer, acme: Raw) -> None:
+    data = bytes(range(256)) * 2_000
+    acme.published(folders(made(data=data)))
+    path = "/tree/dataset/acme/council/1/data.txt"
+    whole = acme.client.get(path)
+    rest = acme.client.get(path, headers={"range": "bytes=100000-", "if-range": whole.headers["etag"]})
+    assert (rest.status_code, rest.content) == (206, data[100_000:])
+    assert rest.headers["content-range"] == "bytes 100000-511999/512000"
+    other = acme.client.get(path, headers={"range": "bytes=5-", "if-range": '"other"'})
+    assert (other.status_code, len(other.content)) == (200, len(data))
+    beyond = acme.client.get(path, headers={"range": "bytes=512000-"})
+    assert (beyond.status_code, beyond.headers["content-range"]) == (416, "bytes */512000")
+    with cutting(server.port) as proxy, Registry(HttpTransport(proxy.address, patience=QUICK)) as registry:
+        entry = registry.find(parse("dataset/acme/council@1"))
+        release, _ = registry.read(entry)
+        for at in (70_000, 200_000):
+            proxy.cut_after("down", at)
+            assert registry.content(entry, release, "data.txt", 1 << 20) == data
+        assert proxy.cuts == 2
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_publish_that_is_cut_off_goes_on(server: RegistryServer, way: str) -> None:
+    data = bytes(range(256)) * 2_000
+    bundle = made(f"cut-{way}", data=data)
+    with cutting(server.port) as proxy:
+        token = server.account("acme")
+        with (
+            publishing_to(server, token),  # which is another address than the proxy's
+            Registry(HttpTransport(proxy.address, patience=QUICK)) as registry,
+            pytest.raises(UsageError, match="a token is needed"),
+        ):
+            registry.publish([bundle], "x")
+        with patch.dict(os.environ, {"NIP_RUN_REGISTRY": proxy.address, "NIP_RUN_TOKEN": token}):
+            proxy.cut_after(way, 200_000 if way == "up" else 1_500)
+            with Registry(HttpTransport(proxy.address, patience=QUICK)) as registry:
+                ((published,), _) = registry.publish([bundle], "x")
+        assert (published.sha256, proxy.cuts) == (bundle.sha256, 1)
+
+
+def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(acme: Raw) -> None:
+    good = folders(made())["dataset/acme/council/1"]
+    for changes, words in (
+        ({"size": -1}, "greater than or equal to 0"), ({"size": 1 << 60}, "less than"),
+        ({"size": 5 << 30}, "at most"), ({"sha256": "x"}, "pattern"), ({"path": "../x"}, "each part of a path"),
+        ({"path": "\ud800"}, ""),
+    ):  # fmt: skip
+        said = {"folder": "dataset/acme/council/1", "files": [{**declared("release.json", b""), **changes}]}
+        answer = acme.client.post(
+            "/uploads", content=json.dumps({"folders": [said]}), headers={"content-type": "application/json"}
+        )
+        assert answer.status_code == 422, (changes, answer.text)
+        assert words in answer.text
+    for folder in ("dataset/acme", "x/acme/council/1", "dataset/acme/council/1/yanked/yanked", "dataset/../council/1"):
+        assert acme.begin({folder: good}).status_code == 422
+    assert acme.begin({}).status_code == 422
+    assert acme.client.post("/uploads", content=b"[" * 100_000).status_code == 422
+    assert acme.client.get("/tree", params={"prefix": "a\0b"}).json()["files"] == []
+    assert acme.client.get("/tree/a%00b").status_code == 404
+
+
+def test_a_yank_and_a_signature_are_added_once_and_by_their_owner(server: RegistryServer, acme: Raw) -> None:
+    with publishing_to(server, server.account("acme")), Registry(HttpTransport(server.address)) as registry:
+        registry.publish([made()], "x")
+        reference = parse("dataset/acme/council@1")
+        registry.add_signature(registry.find(reference), [("release.json.sig", b"one")])
+        transport = HttpTransport(server.address)
+        with pytest.raises(TakenError):
+            transport.add({"dataset/acme/council/1/signature": [("other.sig", b"two")]}, "x")
+        with pytest.raises(ReleaseError, match="refuses it"):
+            transport.add({"dataset/acme/nothing/1/signature": [("other.sig", b"two")]}, "x")
+        transport.close()
+    with publishing_to(server, server.account("eve")), Registry(HttpTransport(server.address)) as registry:
+        with pytest.raises(UsageError, match="may not publish as acme"):
+            registry.yank(Reference(Kind.DATASET, "acme", "council", "1"), "I say so")
+        assert registry.find(reference).yanked is None
