@@ -95,7 +95,8 @@ class Shown:
     def links_from(self, reference: str) -> list[tuple[str, str, bool]]:
         """Role, release, and whether that is public here."""
         query = (
-            "SELECT l.role, l.target, r.reference IS NOT NULL FROM links l LEFT JOIN releases r ON r.reference = l.target"
+            "SELECT l.role, l.target, r.reference IS NOT NULL FROM links l"
+            " LEFT JOIN releases r ON r.reference = l.target"
             " WHERE l.source = ? ORDER BY l.role, l.target"
         )
         return [(str(role), str(target), bool(there)) for role, target, there in self._all(query, reference)]
