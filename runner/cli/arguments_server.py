@@ -85,3 +85,7 @@ def serve(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="where others find it, such as https://registry.example.org; it stands in links",
     )
+    parser.add_argument(
+        "--rebuild", action="store_true", help="serve nothing; make all that follows from releases again, and check it"
+    )
+    parser.add_argument("--collect", action="store_true", help="serve nothing; remove files that no release has")

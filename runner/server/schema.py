@@ -112,6 +112,47 @@ checks = Table(
     Column("said", Text, nullable=False),  # JSON: notes of the check
 )
 
+competitions = Table(
+    "competitions",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("owner", String(100), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("title", String(300), nullable=False),
+    Column("release_id", ForeignKey("releases.id"), nullable=False),  # of the dataset, whose rows have no labels
+    Column("rows_sha256", String(64), nullable=False, index=True),  # of all rows; a submission has played just these
+    Column("group_by", String(200)),  # the column whose values are clusters of the errors
+    Column("day_limit", Integer, nullable=False),
+    Column("created", Float, nullable=False),
+    Column("closes", Float, nullable=False),
+    UniqueConstraint("owner", "name"),
+)
+
+competition_labels = Table(
+    "competition_labels",  # a secret: what scores a submission reads it, and nothing else
+    metadata,
+    Column("competition_id", ForeignKey("competitions.id"), primary_key=True),
+    Column("datapoint_id", Text, primary_key=True),
+    Column("label", Integer, nullable=False),
+    Column("is_held", Boolean, nullable=False),  # told after closing only
+)
+
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("competition_id", ForeignKey("competitions.id"), nullable=False),
+    Column("release_id", ForeignKey("releases.id"), nullable=False, index=True),
+    Column("owner", String(100), nullable=False),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("created", Float, nullable=False),
+    Column("state", String(10), nullable=False, index=True),
+    Column("why", Text, nullable=False),  # of one that is refused
+    Column("score", Text),  # JSON: the metrics of each part in full, of which the API tells less
+    UniqueConstraint("competition_id", "release_id"),
+    Index("submissions_by_time", "competition_id", "created"),
+)
+
 uploads = Table(
     "uploads",
     metadata,

@@ -80,7 +80,7 @@ class Shown:
     def found(self, words: Sequence[str], first: int, most: int) -> list[dict[str, Any]]:
         """Releases that have all of these words in what is said of them, the newest first."""
         test = " AND ".join(["instr(words, ?) > 0"] * len(words))
-        query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"  # noqa: S608 - ours
+        query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"
         return self._said(query, *words, most, first)
 
     def users_of(self, kind: str, owner: str, name: str, first: int, most: int) -> list[dict[str, Any]]:
@@ -95,7 +95,8 @@ class Shown:
     def links_from(self, reference: str) -> list[tuple[str, str, bool]]:
         """Role, release, and whether that is public here."""
         query = (
-            "SELECT l.role, l.target, r.reference IS NOT NULL FROM links l LEFT JOIN releases r ON r.reference = l.target"
+            "SELECT l.role, l.target, r.reference IS NOT NULL FROM links l"
+            " LEFT JOIN releases r ON r.reference = l.target"
             " WHERE l.source = ? ORDER BY l.role, l.target"
         )
         return [(str(role), str(target), bool(there)) for role, target, there in self._all(query, reference)]

@@ -113,7 +113,7 @@ def refused(*words: str | Path, cwd: Path) -> str:
 
 def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "another server has the folder" in refused(served.folder, "--port", "0", cwd=tmp_path)
+    assert "end that server first" in refused(served.folder, "--port", "0", cwd=tmp_path)
     assert "another --port?" in refused("new", "--port", str(served.port), cwd=tmp_path)
     assert "--behind-proxy NETWORK" in refused("new", "--port", "0", "--host", "0.0.0.0", cwd=tmp_path)
     assert "say with --address" in refused("new", "--behind-proxy", "127.0.0.1", cwd=tmp_path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import ipaddress
-import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -16,11 +14,12 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from runner.errors import RunError, UsageError
+from runner.server.rebuild import alone
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application
 from runner.server.web.seeing import log_to_stderr
-from runner.storage.files import make_folders, open_own
+from runner.storage.files import make_folders
 
 HEAD_SECONDS = 20.0
 """In which the head of a request must come, once its connection is there or its first byte is."""
@@ -151,14 +150,9 @@ def _own(settings: Settings) -> Iterator[None]:
     """Be the one server of a folder."""
     try:
         make_folders(settings.incoming)
-        descriptor = open_own(settings.folder / "server.lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RunError(f"the server's folder {settings.folder} cannot be written: {error.strerror}") from error
-    with os.fdopen(descriptor):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"another server has the folder {settings.folder}; a folder belongs to one") from None
+    with alone(settings):
         yield
 
 
