@@ -19,7 +19,7 @@ from runner.results.results import Results
 from runner.runs.result import RunResult
 from runner.server.competition_scores import TOLD, step_of, told
 from runner.server.schema import competitions, submissions
-from tests.support.processes import until
+from tests.support.processes import nip_run, until
 from tests.support.runs import played
 from tests.support.serving import Served
 from tests.support.specs import spec_file
@@ -229,4 +229,28 @@ def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Co
     assert status == 400
     assert said.startswith("no label is given of p0, p10, p11 and 36 more")
     assert asked("alice", held_out=list(LABELS))[0] == 400
-    assert asked("alice", closes="2020-01-01T00:00:00Z")[0] == 400
+    for closes in ("2020-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"):
+        assert asked("alice", closes=closes)[0] == 400
+    for said in (
+        {"title": "\0"},
+        {"title": "\ud800"},
+        {"labels": {"\0": 1}},
+        {"held_share": 1.0},
+        {"closes": "2020-01-01"},
+    ):
+        assert asked("alice", **said)[0] == 422
+
+
+@pytest.mark.slow
+def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path: Path) -> None:
+    (tmp_path / "cup.json").write_text(json.dumps(wanted("third")), "utf-8")
+    words = ("server", "add-competition", contest.served.folder)
+    done = nip_run(*words, "alice", "cup.json", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout) == {"competition": "acme/third"}, done.stderr
+    page = contest.served.ask("/competitions/acme/third")
+    assert page.status == 200
+    assert b"dataset/acme/claims@1: 40 scored at once" in page.body
+    assert b"/competitions/acme/third" in contest.served.ask("/competitions").body
+    done = nip_run(*words, "bob", "cup.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "only an owner of acme makes competitions" in done.stderr
