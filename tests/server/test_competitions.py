@@ -231,14 +231,15 @@ def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Co
     assert asked("alice", held_out=list(LABELS))[0] == 400
     for closes in ("2020-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"):
         assert asked("alice", closes=closes)[0] == 400
-    for said in (
+    refused: list[dict[str, Any]] = [
         {"title": "\0"},
         {"title": "\ud800"},
         {"labels": {"\0": 1}},
         {"held_share": 1.0},
         {"closes": "2020-01-01"},
-    ):
-        assert asked("alice", **said)[0] == 422
+    ]
+    for one in refused:
+        assert asked("alice", **one)[0] == 422
 
 
 @pytest.mark.slow
