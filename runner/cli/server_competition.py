@@ -21,25 +21,20 @@ _MOST = 1 << 30
 
 def add(database: Database, settings: Settings, args: argparse.Namespace) -> int:
     """Make it, as an account that owns the dataset."""
-    from pydantic import ValidationError
-
     from runner.server.accounts import account_id, viewer_of_account
     from runner.server.competitions import make
     from runner.server.keeping import note_act
-    from runner.server.web.api_competitions import CompetitionWanted
+    from runner.server.web.api_competitions import wanted_of
 
     account, file = args.names[0], Path(args.names[1])
     try:
-        wanted = CompetitionWanted.model_validate_json(read_bounded(file, _MOST))
+        wanted = wanted_of(read_bounded(file, _MOST), str(file))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()[:5]]
-        raise UsageError(f"{file} is no competition: {'; '.join(wrong)}") from None
     with database.reading() as connection:
         viewer = viewer_of_account(connection, account_id(connection, account))
     try:
-        made = make(settings, database, viewer, wanted.said(), time.time())
+        made = make(settings, database, viewer, wanted, time.time())
     except PermissionError as error:
         raise UsageError(str(error)) from error
     with database.writing() as connection:

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
+from runner.errors import UsageError
 from runner.releases.reference import Kind, Reference
 from runner.server import competition_board as boards
 from runner.server.competitions import Wanted, make
@@ -44,6 +45,20 @@ class CompetitionWanted(BaseModel):
 
     def said(self) -> Wanted:
         return Wanted(**{**self.model_dump(), "closes": self.closes.timestamp()})
+
+
+def wanted_of(data: bytes, file: str) -> Wanted:
+    """A competition out of a file that has what the API is sent.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return CompetitionWanted.model_validate_json(data).said()
+    except ValidationError as error:
+        # Not the values: they may be labels.
+        wrong = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()[:5]]
+        raise UsageError(f"{file} is no competition: {'; '.join(wrong)}") from None
 
 
 class Made(BaseModel):
