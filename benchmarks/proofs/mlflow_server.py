@@ -48,7 +48,8 @@ client, name = MlflowClient(tracking_uri=sys.argv[1]), sys.argv[2]
 experiment = client.get_experiment_by_name(name).experiment_id
 models = client.search_logged_models([experiment], max_results=500)
 names = {model.model_id: model.name for model in models}
-runs = client.search_runs([experiment], max_results=500)
+found = client.search_runs([experiment], max_results=500)
+runs = [client.get_run(run.info.run_id) for run in found]  # a search knows no models that were put in
 run_names = {run.info.run_id: run.info.run_name for run in runs}
 
 def files(run, folder=None):
