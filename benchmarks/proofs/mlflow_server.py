@@ -411,6 +411,7 @@ def seen(claims: Claims, page: str, shot: Path | None) -> None:
     with chromium() as browser:
         tab = browser.new_page(viewport={"width": 1500, "height": 1000})
         tab.goto(f"{page}/model-metrics")
+        tab.get_by_text("Add chart").wait_for(timeout=120_000)
         chart = tab.locator(".js-plotly-plot", has=tab.locator(".scatterlayer .trace")).first
         chart.wait_for(timeout=120_000)
         points = chart.locator(".scatterlayer .trace .points path").count()

@@ -57,9 +57,9 @@ def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_
     assert [step for step, _ in steps] == list(range(1, 13))
     assert steps[-1] == (12, metric(result, "accuracy")["value"])
     at_the_end = {point.key: point.value for point in record.metrics if point.step == 12}
-    assert at_the_end["intervals/accuracy.ci_low"] == metric(result, "accuracy")["ci_low"]
+    assert at_the_end["accuracy.ci_low"] == metric(result, "accuracy")["ci_low"]
     assert at_the_end["prover.reward"] == metric(result, "reward", "prover")["value"]
-    assert at_the_end["counts/completions"] == RunFolder(result.path).manifest().completions
+    assert at_the_end["counts.completions"] == RunFolder(result.path).manifest().completions
     assert record.status == "FINISHED"
     assert record.notes == ()
 
@@ -143,8 +143,7 @@ def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighb
     assert len(set(names)) == 5
     assert all(len(name) <= limits.MAX_KEY and "/" not in name and not name.startswith(".") for name in names)
     assert names[-1] == "ö b:c.d"
-    assert len(fitted.key("y" * 400, "section")) == limits.MAX_KEY
-    assert len(fitted.notes) == 5
+    assert len(fitted.notes) == 4
 
 
 def test_a_value_that_is_too_long_says_how_long_it_was() -> None:

@@ -18,8 +18,6 @@ from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
 OF_GAMES = ("accuracy", "accuracy_0", "accuracy_1", "decided")
 OF_AGENTS = ("reward",)
 """What has a curve; all else has its value at the end."""
-INTERVALS = "intervals"
-"""The section of the ends of intervals."""
 
 
 def is_step(games: int) -> bool:
@@ -28,17 +26,17 @@ def is_step(games: int) -> bool:
     return games % apart == 0
 
 
-def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, section: str = "") -> Iterator[Point]:
+def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, prefix: str = "") -> Iterator[Point]:
     """The value of a metric; nothing where it has none."""
     if row["value"] is not None:
-        yield Point(fitted.key(metric_name(row), section), step, float(row["value"]))
+        yield Point(fitted.key(prefix + metric_name(row)), step, float(row["value"]))
 
 
 def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[Point]:
     """The ends of a metric's interval, as far as it has any."""
     for end in ("ci_low", "ci_high"):
         if row[end] is not None:
-            yield Point(fitted.key(f"{metric_name(row)}.{end}", INTERVALS), step, float(row[end]))
+            yield Point(fitted.key(f"{metric_name(row)}.{end}"), step, float(row[end]))
 
 
 def metric_name(row: Mapping[str, Any]) -> str:
