@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from runner.exports.mlflow.limits import Fitted
@@ -12,7 +13,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.metrics import Metrics
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Outcome
+from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
 
 OF_GAMES = ("accuracy", "accuracy_0", "accuracy_1", "decided")
@@ -62,7 +63,8 @@ class Curve:
         self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
         self._games = 0
         self._jobs: Iterator[Job] | None = None
-        self._next: Job | None = None
+        self._waiting: list[Job] = []
+        """The next game, where it was not finished at the last look."""
         self.points: list[Point] = []
 
     def read(self, manifest: Manifest) -> list[Point]:
@@ -73,9 +75,11 @@ class Curve:
             return []
         if self._jobs is None:
             self._jobs = played_jobs(self._folder, self.plan)
-            self._next = next(self._jobs, None)
-        while self._next is not None and self._add(self._next, is_over=manifest.status == Status.DONE):
-            self._next = next(self._jobs, None)
+        waiting, self._waiting = self._waiting, []
+        for job, rollouts, _ in self._reconstructor.of_jobs(chain(waiting, self._jobs)):
+            if not self._add(rollouts, is_over=manifest.status == Status.DONE):
+                self._waiting = [job]
+                break
         return self.points
 
     def _waits(self, manifest: Manifest) -> bool:
@@ -84,9 +88,8 @@ class Curve:
         chosen = self.plan.debates is not None and self.plan.debates.stopped is not None
         return (stops or chosen) and manifest.status not in PLAYED
 
-    def _add(self, job: Job, *, is_over: bool) -> bool:
+    def _add(self, rollouts: Sequence[Rollout], *, is_over: bool) -> bool:
         """Count a game, or all branches of a tree; whether it is finished."""
-        rollouts = self._reconstructor.of_job(job)
         lost = any(one.outcome == Outcome.TRANSPORT_FAILED for one in rollouts)
         if not rollouts or (lost and not is_over):
             return False
