@@ -109,7 +109,7 @@ def data_of(manifest: Manifest, plan: Plan, context: str) -> Data:
 
 
 @lru_cache(maxsize=4)
-def _task(folder: RunFolder, group_by: str | None, dataset_sha256: str) -> str | None:
+def _task(folder: RunFolder, group_by: str | None, dataset_sha256: str) -> str | None:  # noqa: ARG001 - of the cache
     """Of a run that is looked at again and again, read once for as long as its dataset is this one."""
     try:
         return Task.of_run(folder, group_by).sha256
