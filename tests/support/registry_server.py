@@ -85,7 +85,7 @@ class RegistryServer:
                 [sys.executable, "-c", _SERVE, said, str(self.port)], cwd=ROOT,
                 env=environment(**self.variables), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while True:
             try:
                 httpx2.get(f"{self.address}/api/v1", timeout=10, trust_env=False)
