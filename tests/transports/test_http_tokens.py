@@ -37,10 +37,14 @@ def listening(answer: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, 
             came.append({name.lower(): value for name, value in self.headers.items()})
             status, headers, body = answer
             self.send_response(status)
-            for name, value in {**headers, "content-length": str(len(body))}.items():
+            for name, value in {"content-length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.do_GET()
 
         def log_message(self, *_: Any) -> None:
             pass
