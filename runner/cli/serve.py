@@ -19,6 +19,8 @@ NEEDS = "a server needs packages of its own ({}); pip install 'nip-run[server]'"
 
 
 def execute(args: argparse.Namespace) -> int:
+    if not args.rate >= 0:
+        raise UsageError(f"--rate {args.rate}: requests a second; 0 for any number")
     if not 0 <= args.port <= MAX_PORT:
         raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0 takes a free one")
     try:
@@ -26,7 +28,9 @@ def execute(args: argparse.Namespace) -> int:
         from runner.server.web.running import serve
     except ImportError as error:
         raise UsageError(NEEDS.format(error)) from error
-    settings = Settings(folder=args.folder, database=args.database, blobs=args.blobs)
+    settings = Settings(
+        folder=args.folder, database=args.database, blobs=args.blobs, proxies=tuple(args.behind_proxy), rate=args.rate
+    )  # fmt: skip
 
     if args.rebuild or args.collect:
         return _made_again(settings, args)
@@ -38,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
             say(address)
         sys.stdout.flush()
 
-    serve(settings, args.host, args.port, tell, address=args.address)
+    serve(settings, args.host, args.port, tell, address=args.address, bare=args.without_tls)
     return ExitCode.DONE
 
 

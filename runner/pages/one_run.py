@@ -48,7 +48,7 @@ Gather = Callable[[RunFolder, str], Gathered]
 """Finds the games of a run, whose pieces have this slug in their names."""
 
 
-def run_page(folder: RunFolder, slug: str, here: Collection[str], gather: Gather) -> Made:
+def run_page(folder: RunFolder, slug: str, here: Collection[str], gather: Gather, *, has_commands: bool = True) -> Made:
     """The page of a run that plays games; `here` are the runs that the site has.
 
     Raises:
@@ -64,7 +64,7 @@ def run_page(folder: RunFolder, slug: str, here: Collection[str], gather: Gather
     about = {"slug": slug, **_about(manifest, plan.spec.protocol), **games.about}
     told = games.told
     facts = {
-        **shared_facts(folder, manifest, here, titled=len(here) > 1),
+        **shared_facts(folder, manifest, here, titled=len(here) > 1, has_commands=has_commands),
         **_plan_facts(plan, manifest),
         **_game_facts(folder, manifest, games, metrics),
         "state": state(folder, plan, manifest, games, missing, metrics=metrics),
@@ -104,7 +104,9 @@ def read_metrics(folder: RunFolder) -> Mapping[str, Any] | None:
     return found
 
 
-def shared_facts(folder: RunFolder, manifest: Manifest, here: Collection[str], *, titled: bool) -> dict[str, Any]:
+def shared_facts(
+    folder: RunFolder, manifest: Manifest, here: Collection[str], *, titled: bool, has_commands: bool = True
+) -> dict[str, Any]:
     """What the pages of runs of every kind say; `titled`: under the run's name, since the page's title is another."""
     return {
         "run_id": manifest.run_id,
@@ -113,7 +115,7 @@ def shared_facts(folder: RunFolder, manifest: Manifest, here: Collection[str], *
         "summary": summary(manifest),
         "origin": origin(manifest, here),
         "hashes": hashes(manifest),
-        "commands": commands(folder, manifest),
+        "commands": commands(folder, manifest) if has_commands else [],
     }
 
 

@@ -20,8 +20,12 @@ NAMED = 4
 """Up to so many runs have links of their own in the navigation; more are found in the overview."""
 
 
-def runs_site(folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = None) -> Site:
+def runs_site(
+    folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = None, *, has_commands: bool = True
+) -> Site:
     """Runs as a site; their games are kept as they come, or are those that `gather` finds.
+
+    Without `has_commands` nothing tells how a folder is played again, where the page says how to get it.
 
     A training run brings its parts, which stand after it.
 
@@ -35,9 +39,9 @@ def runs_site(folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = 
     every, alone = with_parts(folders), len(_asked(folders)) == 1
     here = {folder.run_id for folder in every}
     made = [
-        training_page(folder, here, titled=not alone)
+        training_page(folder, here, titled=not alone, has_commands=has_commands)
         if folder.manifest().is_training_run
-        else run_page(folder, f"r{at}", here, gather or kept)
+        else run_page(folder, f"r{at}", here, gather or kept, has_commands=has_commands)
         for at, folder in enumerate(every)
     ]
     sections = [one.section for one in made]

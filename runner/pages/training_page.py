@@ -29,7 +29,7 @@ from runner.training.stage_log import read_stages
 from runner.training.stages import ModelState, Stages, Switched
 
 
-def training_page(folder: RunFolder, here: Collection[str], *, titled: bool) -> Made:
+def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has_commands: bool = True) -> Made:
     """The page of a training run; `here` are the runs that the site has, `titled` as in `shared_facts`.
 
     Raises:
@@ -39,7 +39,7 @@ def training_page(folder: RunFolder, here: Collection[str], *, titled: bool) -> 
     metrics, stages = come_to(folder, manifest), read_stages(folder.path, folder.identity())
     parts = Results.of(folder).parts_of(folder.run_id)
     facts = {
-        **shared_facts(folder, manifest, here, titled=titled),
+        **shared_facts(folder, manifest, here, titled=titled, has_commands=has_commands),
         "models": models(plan),
         "headline": _headline(manifest, metrics),
         "state": list(_state(folder, manifest, metrics)),

@@ -143,7 +143,9 @@ def compared(got: Got, result: RunResult, results: Results, metric: str, margin:
     return Fresh(got, result.run_id, found, said, outcome)
 
 
-def outcome_of(pair: Compared, agents: Iterable[str], metric: str = "accuracy", margin: float = MARGIN) -> tuple[str, str]:
+def outcome_of(
+    pair: Compared, agents: Iterable[str], metric: str = "accuracy", margin: float = MARGIN
+) -> tuple[str, str]:
     """`reproduced`, `drifted` or `undecided`, and why in words: of a run, the base, and of one that played it anew."""
     measure = measure_named(metric, sorted(agents))
     difference = Difference(pair.difference, pair.stderr, pair.ci_low, pair.ci_high, pair.detectable, pair.groups)

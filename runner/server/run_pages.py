@@ -33,6 +33,8 @@ from runner.version import __version__
 LOG = logging.getLogger("nip_run.server")
 
 PAGE = "page.json"
+PARAMETERS = "parameters.yaml"
+MOST_PARAMETERS = 1 << 18
 MOST_KEPT = 2_000
 """Pages; of more the oldest are removed, and made again when they are asked for."""
 SECONDS = 120
@@ -174,11 +176,24 @@ def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, k
         get(registry, reference, Path(name))
         folders.append(RunFolder.got(Path(name) / DATA))
     if len(folders) == 1:
-        site = runs_site(folders, keep)
-        return {"sections": [[one.route, one.html] for one in site.sections], "about": site.about}
+        site = runs_site(folders, keep, has_commands=False)
+        about = {**site.about, "served": True}
+        return {
+            "sections": [[one.route, one.html] for one in site.sections],
+            "about": about,
+            "parameters": _parameters(folders[0].path.parent),
+        }
     found = compare_page(folders[0], folders[1], "c0", keep, Reading(metrics=METRICS))
-    about = {"format": FORMAT, "runs": [], "compares": [found.about] if found.about else [], "live": False, "notes": None}
+    compares = [found.about] if found.about else []
+    about = {"format": FORMAT, "runs": [], "compares": compares, "live": False, "notes": None, "served": True}
     return {"sections": [[found.section.route, found.section.html]], "about": about, "verdict": found.verdict}
+
+
+def _parameters(folder: Path) -> str:
+    """What a run was played with, as its release has it."""
+    with suppress(OSError):
+        return read_bounded(folder / PARAMETERS, MOST_PARAMETERS).decode("utf-8", "replace")
+    return ""
 
 
 def _write(folder: Path, said: dict[str, Any]) -> None:
@@ -189,5 +204,3 @@ def _write(folder: Path, said: dict[str, Any]) -> None:
     beside = folder / "page.new"
     beside.write_bytes(data)
     beside.rename(folder / PAGE)
-
-

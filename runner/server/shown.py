@@ -28,7 +28,9 @@ class Shown:
         self.revision = int(self.info("revision"))
         self.tasks = [orjson.loads(row[0]) for row in self._all("SELECT said FROM tasks ORDER BY place")]
         """What is said of each list."""
-        self.counts = {str(kind): int(count) for kind, count in self._all("SELECT kind, count(*) FROM releases GROUP BY 1")}
+        self.counts = {
+            str(kind): int(count) for kind, count in self._all("SELECT kind, count(*) FROM releases GROUP BY 1")
+        }
         self.rows = lru_cache(maxsize=256)(self._rows)
 
     @property
@@ -52,7 +54,9 @@ class Shown:
 
     def row_of(self, reference: str) -> dict[str, Any] | None:
         """The row of a release on its board."""
-        return next((orjson.loads(row[0]) for row in self._all("SELECT said FROM rows WHERE release = ?", reference)), None)
+        return next(
+            (orjson.loads(row[0]) for row in self._all("SELECT said FROM rows WHERE release = ?", reference)), None
+        )
 
     def release(self, reference: str) -> dict[str, Any] | None:
         found = self._all("SELECT said, task FROM releases WHERE reference = ?", reference)
@@ -76,7 +80,7 @@ class Shown:
     def found(self, words: Sequence[str], first: int, most: int) -> list[dict[str, Any]]:
         """Releases that have all of these words in what is said of them, the newest first."""
         test = " AND ".join(["instr(words, ?) > 0"] * len(words))
-        query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"  # noqa: S608 - ours
+        query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"
         return self._said(query, *words, most, first)
 
     def users_of(self, kind: str, owner: str, name: str, first: int, most: int) -> list[dict[str, Any]]:
@@ -91,7 +95,8 @@ class Shown:
     def links_from(self, reference: str) -> list[tuple[str, str, bool]]:
         """Role, release, and whether that is public here."""
         query = (
-            "SELECT l.role, l.target, r.reference IS NOT NULL FROM links l LEFT JOIN releases r ON r.reference = l.target"
+            "SELECT l.role, l.target, r.reference IS NOT NULL FROM links l"
+            " LEFT JOIN releases r ON r.reference = l.target"
             " WHERE l.source = ? ORDER BY l.role, l.target"
         )
         return [(str(role), str(target), bool(there)) for role, target, there in self._all(query, reference)]

@@ -26,7 +26,7 @@ class Run {
   // The notes of the run itself stand below its summary.
   async summary() {
     const section = [...document.querySelectorAll("section.page[data-route]")].find((one) => one.dataset.route === `run/${this.about.run_id}`);
-    if (!section) return;
+    if (!section || site.about.served) return;
     await this.notes.open();
     section.append(this.notes.panel(null));
   }

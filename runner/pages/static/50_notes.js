@@ -102,6 +102,7 @@ class Notes {
   }
 
   panel(id) {
+    if (site.about.served) return null; // they are kept beside a run, and a server of pages keeps none
     const name = `note-${++panels}`;
     const list = el("ul", { class: "notes" });
     const said = el("p", { role: "status", class: "soft" });

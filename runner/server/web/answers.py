@@ -1,4 +1,4 @@
-"""Pages and files as answers: compressed where that is asked for, kept by caches where they are public, and only there."""
+"""Pages and files as answers: compressed where that is asked for, and kept by caches where they are public alone."""
 
 from __future__ import annotations
 

@@ -40,14 +40,18 @@ def site_of(request: Request) -> Site:
 def no_page(request: Request, what: str) -> Response:
     """That there is no such page, or none that whoever asks may see: the same words for both."""
     said = "If it was published just now, it is here in a few seconds. What is private is shown to its owners alone."
-    section = rendered("served/listed.html", {"lead": [what, said], "tables": [], "before": None, "after": None, "commands": []})
+    section = rendered(
+        "served/listed.html", {"lead": [what, said], "tables": [], "before": None, "after": None, "commands": []}
+    )
     return page_answer(request, ServedPage("Not here", [("missing", section)]), status=404, cache="no-store")
 
 
 def no_board(request: Request) -> Response:
     """That the first board of a server is still being made."""
     words = ["The boards are being made for the first time; this page asks again by itself."]
-    section = rendered("served/listed.html", {"lead": words, "tables": [], "before": None, "after": None, "commands": []})
+    section = rendered(
+        "served/listed.html", {"lead": words, "tables": [], "before": None, "after": None, "commands": []}
+    )
     page = ServedPage("In a moment", [("making", section)], again=3)
     made = page_answer(request, page, status=503, cache="no-store")
     made.headers["retry-after"] = "3"
@@ -66,7 +70,10 @@ def home(request: Request) -> Response:
 
 
 def _home(shown: Shown, address: str) -> ServedPage:
-    counts = ", ".join(f"{count:,} {kind}{'' if count == 1 or kind == 'prompts' else 's'}" for kind, count in sorted(shown.counts.items()))
+    counts = ", ".join(
+        f"{count:,} {kind}{'' if count == 1 or kind == 'prompts' else 's'}"
+        for kind, count in sorted(shown.counts.items())
+    )
     facts = {
         "tasks": [task_line(task) for task in shown.tasks],
         "newest": [release_line(one) for one in shown.newest(NEWEST)],
@@ -123,7 +130,9 @@ def board(request: Request, page: str, part: str = "1") -> Response:
     if task is None or not number or (number - 1) * ROWS >= max(task["rows"], 1):
         return no_page(request, "There is no such board here.")
     address = server_of(request).settings.address
-    return site.kept.answer(request, (shown.name, "board", page, str(number)), lambda: _board(shown, page, number, address))
+    return site.kept.answer(
+        request, (shown.name, "board", page, str(number)), lambda: _board(shown, page, number, address)
+    )
 
 
 def _board(shown: Shown, page: str, number: int, address: str) -> ServedPage:
@@ -149,7 +158,14 @@ def _board(shown: Shown, page: str, number: int, address: str) -> ServedPage:
     }
     told = {"where": address, "published": True, "served": True, "place": f" --from {address}", "lists": [listed],
             "linked": [], "meanings": MEANINGS}  # fmt: skip
-    about = {"format": FORMAT, "runs": [], "live": False, "notes": None, "data": f"/boards/{shown.name}/", "board": told}
+    about = {
+        "format": FORMAT,
+        "runs": [],
+        "live": False,
+        "notes": None,
+        "data": f"/boards/{shown.name}/",
+        "board": told,
+    }
     section = rendered("served/board.html", facts)
     return ServedPage(task["benchmark"], [(f"board/{page}", section)], about, [("/", "Boards")])
 

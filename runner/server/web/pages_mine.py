@@ -157,7 +157,9 @@ def mine(request: Request) -> Response:
     lead.append(f"You are in: {', '.join(sorted(found.viewer.owners))}.")
     facts = {"lead": lead, "tables": [("Private releases", lines)], "before": None, "after": None, "commands": []}
     section = rendered("served/listed.html", facts)
-    page = ServedPage("Private runs", [("mine", section)], links=[("/", "Boards")], who=found.viewer.account, word=found.word)
+    page = ServedPage(
+        "Private runs", [("mine", section)], links=[("/", "Boards")], who=found.viewer.account, word=found.word
+    )
     return page_answer(request, page, cache=PRIVATE)
 
 
@@ -190,16 +192,25 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
 
 def _private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
     """What is said of a private run, where it is the viewer's."""
-    named = (releases.c.kind == "run", releases.c.owner == owner, releases.c.name == name, releases.c.version == version)
+    named = (
+        releases.c.kind == "run",
+        releases.c.owner == owner,
+        releases.c.name == name,
+        releases.c.version == version,
+    )
     server = server_of(request)
     with server.database.reading() as connection:
-        row = connection.execute(select(releases).where(*named, releases.c.visibility == "private", seen_by(viewer))).one_or_none()
+        row = connection.execute(
+            select(releases).where(*named, releases.c.visibility == "private", seen_by(viewer))
+        ).one_or_none()
     if row is None:
         return None
     tree = ServerTree(server.database, server.blobs, viewer)
     path = f"run/{owner}/{name}/{version}"
     try:
-        release = Release.from_bytes(small_file(tree.open(f"{path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST), server.settings.limits)
+        release = Release.from_bytes(
+            small_file(tree.open(f"{path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST), server.settings.limits
+        )
     except ReleaseError:
         return None
     models = release.facts.get("models")

@@ -43,7 +43,9 @@ async def run(request: Request, owner: str, name: str, version: str) -> Response
     if said is None:
         return no_page(request, "There is no such run here.")
     try:
-        made = await site.runs.made([Reference(Kind.RUN, owner, name, version)], [said["sha256"]], ANYBODY, WAIT_SECONDS)
+        made = await site.runs.made(
+            [Reference(Kind.RUN, owner, name, version)], [said["sha256"]], ANYBODY, WAIT_SECONDS
+        )
     except Busy:
         return busy(request)
 
@@ -69,8 +71,9 @@ def run_page(
     told = {
         "owner": said["owner"], "private": not is_public, "yanked": said["yanked"], "description": said["description"],
         "tier": said.get("tier_words"), "tier_meaning": TIERS.get(tier or "", ""), "owner_runs": said.get("owner_runs"),
-        "rank": task and row and f"{rank(row)} of {task['ranked']:,} in {task['benchmark']}", "page": row and row["page"],
-        "facts": facts, "wrong": made.said.get("wrong"), "inner": inner,
+        "rank": task and row and f"{rank(row)} of {task['ranked']:,} in {task['benchmark']}",
+        "page": row and row["page"],
+        "facts": facts, "wrong": made.said.get("wrong"), "inner": inner, "parameters": made.said.get("parameters", ""),
         **lineage_facts(family, said["sha256"][:12]),
         "links": [] if shown is None else [
             (role, label_of(target), href_of(target) if there else None)
@@ -98,13 +101,16 @@ def _compared(row: dict[str, Any] | None, task: dict[str, Any] | None) -> str | 
     leader = task and task["leader"]
     if row is None or not leader or leader["release"] == row["release"]:
         return None
-    return "/compare" + leader["href"].removeprefix("/run") + row["href"].removeprefix("/run")
+    first, second = (str(one["href"]).removeprefix("/run") for one in (leader, row))
+    return f"/compare{first}{second}"
 
 
 def busy(request: Request) -> Response:
     """That a page is still being made."""
     words = ["This page is being made; it asks again by itself."]
-    section = rendered("served/listed.html", {"lead": words, "tables": [], "before": None, "after": None, "commands": []})
+    section = rendered(
+        "served/listed.html", {"lead": words, "tables": [], "before": None, "after": None, "commands": []}
+    )
     made = page_answer(request, ServedPage("In a moment", [("making", section)], again=5), status=503, cache="no-store")
     made.headers["retry-after"] = "5"
     return made
@@ -123,26 +129,38 @@ def run_piece(request: Request, owner: str, name: str, version: str, piece: str)
 @pages.get("/compare")
 def compare_form(request: Request, base: str = "", other: str = "") -> Response:
     """To the page of two runs that are named as OWNER/NAME@VERSION."""
-    found = [re.fullmatch(r"(?:run/)?([a-z0-9._-]{1,100})/([a-z0-9._-]{1,100})@([A-Za-z0-9._-]{1,100})", one) for one in (base, other)]
+    found = [
+        re.fullmatch(r"(?:run/)?([a-z0-9._-]{1,100})/([a-z0-9._-]{1,100})@([A-Za-z0-9._-]{1,100})", one)
+        for one in (base, other)
+    ]
     if None in found:
         return no_page(request, "Two runs are compared by their releases: /compare?base=OWNER/NAME@VERSION&other=...")
     return RedirectResponse("/compare/" + "/".join("/".join(one.groups()) for one in found if one), 303)
 
 
-@pages.get("/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}")
-async def compare(
-    request: Request, owner: str, name: str, version: str, owner2: str, name2: str, version2: str
-) -> Response:
+_TWO = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
+
+
+def _two(request: Request) -> list[Reference]:
+    """The runs that an address names."""
+    said = request.path_params
+    return [
+        Reference(Kind.RUN, *(said[f"{name}{which}"] for name in ("owner", "name", "version"))) for which in ("", "2")
+    ]
+
+
+@pages.get(_TWO)
+async def compare(request: Request) -> Response:
     """Two published runs side by side."""
     site = site_of(request)
     shown = site.boards.shown
     if shown is None:
         return no_board(request)
-    references = [f"run/{owner}/{name}@{version}", f"run/{owner2}/{name2}@{version2}"]
+    wanted = _two(request)
+    references = [str(one) for one in wanted]
     said = [await run_in_threadpool(shown.release, one) for one in references]
     if said[0] is None or said[1] is None or references[0] == references[1]:
         return no_page(request, "There are no such two runs here.")
-    wanted = [Reference(Kind.RUN, owner, name, version), Reference(Kind.RUN, owner2, name2, version2)]
     try:
         made = await site.runs.made(wanted, [said[0]["sha256"], said[1]["sha256"]], ANYBODY, WAIT_SECONDS)
     except Busy:
@@ -161,14 +179,12 @@ def compare_page(references: list[str], made: Made, path: str) -> ServedPage:
     return ServedPage("Compared", inner, about, links)
 
 
-@pages.get("/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}/data/{piece}.json.gz")
-def compare_piece(
-    request: Request, owner: str, name: str, version: str, owner2: str, name2: str, version2: str, piece: str
-) -> Response:
+@pages.get(_TWO + "/data/{piece}.json.gz")
+def compare_piece(request: Request, piece: str) -> Response:
     """Pairs of games for the script of a page of two runs."""
     site = site_of(request)
     shown = site.boards.shown
-    said = [shown and shown.release(one) for one in (f"run/{owner}/{name}@{version}", f"run/{owner2}/{name2}@{version2}")]
+    said = [shown and shown.release(str(one)) for one in _two(request)]
     made = site.runs.there([one["sha256"] for one in said if one]) if all(said) else None
     path = made and made.piece(piece)
     return piece_file(path, PUBLIC) if path else fault(404, "missing", "there is no such piece; load the page again")
@@ -187,7 +203,9 @@ def _listed(
         "lead": lead, "tables": tables, "commands": commands,
         "before": f"{at}{mark}part={part}" if part else None, "after": f"{at}{mark}part={part + 2}" if more else None,
     }  # fmt: skip
-    return ServedPage(title, [("listed", rendered("served/listed.html", facts))], links=[("/", "Boards")], searched=searched)
+    return ServedPage(
+        title, [("listed", rendered("served/listed.html", facts))], links=[("/", "Boards")], searched=searched
+    )
 
 
 def component(request: Request, owner: str, name: str, part: str = "1") -> Response:
@@ -247,4 +265,6 @@ def search(request: Request, q: str = "", part: str = "1") -> Response:
         lead = ["Nothing that is public has all of these words."]
     tables = [("Found, the newest first", [release_line(one) for one in found[:LISTED]])]
     at_words = "/search?" + urlencode({"q": asked}, errors="replace")
-    return page_answer(request, _listed("Search", lead, tables, at=at_words, part=at, more=len(found) > LISTED, searched=asked))
+    return page_answer(
+        request, _listed("Search", lead, tables, at=at_words, part=at, more=len(found) > LISTED, searched=asked)
+    )
