@@ -17,8 +17,8 @@ __all__ = ("config",)
 BRIEF = Patience(tries=2, wait=0.01, read=5, answer_bytes=1 << 16)
 
 
-def read(answer: bytes, how: str, *, status: int = 200, **headers: str) -> Any:
-    with listening((status, headers, answer)) as (where, _):
+def read(answer: bytes, how: str, *, status: int = 200, headers: dict[str, str] | None = None) -> Any:
+    with listening((status, headers or {}, answer)) as (where, _):
         transport = HttpTransport(where, patience=BRIEF)
         try:
             if how == "open":
@@ -68,7 +68,7 @@ def test_a_fault_is_told_in_one_short_line_and_drives_no_terminal() -> None:
 
 def test_a_file_that_is_shorter_than_was_told_is_no_file() -> None:
     with pytest.raises(ReleaseError, match="the connection broke"):
-        read(b"x", "open", **{"content-length": "100", "connection": "close"})
+        read(b"x", "open", headers={"content-length": "100", "connection": "close"})
 
 
 @pytest.mark.parametrize(
