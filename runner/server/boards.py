@@ -7,7 +7,6 @@ which is the newest. Whatever is cut off leaves the one before. All of it follow
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import resource
 import secrets
@@ -16,12 +15,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import RunError
+from runner.server.checking import context
 from runner.server.database import Database
 from runner.server.settings import Settings
 from runner.server.shown import Shown
@@ -155,9 +154,9 @@ class Boards:
         raise RunError("the board takes too long to make, or the server ends")
 
     def _begun(self) -> tuple[BaseProcess, Connection]:
-        context = _context()
-        here, there = context.Pipe()
-        process = context.Process(target=work, args=(self._settings, there), daemon=True, name="boards")
+        begun = context()
+        here, there = begun.Pipe()
+        process = begun.Process(target=work, args=(self._settings, there), daemon=True, name="boards")
         process.start()
         there.close()
         return process, here
@@ -168,10 +167,6 @@ class Boards:
             worker[1].close()
             worker[0].kill()
             worker[0].join(5)
-
-
-def _context() -> ForkServerContext:
-    return multiprocessing.get_context("forkserver")
 
 
 def work(settings: Settings, pipe: Connection) -> None:

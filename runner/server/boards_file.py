@@ -67,7 +67,7 @@ def _write(
         lines.flush()
         typed = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
         file.execute(
-            f"CREATE TABLE {table} AS SELECT * FROM read_json(?, format = 'newline_delimited', columns = {{{typed}}}, "  # noqa: S608 - our own words
+            f"CREATE TABLE {table} AS SELECT * FROM read_json(?, format = 'newline_delimited', columns = {{{typed}}}, "
             "maximum_object_size = 67108864)",
             [lines.name],
         )

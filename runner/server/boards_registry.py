@@ -51,7 +51,7 @@ class PublicRegistry(Registry):
             found.append(self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts))
         self._entries = sorted(found, key=_order)
 
-    def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> Entry:  # noqa: FBT001
+    def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> Entry:
         try:
             why = None if yanked is None else read_yanked(small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES))
         except ReleaseError as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import os
 import resource
 import secrets
@@ -24,6 +23,7 @@ from runner.hashing import tagged_hash
 from runner.registry.left_out import in_words
 from runner.releases.reference import Reference
 from runner.server.accounts import Viewer
+from runner.server.checking import context
 from runner.server.database import Database
 from runner.server.settings import Settings
 from runner.server.tree import ServerTree
@@ -110,8 +110,7 @@ class RunPages:
         beside = self._folder / f".{secrets.token_hex(8)}"
         make_folders(beside)
         try:
-            context = multiprocessing.get_context("forkserver")
-            process = context.Process(target=_run, args=(self._settings, references, viewer, beside), daemon=True)
+            process = context().Process(target=_run, args=(self._settings, references, viewer, beside), daemon=True)
             process.start()
             process.join(SECONDS)
             if process.is_alive():
