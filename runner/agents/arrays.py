@@ -181,7 +181,7 @@ def _of_datapoint(datapoint: Datapoint, seed: int, stance: int | None, length: i
     check_columns(datapoint.columns)
     values = {**datapoint.columns, "datapoint_id": datapoint.id}
     fixed = {name: objects([value] * length) for name, value in values.items()}
-    numbers = {"y": datapoint.label, "prover_stance": stance, "seed": seed}
+    numbers = {"y": -1 if datapoint.label is None else datapoint.label, "prover_stance": stance, "seed": seed}
     return fixed | {name: np.full(length, number, dtype=np.int64) for name, number in numbers.items()}
 
 

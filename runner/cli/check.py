@@ -47,7 +47,8 @@ def execute(args: argparse.Namespace) -> int:
         say(f"{point.path}: no errors. {_what(point.plan, games[0])}")
         if spec.point:
             say(f"with {shown_point(spec.point)}")
-        say(f"on {counted(len(datapoints), 'datapoint')} ({sum(p.label for p in datapoints)} with label 1).")
+        ones = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
+        say(f"on {counted(len(datapoints), 'datapoint')} ({ones}).")
         for line in (*_design(games[0]), *_keys(point.plan), *point.notes):
             say(line)
         if spec.protocol != shown:

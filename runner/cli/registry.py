@@ -175,6 +175,12 @@ COMMANDS: Mapping[str, Command] = {
         "serve registry", "serve registry --port 0",
         "serve registry --address https://registry.example.org",
     ),
+    "server": Command(
+        "keep a registry that is served: accounts, organisations, tokens, backups", server.server, "runner.cli.server",
+        "server add-account registry alice", "server add-organisation registry acme alice bob",
+        "server add-token registry alice --scope publish --days 90 --label laptop",
+        "server backup registry monday.backup", "server restore new monday.backup",
+    ),
     "schema": Command(
         "print the JSON Schema of a spec or a protocol file", play.schema, "runner.cli.schema",
         "schema > experiment.schema.json", "schema protocol",
@@ -203,7 +209,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "status",
         "history",
     ),
-    "host": ("serve",),
+    "host": ("serve", "server"),
     "files": ("export", "schema", "completion"),
 }
 """The commands by what one wants."""

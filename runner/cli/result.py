@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from runner.cli.learning_curve import show_training
@@ -11,6 +11,7 @@ from runner.cli.output import calls_and_cost, heading, note, print_table, say
 from runner.cli.troubles import warn_of
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_rows import COLUMNS, extra_lines, judging_rows, metric_rows, reasons
+from runner.results.metrics import NO_LABELS
 from runner.results.points import shown_point
 from runner.results.results import Results
 from runner.runs.part_troubles import found_in
@@ -83,6 +84,10 @@ def show_result(
     note(f"leaderboard: nip-run leaderboard{where}   (file: {results.board.path})")
 
 
+def _why_none(accuracy: Mapping[str, Any]) -> str:
+    return f" ({NO_LABELS}: who keeps them can score it)" if accuracy.get("reason") == NO_LABELS else ""
+
+
 def _show_summary(result: RunResult) -> None:
     """How well it judged, how many games were decided, how many there are, what they cost, where they are."""
     manifest, metrics = result.manifest, {(m["agent"], m["metric"]): m for m in result.metrics["metrics"]}
@@ -91,7 +96,7 @@ def _show_summary(result: RunResult) -> None:
     others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
     heading(_title(result))
     for name, shown in (
-        ("accuracy", value + (" (95% interval)" if "[" in value else "")),
+        ("accuracy", value + (" (95% interval)" if "[" in value else _why_none(accuracy))),
         *judging_rows(result.metrics),
         ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
         ("n", f"{counted(accuracy['n'], 'rollout')} in {counted(accuracy['clusters'], 'cluster')}"),

@@ -7,7 +7,7 @@ from itertools import islice
 
 from runner.cli.output import columns_of_output, say
 from runner.cli.wrap import cells
-from runner.protocols.protocol import Decision, stance_word
+from runner.protocols.protocol import Decision, label_word, stance_word
 from runner.rollouts.rollout import Outcome
 from runner.runs.rollout_rows import RolloutList, RolloutRow
 from runner.runs.told import correct_word, verdict_word
@@ -60,7 +60,7 @@ def _table(rows: Sequence[RolloutRow], *, outcomes: bool) -> list[tuple[str, str
         lines.append(
             [
                 row.rollout_id,
-                stance_word(row.label),
+                label_word(row.label),
                 row.outcome if instead else verdict_word(row.decision),
                 result,
                 str(row.rounds),

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
-from runner.cli.output import print_json, say
+from runner.cli.output import note, print_json, say
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
+from runner.text import counted
+
+if TYPE_CHECKING:
+    from runner.server.settings import Settings
 
 MAX_PORT = 65_535
 NEEDS = "a server needs packages of its own ({}); pip install 'nip-run[server]'"
 
 
 def execute(args: argparse.Namespace) -> int:
+    if not args.rate >= 0:
+        raise UsageError(f"--rate {args.rate}: requests a second; 0 for any number")
     if not 0 <= args.port <= MAX_PORT:
         raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0 takes a free one")
     try:
@@ -21,7 +28,12 @@ def execute(args: argparse.Namespace) -> int:
         from runner.server.web.running import serve
     except ImportError as error:
         raise UsageError(NEEDS.format(error)) from error
-    settings = Settings(folder=args.folder, database=args.database, blobs=args.blobs)
+    settings = Settings(
+        folder=args.folder, database=args.database, blobs=args.blobs, proxies=tuple(args.behind_proxy), rate=args.rate
+    )  # fmt: skip
+
+    if args.rebuild or args.collect:
+        return _made_again(settings, args)
 
     def tell(address: str, listening: str) -> None:
         if args.json:
@@ -30,5 +42,23 @@ def execute(args: argparse.Namespace) -> int:
             say(address)
         sys.stdout.flush()
 
-    serve(settings, args.host, args.port, tell, address=args.address)
+    serve(settings, args.host, args.port, tell, address=args.address, bare=args.without_tls)
     return ExitCode.DONE
+
+
+def _made_again(settings: Settings, args: argparse.Namespace) -> int:
+    """`--rebuild` and `--collect`: nothing is served."""
+    from runner.server.rebuild import Rebuilt, alone, collect, rebuild
+
+    with alone(settings):
+        found = rebuild(settings, note) if args.rebuild else Rebuilt()
+        # What is damaged is looked into by a person before anything goes.
+        gone = collect(settings) if args.collect and not found.problems else 0
+    if args.json:
+        print_json({**vars(found), "collected": gone})
+    else:
+        said = f"{counted(found.releases, 'release')} looked at, {found.changed:,} made again otherwise"
+        parts = [said] if args.rebuild else []
+        parts += [f"{counted(gone, 'blob')} of nobody removed"] if args.collect and not found.problems else []
+        say("; ".join([*parts, *([f"{counted(len(found.problems), 'problem')}"] if found.problems else [])]))
+    return ExitCode.FAILED if found.problems else ExitCode.DONE

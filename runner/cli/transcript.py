@@ -8,7 +8,7 @@ from runner.cli.output import columns_of_output, say
 from runner.cli.wrap import wrapped
 from runner.models.records import FailureRecord
 from runner.protocols.game import Round
-from runner.protocols.protocol import Decision, stance_word
+from runner.protocols.protocol import Decision, label_word
 from runner.rollouts.rollout import Verdict
 from runner.rollouts.transcript import confidence_words, variant_words
 from runner.runs.told import Answer, Told, correct_word, verdict_word
@@ -57,7 +57,7 @@ class _Printer:
             for agent in self.told.speakers(number, played):
                 self._turn(number, played, agent)
             self._counted(number, played)
-        verdict, label = verdict_word(rollout.decision), stance_word(job.datapoint.label)
+        verdict, label = verdict_word(rollout.decision), label_word(job.datapoint.label)
         judged = correct_word(rollout.correct, rollout.decision)
         said = verdict if judged == "-" else f"{verdict} ({judged})"
         say(f"\noutcome: {rollout.outcome}, verdict: {said}, label: {label}")

@@ -217,6 +217,11 @@ def _points(folder: RunFolder, by: str | None) -> Iterator[Point]:
     used, hashes = _used(folder), []
     try:
         for one in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
+            if one.label is None:
+                raise UsageError(
+                    f"{folder.run_id} has no labels: the owner of its dataset keeps them, and nothing here says which "
+                    "of its verdicts are right"
+                )
             contents = {name: tagged_hash("column", one.columns[name]) for name in used if name in one.columns}
             hashes.append(one.sha256)
             yield Point(one.id, one.group, one.label, contents, _value(one.columns, one.label, by, folder))

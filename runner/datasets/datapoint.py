@@ -14,11 +14,12 @@ from runner.hashing import hash_parity, tagged_hash
 class Datapoint:
     """One item: its id, its label, the columns that templates may show, and the group that it belongs to.
 
+    The label is None where its owner keeps it; then no datapoint of its dataset has one.
     The group is its own id without `dataset.group_by`. No game depends on it, so it is not in the content hash.
     """
 
     id: str
-    label: int
+    label: int | None
     columns: Mapping[str, Any]
     group: str = ""
 

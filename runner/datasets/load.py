@@ -33,6 +33,11 @@ __all__ = ["HUB", "Datapoint", "Dataset", "load_dataset"]
 
 HUB = "hf://"
 _SHOWN = 5
+_OTHERWISE = {
+    "id": ", or set dataset.ids=rows",
+    "label": "; where its owner keeps the labels, it has a column 'label' that is empty in every row",
+}
+"""What else may be done about a column that is not there."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,11 @@ class Dataset:
     """The column that names the groups; None where nothing is said."""
     notes: tuple[str, ...] = ()
     """What of the file is not played, and was not asked to be left out."""
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the labels are known: all of them or, where the dataset's owner keeps them, none."""
+        return any(point.label is not None for point in self.datapoints)
 
     @cached_property
     def sha256(self) -> str:
@@ -79,6 +89,8 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     problems += _group_problems(rows, group_by, where("dataset.group_by"))
     if problems:
         raise SpecError(problems)
+    if settings.balance == "label" and rows[0]["label"] is None:
+        raise _refused(where, "no row has a label to balance by: its owner keeps them", "dataset.balance")
     points = [_datapoint(row, columns, group_by) for row in rows]
     played = tuple(chosen(points, settings, seed))
     if not played:
@@ -88,7 +100,8 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
 
 def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | None) -> Datapoint:
     group = "" if group_by is None else str(row[group_by])
-    return Datapoint(str(row["id"]), int(row["label"]), {name: row[name] for name in columns}, group)
+    label = None if row["label"] is None else int(row["label"])
+    return Datapoint(str(row["id"]), label, {name: row[name] for name in columns}, group)
 
 
 @contextmanager
@@ -131,7 +144,7 @@ def _read(
             where("dataset.columns"),
             "dataset",
             f"the file has no column {name!r}{did_you_mean(name, there) or '; it has ' + comma_join(there)}; "
-            f"map it with dataset.columns.{name}=..." + (", or set dataset.ids=rows" if name == "id" else ""),
+            f"map it with dataset.columns.{name}=..." + _OTHERWISE[name],
         )
         for name in ("id", "label")
         if name in needed and name not in table.columns
@@ -244,7 +257,14 @@ def _filtered(path: Path, rows: list[dict[str, Any]], settings: DatasetSettings,
 
 
 def _labelled(rows: list[dict[str, Any]], table: Table, settings: DatasetSettings) -> list[str]:
-    """Put 0 and 1 in the place of each label, and say what is wrong with those that are neither."""
+    """Put 0 and 1 in the place of each label, and say what is wrong with those that are neither.
+
+    A label column that is empty in every row of the file says that its owner keeps the labels: they become None.
+    """
+    if all(_is_empty(row["label"]) for row in table.rows):
+        for row in rows:
+            row["label"] = None
+        return []
     meanings = {word.strip().casefold(): label for word, label in settings.labels.items()}
     wrong = []
     for row in rows:
@@ -253,6 +273,10 @@ def _labelled(rows: list[dict[str, Any]], table: Table, settings: DatasetSetting
             wrong.append((_named(row, settings), row["label"]))
         row["label"] = label
     return label_problems(wrong)
+
+
+def _is_empty(label: Any) -> bool:
+    return label is None or label == ""
 
 
 def _named(row: Mapping[str, Any], settings: DatasetSettings) -> str:

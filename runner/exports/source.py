@@ -119,7 +119,15 @@ class Game:
 
     @property
     def label(self) -> str:
-        return stance_word(Decision(self.rollout.job.datapoint.label))
+        """What is right.
+
+        Raises:
+            UsageError: the dataset's owner keeps it, and the formats that ask for it have no place for that.
+        """
+        label = self.rollout.job.datapoint.label
+        if label is None:
+            raise UsageError("the run has no labels: the owner of its dataset keeps them, and this format needs them")
+        return stance_word(Decision(label))
 
 
 @dataclass(frozen=True)

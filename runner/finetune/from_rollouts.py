@@ -104,12 +104,15 @@ def _continues(chat: Sequence[ChatMessage], earlier: Sequence[ChatMessage]) -> b
 def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     """Each turn of the agent, with exactly the chat that its model was asked with."""
     name, job, experiment = agent.agent_name, rollout.job, agent.hyper_params
+    label = job.datapoint.label
+    if label is None:
+        raise ValueError("a turn is trained on with its reward, which needs a label")
     for round_ in _turns(agent, rollout.rounds):
         yield RlTurn(
             prompt=asked_with(agent, job.observation(round_, rollout.rounds[:round_])),
             response=rollout.rounds[round_].raw[name],
             reward=rollout.rewards[name],
-            ground_truth=job.datapoint.label,
+            ground_truth=label,
             datapoint_id=job.datapoint.id,
             run_id=run_id,
             rollout_id=job.rollout_id,

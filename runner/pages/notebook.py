@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from runner.pages.charts.words import counted, money, told_between
 from runner.pages.page import shown
-from runner.protocols.protocol import stance_word
+from runner.protocols.protocol import label_word, stance_word
 from runner.results.manifest import Manifest
 from runner.rollouts.transcript import Transcript, confidence_words, variant_words
 
@@ -23,6 +23,7 @@ _CELL = Markup("text-align:left;padding:2px 14px 2px 0;border:0;background:none;
 _SOFT = Markup("opacity:.75")
 _TEXT = Markup("white-space:pre-wrap;overflow-wrap:anywhere;margin:0 0 10px;padding:0;color:inherit;text-align:left")
 _SAID = Markup("border-left:{};padding-left:14px;margin:10px 0").format(_LINE)
+_RESULTS = {True: "✓ right", False: "✗ wrong", None: "decided"}
 _TOLD = ("accuracy", "balanced_accuracy", "completeness", "soundness_error", "always_failed", "decided")
 
 
@@ -60,9 +61,9 @@ def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
 
 def transcript_html(game: Transcript) -> Markup:
     """A game as a conversation: rounds, who said what in which channel, and how it ended."""
-    facts = [f"right: {stance_word(game.label)}", *variant_words(game)]
+    facts = [f"right: {label_word(game.label)}", *variant_words(game)]
     verdict = "no verdict" if game.decision is None else f"verdict: {stance_word(game.decision)}"
-    result = game.outcome if game.decision is None else "✓ right" if game.correct else "✗ wrong"
+    result = game.outcome if game.decision is None else _RESULTS[game.correct]
     said = Markup("").join(
         Markup('<p style="{}"><strong>{}</strong> <span style="{}">{}</span></p><div style="{}">{}</div>').format(
             Markup("margin:0"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.pages.numerals import MISSING, count, decimal, dollars, interval, percent, took
 from runner.pages.run_tally import VERDICTS, AgentTally, RunTally
-from runner.protocols.protocol import Decision, stance_word
+from runner.protocols.protocol import Decision, label_word, stance_word
 from runner.results.manifest import Manifest
 from runner.results.metric_rows import extra_lines, is_aside, reasons, shown_name, told_metrics
 from runner.rollouts.rollout import Outcome
@@ -115,8 +115,8 @@ def outcomes_table(tally: RunTally) -> list[dict[str, Any]]:
     rows = []
     for outcome in Outcome:
         by_label = [tally.outcomes[str(outcome), label] for label in LABELS]
-        if any(by_label):
-            total = sum(by_label)
+        total = sum(by_label) + tally.outcomes[str(outcome), None]
+        if total:
             rows.append(
                 {
                     "name": str(outcome).replace("_", " "),
@@ -132,12 +132,14 @@ def outcomes_table(tally: RunTally) -> list[dict[str, Any]]:
 def confusion_table(tally: RunTally) -> list[dict[str, Any]]:
     """Verdicts beside labels: a row for each label, with the share of its games that got each verdict."""
     rows = []
-    for label in LABELS:
+    unlabelled = any(label is None for label, _ in tally.confusion)
+    for label in (None,) if unlabelled else LABELS:
         cells = [tally.confusion[label, int(verdict)] for verdict in VERDICTS[1::-1] + VERDICTS[2:]]
         kinds = ("right" if label else "wrong", "wrong" if label else "right", "none")
+        kinds = ("none", "none", "none") if label is None else kinds
         rows.append(
             {
-                "label": stance_word(label),
+                "label": "not known" if label is None else f"{stance_word(label)}ed",
                 "cells": [
                     {"count": count(one), "share": percent(one, sum(cells)), "kind": kind}
                     for one, kind in zip(cells, kinds, strict=True)
@@ -214,7 +216,8 @@ def _bin(one: Mapping[str, Any]) -> dict[str, str]:
 def first_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A game's row of the list that stands in the page itself."""
     decision = row["decision"]
-    result = row["outcome"].replace("_", " ") if decision is None else "right" if row["correct"] else "wrong"
+    judged = {True: "right", False: "wrong", None: "decided"}[row["correct"]]
+    result = row["outcome"].replace("_", " ") if decision is None else judged
     verdict = verdict_word(int(Decision.NONE) if decision is None else decision)
-    kind = "none" if decision is None else result
-    return {**row, "label": stance_word(row["label"]), "verdict": verdict, "result": result, "kind": kind}
+    kind = "none" if decision is None or row["correct"] is None else result
+    return {**row, "label": label_word(row["label"]), "verdict": verdict, "result": result, "kind": kind}

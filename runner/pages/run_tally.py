@@ -49,9 +49,9 @@ class RunTally:
     plan: Plan
     measures: bool
     games: int = 0
-    confusion: Counter[tuple[int, int]] = field(default_factory=Counter)
+    confusion: Counter[tuple[int | None, int]] = field(default_factory=Counter)
     """By label and verdict."""
-    outcomes: Counter[tuple[str, int]] = field(default_factory=Counter)
+    outcomes: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     """By outcome and label."""
     rounds: Counter[tuple[int, int]] = field(default_factory=Counter)
     """By rounds played and verdict."""
@@ -78,10 +78,10 @@ class RunTally:
         if self._metrics is not None:
             self._metrics.add(rollout)
 
-    def _name(self, rollout: Rollout, label: int, decision: int) -> None:
+    def _name(self, rollout: Rollout, label: int | None, decision: int) -> None:
         if decision == Decision.NONE:
             kind = str(rollout.outcome)
-        elif decision == label:
+        elif label is None or decision == label:
             return
         else:
             kind = "accepted, and is to be rejected" if decision else "rejected, and is to be accepted"

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from runner.pages.numerals import count, decimal
 from runner.pages.trees import TreesData
-from runner.protocols.protocol import stance_word
+from runner.protocols.protocol import label_word
 from runner.rollouts.trees import NOT_COMPARABLE
 
 FIRST = 20
@@ -47,6 +47,6 @@ def _row(run_id: str, row: Any) -> dict[str, Any]:
     return {
         "href": tree_link(run_id, row["datapoint"], number),
         "name": row["datapoint"] + (f", tree {number}" if number else ""),
-        "label": stance_word(row["label"]),
+        "label": label_word(row["label"]),
         **{name: count(row[name]) for name in ("branches", "right", "left_out", "pairs")},
     }

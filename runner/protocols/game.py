@@ -86,7 +86,7 @@ class Played:
 
 
 def play(
-    protocol: Protocol, *, seed: int, label: int, prover_stance: int, rounds: Sequence[Round] = ()
+    protocol: Protocol, *, seed: int, label: int | None, prover_stance: int, rounds: Sequence[Round] = ()
 ) -> Generator[Turn, Mapping[str, Reply], Played]:
     """Play one game; `rounds` continues one that was begun.
 
@@ -132,6 +132,7 @@ def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, fl
     )
 
 
-def episode_rewards(protocol: Protocol, rounds: Sequence[Round]) -> dict[str, float]:
-    """The sum of each agent's rewards over the rounds."""
-    return {agent: sum(r.rewards.get(agent, 0.0) for r in rounds) for agent in protocol.agent_names}
+def episode_rewards(protocol: Protocol, rounds: Sequence[Round], *, is_labelled: bool = True) -> dict[str, float]:
+    """The sum of each agent's rewards over the rounds; without a label, of those agents whose reward needs none."""
+    told = [name for name in protocol.agent_names if is_labelled or all(name in r.rewards for r in rounds)]
+    return {agent: sum(r.rewards.get(agent, 0.0) for r in rounds) for agent in told}

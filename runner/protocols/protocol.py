@@ -36,6 +36,11 @@ def stance_word(stance: int) -> str:
     return ACCEPT if stance else REJECT
 
 
+def label_word(label: int | None) -> str:
+    """What is right of a datapoint, for people; its owner may keep it."""
+    return "not known" if label is None else stance_word(label)
+
+
 @dataclass(frozen=True)
 class Protocol:
     """A protocol with its parameters: answers who speaks, who sees, who may decide, in any round."""

@@ -26,15 +26,17 @@ class Payoff:
     rewards: Mapping[str, float] = field(default_factory=dict)
 
 
-def forced_decision(protocol: Protocol, label: int) -> Decision | None:
+def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
     """The decision that `force_guess` puts in the place of the verifier's own."""
     force = protocol.parameters.force_guess
     if force is None:
         return None
-    return Decision(label) if force == "y" else Decision(int(force == "one"))
+    if force == "y" and label is None:
+        raise ValueError("force_guess: y needs the labels")
+    return Decision(int(force == "one") if label is None or force != "y" else label)
 
 
-def effective_decision(protocol: Protocol, round_: int, seed: int, decision: int, label: int) -> Decision:
+def effective_decision(protocol: Protocol, round_: int, seed: int, decision: int, label: int | None) -> Decision:
     """The decision that a round is scored by: the forced one where the spec forces, else the verifier's."""
     forced = forced_decision(protocol, label)
     if forced is None or not _counts(protocol, round_, seed):
@@ -51,7 +53,7 @@ def payoff(
     *,
     round_: int,
     seed: int,
-    label: int,
+    label: int | None,
     prover_stance: int,
     decision: int,
     before: Payoff,
@@ -59,7 +61,8 @@ def payoff(
     """Score one round; `before` is what the round before it came to. A game that has ended pays nothing for going on.
 
     A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. Where the last
-    round in which somebody can speak brings no decision, the game ends with the verifier's penalty.
+    round in which somebody can speak brings no decision, the game ends with the verifier's penalty. Without a label
+    what the verifier gets for a decision is not known, nor what others do who share it: they have no reward then.
     """
     p = protocol.parameters
     verdict = effective_decision(protocol, round_, seed, decision, label)
@@ -68,15 +71,18 @@ def payoff(
     terminated = before.terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)
     verifier = protocol.verifier_name
-    if decided:
+    if decided and label is None:
+        del rewards[verifier]
+    elif decided:
         rewards[verifier] = p.verifier_reward if verdict == label else p.verifier_incorrect_penalty
-        for prover in protocol.prover_names:
-            if verdict == protocol.stance(prover, prover_stance):
-                rewards[prover] = p.prover_reward
     elif out_of_rounds:
         rewards[verifier] = p.verifier_terminated_penalty
     elif protocol.may_decide(round_, seed) and not before.decided and not terminated:
         rewards[verifier] = p.verifier_no_guess_reward
+    if decided:
+        for prover in protocol.prover_names:
+            if verdict == protocol.stance(prover, prover_stance):
+                rewards[prover] = p.prover_reward
     if p.shared_reward:
-        rewards = dict.fromkeys(rewards, rewards[verifier])
+        rewards = dict.fromkeys(rewards, rewards[verifier]) if verifier in rewards else {}
     return Payoff(decided, terminated, rewards)

@@ -231,7 +231,7 @@ def dataset(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
     dataset = load_dataset(settings, path, 0, lambda _: Place(str(path)))
     name = f"dataset{path.suffix}"
     licence = naming.dataset_licence or naming.licence
-    labels = Counter(str(point.label) for point in dataset.datapoints)
+    labels = Counter("none" if point.label is None else str(point.label) for point in dataset.datapoints)
     splits = Counter(str(split) for split in (point.columns.get("split") for point in dataset.datapoints) if split)
     description = naming.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
     columns = {"id": "text", **column_kinds({"label": p.label, **p.columns} for p in dataset.datapoints)}

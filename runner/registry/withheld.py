@@ -56,7 +56,13 @@ def take_withheld(folder: RunFolder) -> Dataset:
     group_by = saved_value(folder, "dataset", "group_by")
     rows = list(_rows(folder.path / PIN.partition("/")[2]))
     labels = {str(row["datapoint_id"]): row["y"] for row in rows_of(folder.path / ROLLOUTS_FILE)}
-    unknown = [row["id"] for row in rows if type(labels.get(row["id"])) is not int or labels[row["id"]] not in (0, 1)]
+    kept = bool(labels) and all(label is None for label in labels.values())  # by the dataset's owner
+    unknown = [
+        row["id"]
+        for row in rows
+        if row["id"] not in labels
+        or (not kept and (type(labels[row["id"]]) is not int or labels[row["id"]] not in (0, 1)))
+    ]
     if unknown or len({row["id"] for row in rows}) < len(rows):
         raise ReleaseError(
             f"its datapoints are withheld, and of {len(unknown)} of them no rollout has the label, so that its task "
@@ -75,7 +81,7 @@ def take_withheld(folder: RunFolder) -> Dataset:
     return Dataset(points, columns, manifest.dataset_source_sha256 or "", group_by)
 
 
-def _played(row: Mapping[str, Any], label: int) -> PlayedDatapoint:
+def _played(row: Mapping[str, Any], label: int | None) -> PlayedDatapoint:
     group = row["group_sha256"]
     return PlayedDatapoint(row["id"], group or row["id"], label, row["content_sha256"], {}, group is not None)
 

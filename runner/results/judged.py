@@ -85,7 +85,7 @@ class JudgedGames:
             self._groups.append(point.group)
             self._group_names.add(point.group)
         self._points.append(code)
-        self._labels.append(point.label)
+        self._labels.append(UNSET if point.label is None else point.label)
         self._decisions.append(rollout.decision if rollout.outcome == Outcome.DECIDED else NONE)
         if job.stance is not None or job.swapped is not None:
             self._add_to_block(rollout, at)
@@ -118,6 +118,11 @@ class JudgedGames:
         return len(self._codes)
 
     @property
+    def is_labelled(self) -> bool:
+        """Whether labels are known: of all games, or of none; True before the first."""
+        return not self._labels or self._labels[0] != UNSET
+
+    @property
     def is_grouped(self) -> bool:
         """Whether a group has several datapoints."""
         return len(self._group_names) < len(self._codes)
@@ -125,7 +130,7 @@ class JudgedGames:
     @property
     def worst(self) -> float | None:
         """The lowest accuracy of a datapoint."""
-        if not self.n:
+        if not self.n or not self.is_labelled:
             return None
         points, right = np.array(self._points), np.array(self._decisions) == np.array(self._labels)
         return float((np.bincount(points, weights=right) / np.bincount(points)).min())
@@ -135,15 +140,19 @@ class JudgedGames:
         return int(np.bincount(np.array(self._points)).min()) if self.n else 0
 
     def numbers(self) -> Iterator[tuple[str | None, Number]]:
-        """Each with the agent that it is of, None for the whole game; what does not apply is left out."""
+        """Each with the agent that it is of, None for the whole game; what does not apply is left out.
+
+        So is what needs the labels, where they are not known.
+        """
         if not self.n:
             return
         verdicts, argued, confidences, bound = self._in_order()
-        yield from ((None, number) for number in verdict_numbers(verdicts))
+        if self.is_labelled:
+            yield from ((None, number) for number in verdict_numbers(verdicts))
         yield from self._of_blocks(verdicts, argued)
         logprob = confidences["logprob"]
         for kind, p in confidences.items():
-            if p is not None:
+            if p is not None and self.is_labelled:
                 bounds = (0.0, 0.0) if kind == "stated" else bound_shares(p, bound)
                 yield from ((None, number) for number in forecast_numbers(_forecasts(verdicts, p), kind, bounds))
         if logprob is not None:
@@ -177,7 +186,7 @@ class JudgedGames:
 
     def reliability_curves(self) -> dict[str, list[dict[str, Any]]]:
         """The bins of each kind of confidence that there is."""
-        if not self.n:
+        if not self.n or not self.is_labelled:
             return {}
         verdicts, _, confidences, _ = self._in_order()
         return {
@@ -188,7 +197,7 @@ class JudgedGames:
 
     def vote_curve(self) -> list[Number]:
         """vote@k for each odd k, of games that were repeated."""
-        return vote_curve(self._in_order()[0]) if self.n else []
+        return vote_curve(self._in_order()[0]) if self.n and self.is_labelled else []
 
     def _in_order(self) -> _Columns:
         """The columns, sorted by what they hold: no bit depends on the order in which games ended."""

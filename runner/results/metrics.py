@@ -32,6 +32,14 @@ ORIGINAL_LIMITED = "limited_per_round"
 """The tally behind the original's `token_limit_proportion`; ours of that name is over messages."""
 
 
+NEED_LABELS = frozenset(
+    (
+        "accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall",
+        "worst_datapoint_accuracy",
+    )
+)  # fmt: skip
+"""Of the numbers that every run has; of others that need them a run without labels has none."""
+NO_LABELS = "no labels"
 NO_INTERVAL = "the lowest of several has no interval"
 LEAST_PLAYS = 5
 """Of each datapoint, from which on the worst datapoint's accuracy is told."""
@@ -84,22 +92,27 @@ class Metrics:
             return
         point, decision = rollout.job.datapoint, rollout.decision
         cluster, label = point.group, point.label
-        correct = float(bool(rollout.correct))
         self._judged.add(rollout)
-        self._add(None, "accuracy", cluster, correct)
-        self._add(None, f"accuracy_{label}", cluster, correct)
         self._add(None, "decision", cluster, float(decision))
         decided = decision != Decision.NONE
         self._add(None, "decided", cluster, float(decided))
+        if label is not None:
+            self._add_correct(cluster, label, decision, correct=bool(rollout.correct))
+        self._add(None, "episode_length", cluster, float(episode_length(self._protocol, rollout)))
+        self._add(None, "rounds_played", cluster, float(len(rollout.rounds)))
+        self._add_agents(rollout, cluster)
+
+    def _add_correct(self, cluster: str, label: int, decision: int, *, correct: bool) -> None:
+        """Count what a verdict is worth by its label."""
+        self._add(None, "accuracy", cluster, float(correct))
+        self._add(None, f"accuracy_{label}", cluster, float(correct))
+        decided = decision != Decision.NONE
         if decided:
-            self._add(None, "accuracy_excluding_failures", cluster, correct)
+            self._add(None, "accuracy_excluding_failures", cluster, float(correct))
         if decision == Decision.ACCEPT:
             self._add(None, "precision", cluster, float(label == 1))
         if label == 1 and decided:
             self._add(None, "recall", cluster, float(decision == Decision.ACCEPT))
-        self._add(None, "episode_length", cluster, float(episode_length(self._protocol, rollout)))
-        self._add(None, "rounds_played", cluster, float(len(rollout.rounds)))
-        self._add_agents(rollout, cluster)
 
     def _add(self, agent: str | None, metric: str, cluster: str, value: float) -> None:
         key = (agent, metric)
@@ -111,7 +124,8 @@ class Metrics:
     def _add_agents(self, rollout: Rollout, cluster: str) -> None:
         unheard = rollout.answers_without_round()
         for agent in self._protocol.agent_names:
-            self._add(agent, "reward", cluster, rollout.rewards.get(agent, 0.0))
+            if rollout.job.datapoint.label is not None or agent in rollout.rewards:
+                self._add(agent, "reward", cluster, rollout.rewards.get(agent, 0.0))
             for played in rollout.rounds:
                 if not played.counts(agent):
                     continue
@@ -156,6 +170,8 @@ class Metrics:
         return rows
 
     def _estimate(self, agent: str | None, metric: str) -> Estimate:
+        if not self._judged.is_labelled and (metric in NEED_LABELS or (agent, metric) not in self._tallies):
+            return Estimate(agent, metric, None, None, None, None, 0, 0, NO_LABELS)
         if metric == "worst_datapoint_accuracy":
             return self._worst_datapoint()
         tally = self._tallies.get((agent, metric), Tally())

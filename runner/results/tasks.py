@@ -31,7 +31,7 @@ class PlayedDatapoint:
 
     id: str
     group: str
-    label: int
+    label: int | None
     content_sha256: str
     """The hash of the columns that templates use, and of nothing else."""
     columns: Mapping[str, Any]
@@ -81,9 +81,10 @@ def _datapoint(row: Mapping[str, Any], used: frozenset[str], group_by: str | Non
     group = id_ if group_by is None else str(row[group_by])
     columns = {name: value for name, value in row.items() if name not in ("id", "label")}
     content = {name: columns[name] for name in sorted(columns) if name in used}
-    if row["label"] not in (0, 1):
-        raise ValueError(f"a label is 0 or 1, not {row['label']!r}")
-    return PlayedDatapoint(id_, group, int(row["label"]), tagged_hash("content", content), columns)
+    label = row["label"]
+    if label not in (0, 1, None):
+        raise ValueError(f"a label is 0 or 1, not {label!r}")
+    return PlayedDatapoint(id_, group, None if label is None else int(label), tagged_hash("content", content), columns)
 
 
 def template_variables(folder: RunFolder) -> frozenset[str]:

@@ -246,7 +246,7 @@ class Engine:
         # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
         names = self.protocol.agent_names
         calls.sort(key=lambda call: (call.round, names.index(call.agent), call.vote, call.attempt, call.error is None))
-        rewards = episode_rewards(self.protocol, rounds)
+        rewards = episode_rewards(self.protocol, rounds, is_labelled=job.datapoint.label is not None)
         stance = self.protocol.shared_stance(job.prover_stance)
         stated, logprob, note = confidence_of(self.agents[self.protocol.verifier_name], rounds, calls, decision)
         return Rollout(

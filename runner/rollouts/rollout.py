@@ -114,8 +114,8 @@ class Rollout:
 
     @property
     def correct(self) -> bool | None:
-        """Whether the verdict is the label; None where transport failed, so that there was no game."""
-        if self.outcome == Outcome.TRANSPORT_FAILED:
+        """Whether the verdict is the label; None where transport failed, so that there was no game, or without one."""
+        if self.outcome == Outcome.TRANSPORT_FAILED or self.job.datapoint.label is None:
             return None
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 

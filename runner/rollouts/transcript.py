@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
-from runner.protocols.protocol import Decision, stance_word
+from runner.protocols.protocol import Decision, label_word, stance_word
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.text import escape_controls
 
@@ -62,8 +62,8 @@ class Transcript:
     rollout_id: str
     datapoint_id: str
     repeat: int
-    label: int
-    """0 (reject is right) or 1 (accept is right)."""
+    label: int | None
+    """0 (reject is right) or 1 (accept is right); None where the dataset's owner keeps it."""
     columns: Mapping[str, Any]
     """Of the datapoint."""
     messages: tuple[Delivered, ...]
@@ -73,7 +73,7 @@ class Transcript:
     decision: int | None
     """0 (reject) or 1 (accept); None where the verifier decided nothing."""
     correct: bool | None
-    """None where transport failed: there was no game."""
+    """None where transport failed, so that there was no game, or where there is no label."""
     outcome: str
     """`decided`, `no_decision`, `invalid_response`, `refused`, `context_exceeded` or `transport_failed`."""
     rewards: Mapping[str, float]
@@ -131,7 +131,7 @@ class Transcript:
             yield f"\n[round {round_}] {who}:"
             yield "\n".join("  " + line for line in text.split("\n"))
         verdict = "none" if self.decision is None else stance_word(Decision(self.decision))
-        yield f"\noutcome: {self.outcome}, verdict: {verdict}, label: {stance_word(Decision(self.label))}"
+        yield f"\noutcome: {self.outcome}, verdict: {verdict}, label: {label_word(self.label)}"
         sure = confidence_words(self.confidence_stated, self.confidence_logprob, self.confidence_note)
         if sure:
             yield sure

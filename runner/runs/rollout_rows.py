@@ -29,7 +29,7 @@ class Wanted:
         if self.repeat is not None and rollout.job.repeat != self.repeat:
             return False
         undecided = rollout.decision == Decision.NONE
-        wrong = not undecided and not rollout.correct
+        wrong = not undecided and rollout.correct is False
         return (self.wrong and wrong) or (self.undecided and undecided) or not (self.wrong or self.undecided)
 
     @property
@@ -55,7 +55,7 @@ class RolloutRow:
     rollout_id: str
     datapoint_id: str
     repeat: int
-    label: int
+    label: int | None
     decision: int
     correct: bool | None
     outcome: str

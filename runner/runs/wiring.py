@@ -185,7 +185,7 @@ class Wiring:
         groups = self.costs.groups.values()
         if not any(one.provider == "dummy" and examples_behind(one.model) for one in groups):
             return {}
-        return {point.id: point.label for point in self.plan.spec.dataset.datapoints}
+        return {point.id: point.label for point in self.plan.spec.dataset.datapoints if point.label is not None}
 
     def _note_few_files(self) -> None:
         limited = self.shared.few_files

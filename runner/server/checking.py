@@ -30,8 +30,9 @@ from runner.registry.verify import wrong_in_release
 from runner.releases.bundle import Content
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
-from runner.releases.reference import Reference, parse
+from runner.releases.reference import Kind, Reference, parse
 from runner.server.accounts import Viewer
+from runner.server.competition_rows import rows_of_run
 from runner.server.database import Database
 from runner.server.declared import Declaration, DeclaredFolder
 from runner.server.pieces import Pieces
@@ -61,6 +62,8 @@ class Verdict:
     problems: Sequence[str] = ()
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of each release that may be seen, what is to be said of it."""
+    rows: Mapping[str, str] = field(default_factory=dict)
+    """Of each run that was played without labels, the hash of its datapoints: see `competition_rows`."""
 
     @property
     def is_good(self) -> bool:
@@ -95,6 +98,7 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
     """Everything that is wrong with an upload; in this process."""
     problems: list[str] = []
     notes: dict[str, Sequence[str]] = {}
+    rows: dict[str, str] = {}
     registry = Registry(incoming, settings.limits)
     for folder in declaration.folders:
         try:
@@ -102,6 +106,8 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
                 found = list(_wrong_release(registry, incoming, folder, settings))
                 notes[folder.path] = [line for line in found if isinstance(line, Note)]
                 problems += (line for line in found if not isinstance(line, Note))
+                if folder.reference.kind == Kind.RUN and (played := rows_of_run(incoming, folder.path)) is not None:
+                    rows[folder.path] = played
             else:
                 problems += _wrong_addition(registry, incoming, folder)
         except (MemoryError, SQLAlchemyError):
@@ -112,7 +118,7 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
             problems.append(f"{folder.path}: {in_words(error)}")
         if len(problems) >= MOST_PROBLEMS:
             break
-    return Verdict(problems[:MOST_PROBLEMS], notes)
+    return Verdict(problems[:MOST_PROBLEMS], notes, rows)
 
 
 def _is_the_servers(error: BaseException | None) -> bool:
@@ -222,7 +228,7 @@ def checked_apart(settings: Settings, viewer: Viewer, upload: str, declaration: 
     if process.exitcode == 0:
         try:
             said = orjson.loads(read_bounded(place / VERDICT, 4 << 20))
-            return Verdict(said["problems"], said["notes"])
+            return Verdict(said["problems"], said["notes"], said["rows"])
         except (OSError, ValueError, KeyError) as error:
             raise CheckError(f"what its check said cannot be read: {error}") from error
     if process.exitcode == -signal.SIGXCPU:
@@ -240,7 +246,7 @@ def _run(settings: Settings, viewer: Viewer, upload: str, declared: bytes, place
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (settings.check_bytes, settings.check_bytes))
-    Thread(target=_end_with_server, daemon=True).start()
+    Thread(target=end_with_server, daemon=True).start()
     tempfile.tempdir = str(place)  # what it leaves is removed with the upload
     from runner.server.stores import blobs_of
 
@@ -251,12 +257,14 @@ def _run(settings: Settings, viewer: Viewer, upload: str, declared: bytes, place
             declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer)
         )
         found = check(incoming, declaration, settings)
-        atomic_write(place / VERDICT, orjson.dumps({"problems": list(found.problems), "notes": dict(found.notes)}))
+        said = {"problems": list(found.problems), "notes": dict(found.notes), "rows": dict(found.rows)}
+        atomic_write(place / VERDICT, orjson.dumps(said))
     except MemoryError:
         os._exit(_NO_MEMORY)
 
 
-def _end_with_server() -> None:
+def end_with_server() -> None:
+    """Wait for the server to end, however it does, and end then."""
     server = multiprocessing.parent_process()
     assert server is not None
     server.join()

@@ -22,9 +22,11 @@ from runner.releases.reference import Kind
 from runner.server.accounts import Viewer, viewer_of_account
 from runner.server.blobs import Blobs
 from runner.server.checking import KEPT, RECOMPUTED, Verdict, checked_apart
+from runner.server.competitions import enter
 from runner.server.database import Database
 from runner.server.declared import DeclaredFolder
 from runner.server.schema import checks, files, releases
+from runner.server.scoring import Scoring
 from runner.server.settings import Settings
 from runner.server.uploads import CHECKING, OPEN, REFUSED, SEEN, TAKEN, Upload, Uploads, is_there
 from runner.server.waiting import Queue, Waiting
@@ -46,6 +48,7 @@ class Publishing:
     def __init__(self, settings: Settings, database: Database, blobs: Blobs) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
         self.uploads = Uploads(settings, database, blobs)
+        self.scoring = Scoring(settings, database)
         self._queue = Queue()
         self._ending = Event()
 
@@ -53,10 +56,12 @@ class Publishing:
         """Check what waits, now and from now on."""
         for number in range(self._settings.checks_at_once):
             Thread(target=self._work, name=f"check-{number}", daemon=True).start()
+        self.scoring.start()
         self.look_again()
 
     def look_again(self) -> None:
         """Have all that is to be checked be waiting for it, as after a server was killed."""
+        self.scoring.wake()
         for upload, account in self.uploads.unchecked():
             self._queue.put(Waiting(upload, account))
 
@@ -114,7 +119,8 @@ class Publishing:
             path = self.uploads.pieces.whole(found.id, sha256)
             if path is not None:
                 self._blobs.put(sha256, path)
-        self._show(found, verdict)
+        self._show(found, viewer, verdict)
+        self.scoring.wake()
         self.uploads.pieces.clear(found.id)
 
     def _lacks(self, upload: Upload) -> bool:
@@ -132,23 +138,27 @@ class Publishing:
         wrong = sorted(owner for owner in owners if not viewer.publishes_as(owner))
         return Verdict([f"you may not publish as {owner} any more" for owner in wrong]) if wrong else None
 
-    def _show(self, upload: Upload, verdict: Verdict) -> None:
+    def _show(self, upload: Upload, viewer: Viewer, verdict: Verdict) -> None:
         """All of it and the note that it is shown, or nothing of it."""
         try:
             with self._database.writing() as connection:
                 if not self.uploads.note_state(connection, upload.id, SEEN, [], time.time(), only=CHECKING):
                     return
                 for folder in sorted(upload.declaration.folders, key=lambda folder: folder.part):  # releases first
-                    self._insert(connection, upload, folder, verdict)
+                    self._insert(connection, upload, viewer, folder, verdict)
                 self._database.changed(connection)
         except (IntegrityError, _Taken):
             taken = ["a name and version of it was published by somebody else in the meantime"]
             self.uploads.set_state(upload.id, TAKEN, taken, time.time(), only=CHECKING)
 
-    def _insert(self, connection: Connection, upload: Upload, folder: DeclaredFolder, verdict: Verdict) -> None:
+    def _insert(
+        self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: Verdict
+    ) -> None:
         where = folder.reference
         if folder.part == "":
             made = self._insert_release(connection, upload, folder, verdict)
+            if (played := verdict.rows.get(folder.path)) is not None:
+                enter(connection, viewer, played, release=made, owner=where.owner, now=time.time())
         else:
             mine = [getattr(releases.c, name) == getattr(where, name) for name in ("kind", "owner", "name", "version")]
             # Held until the end: two who add a part to it at once do so one after the other.
@@ -180,6 +190,7 @@ class Publishing:
     def close(self) -> None:
         """End without waiting for what is still to be checked: it is checked when the server begins again."""
         self._ending.set()
+        self.scoring.close()
         self._queue.close()
 
 

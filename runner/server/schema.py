@@ -21,8 +21,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 1
-"""Of the schema; a database of an earlier one is upgraded, and one of a later one is refused."""
+VERSION = 2
+"""Of the schema; a database of an earlier one is upgraded (`upgrades.py`), and one of a later one is refused."""
 
 metadata = MetaData()
 
@@ -65,6 +65,17 @@ tokens = Table(
     Column("revoked", Float),
 )
 
+acts = Table(
+    "acts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("by", String(100), nullable=False),  # an account, or "" for the server's own commands
+    Column("did", String(40), nullable=False),
+    Column("to", String(500), nullable=False),
+    Column("why", Text, nullable=False),
+)  # what was done to accounts, tokens and visibility: never a secret
+
 releases = Table(
     "releases",
     metadata,
@@ -74,7 +85,7 @@ releases = Table(
     Column("name", String(100), nullable=False),
     Column("version", String(100), nullable=False),
     Column("sha256", String(64), nullable=False, index=True),
-    Column("visibility", String(10), nullable=False),
+    Column("visibility", String(10), nullable=False),  # as the manifest says, or `hidden` by who keeps the server
     Column("publisher_id", ForeignKey("accounts.id"), nullable=False),
     Column("created", Float, nullable=False),
     UniqueConstraint("kind", "owner", "name", "version"),
@@ -99,6 +110,47 @@ checks = Table(
     Column("by", String(40), nullable=False),  # the version of nip-run that checked it
     Column("tier", String(20), nullable=False),
     Column("said", Text, nullable=False),  # JSON: notes of the check
+)
+
+competitions = Table(
+    "competitions",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("owner", String(100), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("title", String(300), nullable=False),
+    Column("release_id", ForeignKey("releases.id"), nullable=False),  # of the dataset, whose rows have no labels
+    Column("rows_sha256", String(64), nullable=False, index=True),  # of all rows; a submission has played just these
+    Column("group_by", String(200)),  # the column whose values are clusters of the errors
+    Column("day_limit", Integer, nullable=False),
+    Column("created", Float, nullable=False),
+    Column("closes", Float, nullable=False),
+    UniqueConstraint("owner", "name"),
+)
+
+competition_labels = Table(
+    "competition_labels",  # a secret: what scores a submission reads it, and nothing else
+    metadata,
+    Column("competition_id", ForeignKey("competitions.id"), primary_key=True),
+    Column("datapoint_id", Text, primary_key=True),
+    Column("label", Integer, nullable=False),
+    Column("is_held", Boolean, nullable=False),  # told after closing only
+)
+
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("competition_id", ForeignKey("competitions.id"), nullable=False),
+    Column("release_id", ForeignKey("releases.id"), nullable=False, index=True),
+    Column("owner", String(100), nullable=False),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("created", Float, nullable=False),
+    Column("state", String(10), nullable=False, index=True),
+    Column("why", Text, nullable=False),  # of one that is refused
+    Column("score", Text),  # JSON: the metrics of each part in full, of which the API tells less
+    UniqueConstraint("competition_id", "release_id"),
+    Index("submissions_by_time", "competition_id", "created"),
 )
 
 uploads = Table(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Self
 
+from runner.server.backup import back_up
 from runner.server.blobs import Blobs
 from runner.server.database import Database
 from runner.server.publishing import Publishing
@@ -23,6 +25,15 @@ class Server:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Raises: UsageError, RunError: its database or blobs cannot be used."""
-        database, blobs = Database(settings.database_url), blobs_of(settings)
+        """What is in a folder, or at other places that its settings name. Its database is upgraded, if it must be.
+
+        Raises:
+            UsageError, RunError: its database or blobs cannot be used.
+        """
+
+        def back_up_first(database: Database, schema: int) -> None:
+            named = f"before-upgrade-{schema}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.backup"
+            back_up(database, settings.folder / named, schema)
+
+        database, blobs = Database(settings.database_url, before_upgrade=back_up_first), blobs_of(settings)
         return cls(settings, database, blobs, Publishing(settings, database, blobs))

@@ -23,6 +23,12 @@ class Settings:
     """Where blobs are kept, such as `s3://bucket/prefix`; None: in the folder."""
     address: str = "http://127.0.0.1:8080"
     """Where others find it, without a slash at its end: what links and commands say."""
+    proxies: tuple[str, ...] = ()
+    """The networks of reverse proxies, whose word is taken for who asks: the last of `X-Forwarded-For`."""
+    rate: float = 100.0
+    """Requests a second that one account, or one address without a token, may make; 0: any number."""
+    connections: int = 512
+    """At once; who comes then is told to come again."""
     limits: Limits = TAKEN
     releases_at_once: int = 500
     """The most of one publish, seen whole or not at all: a training run comes with its parts and models."""

@@ -34,6 +34,7 @@ from runner.spec.checks.models import budget_problems, model_problems, replay_fo
 from runner.spec.checks.sound import Sound
 from runner.spec.checks.training import training_problems
 from runner.spec.checks.trees import tree_problems
+from runner.spec.checks.unlabelled import unlabelled_problems
 from runner.spec.checks.until import until_problems
 from runner.spec.components import ComponentUse
 from runner.spec.design import design_problems
@@ -206,6 +207,7 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         *tree_problems(experiment, spec.protocol, spec.dataset, where),
         *design_problems(experiment, spec.protocol, spec.prompts, where),
         *until_problems(experiment, where),
+        *unlabelled_problems(experiment, spec.protocol, spec.dataset, where),
         *training_problems(
             experiment, spec.protocol, spec.dataset, test, where, names_datapoints=_shows_dataset(layered)
         ),

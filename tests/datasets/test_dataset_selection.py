@@ -149,7 +149,7 @@ def test_balance_takes_as_many_of_each_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("limit", "size"), [(2, 2), (5, 4), (10, 10), (999, 30)])
 def test_balance_holds_within_the_limit(tmp_path: Path, limit: int, size: int) -> None:
     labels = [point.label for point in load(tmp_path, jsonl(*MANY), balance="label", limit=limit).datapoints]
-    assert (len(labels), sum(labels)) == (size, size // 2)
+    assert (len(labels), labels.count(1)) == (size, size // 2)
 
 
 def test_nothing_to_balance_is_an_error(tmp_path: Path) -> None:

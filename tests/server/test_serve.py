@@ -1,10 +1,40 @@
-"""`nip-run serve`: how it starts, says where it is, and ends."""
+"""`nip-run serve`: how it starts, says where it is, what it refuses, and ends; what it says of itself."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
 from runner.releases.reference import Kind
+from runner.server.schema import VERSION
+from tests.support.processes import ended, nip_run_here
 from tests.support.registries import bundle
-from tests.support.serving import Served
+from tests.support.serving import Served, serving
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One that lets callers ask little."""
+    with serving(
+        tmp_path_factory.mktemp("slow"),
+        "--rate",
+        "0.5",
+        "--behind-proxy",
+        "127.0.0.1",
+        "--address",
+        "https://x.example/",
+    ) as running:
+        yield running
 
 
 def test_what_one_publishes_another_reads(served: Served) -> None:
@@ -12,3 +42,97 @@ def test_what_one_publishes_another_reads(served: Served) -> None:
     with served.registry() as registry:
         (entry,) = registry.entries()
         assert not list(registry.wrong(entry))
+
+
+def test_it_says_whether_it_lives_and_can_work(served: Served) -> None:
+    assert (served.ask("/healthz").status, served.ask("/readyz").body) == (200, b"ok\n")
+
+
+def test_its_numbers_are_for_who_keeps_it(served: Served, slow: Served) -> None:
+    served.ask("/healthz")
+    said = served.ask("/metrics").body.decode()
+    assert re.search(r'^nip_run_requests_total\{method="GET",route="/healthz",status="200"\} [1-9]', said, re.MULTILINE)
+    assert re.search(r"^nip_run_revision \d+$", said, re.MULTILINE)
+    # Behind a proxy everybody comes from this machine.
+    for who, status in ((None, 403), ("alice", 403), ("keeper", 200)):
+        token = None if who is None else slow.tokens[who]
+        assert slow.ask("/metrics", token=token, X_Forwarded_For="203.0.113.9").status == status
+
+
+def test_every_request_is_a_line_of_json_without_token_or_query(served: Served) -> None:
+    path = "/api/v1/tree?prefix=SECRETQUERY"
+    served.ask(path, token=served.tokens["alice"])
+    served.ask("/nothing\x1b[31m".encode("unicode_escape").decode(), token="nip_WRONGTOKEN")
+    lines = [json.loads(line) for line in served.log.splitlines()]
+    assert any(one.get("path") == "/api/v1/tree" and one["account"] == "alice" for one in lines)
+    assert "SECRETQUERY" not in served.log
+    assert "WRONGTOKEN" not in served.log
+    assert served.tokens["alice"].split("_")[2] not in served.log
+
+
+def test_who_asks_too_much_is_told_when_to_come_again_and_others_are_not_held_up(slow: Served) -> None:
+    answers = [slow.ask("/api/v1", X_Forwarded_For="1.2.3.4, 198.51.100.7") for _ in range(14)]
+    assert {one.status for one in answers} == {200, 429}
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    # What a caller writes before the proxy's own word is no other caller; what the proxy says is.
+    assert slow.ask("/api/v1", X_Forwarded_For="9.9.9.9, 198.51.100.7").status == 429
+    assert slow.ask("/api/v1", X_Forwarded_For="198.51.100.8").status == 200
+    assert slow.ask("/api/v1", token=slow.tokens["alice"], X_Forwarded_For="198.51.100.7").status == 200
+
+
+def test_who_tries_tokens_is_slowed_down_whatever_is_tried(served: Served) -> None:
+    tried = [served.ask("/api/v1", token=f"nip_{number:012d}_{'x' * 43}").status for number in range(70)]
+    assert tried[0] == 401
+    assert tried[-1] == 429
+    assert served.ask("/api/v1").status == 200
+
+
+def test_a_head_that_never_ends_does_not_hold_a_connection(served: Served) -> None:
+    """The server waits longer than a test should: that it waits at all is seen in the slow proof."""
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        connection.sendall(b"Host: x\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 404")
+
+
+@pytest.mark.slow
+def test_a_head_that_does_not_come_ends_its_connection(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+        begun = time.monotonic()
+        connection.sendall(b"GET / HTTP/1.1\r\nX: ")
+        assert connection.recv(100) == b""
+        assert 15 < time.monotonic() - begun < 50
+
+
+def refused(*words: str | Path, cwd: Path) -> str:
+    done = nip_run_here("serve", *words, cwd=cwd)
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert "This is a bug" not in done.stderr
+    return done.stderr
+
+
+def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "end that server first" in refused(served.folder, "--port", "0", cwd=tmp_path)
+    assert "another --port?" in refused("new", "--port", str(served.port), cwd=tmp_path)
+    assert "--behind-proxy NETWORK" in refused("new", "--port", "0", "--host", "0.0.0.0", cwd=tmp_path)
+    assert "say with --address" in refused("new", "--behind-proxy", "127.0.0.1", cwd=tmp_path)
+    assert "write 127.0.0.1" in refused("new", "--behind-proxy", "nginx", "--address", "https://x", cwd=tmp_path)
+    assert "cannot be written" in refused("file", "--port", "0", cwd=tmp_path)
+    assert "PostgreSQL, and not in mysql" in refused("new", "--port", "0", "--database", "mysql://x/y", cwd=tmp_path)
+    assert "no place for blobs" in refused("new", "--port", "0", "--blobs", "nowhere://x", cwd=tmp_path)
+    assert "a port is from 1" in refused("new", "--port", "70000", cwd=tmp_path)
+    with closing(sqlite3.connect(tmp_path / "new" / "registry.sqlite")) as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(VERSION + 1),))
+        connection.commit()
+    assert "upgrade nip-run" in refused("new", "--port", "0", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
+def test_it_ends_well_when_it_is_told_to(tmp_path: Path, number: int) -> None:
+    with serving(tmp_path, people=False) as running:
+        os.kill(running.process.pid, number)
+        code, _, _ = ended(running.process)
+        assert code == 0
+        assert "trace" not in running.log

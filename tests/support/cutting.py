@@ -23,23 +23,40 @@ class Proxy:
         self._cut_after: tuple[str, int] | None = None
         self.sent = {"up": 0, "down": 0}
         """Bytes that went to the server, and came from it, since it was last told when to cut."""
+        self.marks: dict[str, list[int]] = {"up": [], "down": []}
+        """How many had passed each time that nothing followed at once: where requests and answers end, and more."""
         self.cuts = 0
+        self._for_good = self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
 
-    def cut_after(self, way: str, count: int) -> None:
-        """Cut once: as soon as so many more bytes have gone `up` to the server, or `down` from it."""
+    def cut_after(self, way: str, count: int, *, for_good: bool = False) -> None:
+        """Cut once: as soon as so many more bytes have gone `up` to the server, or `down` from it.
+
+        For good: and nobody gets through any more, until it is mended.
+        """
         with self._lock:
-            self._cut_after = (way, count)
+            self._cut_after, self._for_good, self._closed = (way, count), for_good, False
             self.sent = {"up": 0, "down": 0}
+            self.marks = {"up": [], "down": []}
+
+    def mend(self) -> None:
+        """Nothing is cut any more."""
+        with self._lock:
+            self._cut_after, self._closed = None, False
+            self.sent = {"up": 0, "down": 0}
+            self.marks = {"up": [], "down": []}
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 near, _ = self._listening.accept()
+                if self._closed:
+                    near.close()
+                    continue
                 try:
                     far = socket.create_connection(("127.0.0.1", self._to), 10)
                 except OSError:
@@ -58,6 +75,7 @@ class Proxy:
                     if self._cut_after is not None and self._cut_after[0] == way:
                         allowed = min(allowed, self._cut_after[1] - self.sent[way])
                     self.sent[way] += allowed
+                    self.marks[way].append(self.sent[way])
                     is_cut = allowed < len(data) or self._cut_after == (way, self.sent[way])
                 target.sendall(data[:allowed])
                 if is_cut:
@@ -67,7 +85,7 @@ class Proxy:
 
     def _cut(self) -> None:
         with self._lock:
-            self._cut_after = None
+            self._cut_after, self._closed = None, self._for_good
             self.cuts += 1
             there, self._open = self._open, set()
         for one in there:

@@ -10,7 +10,7 @@ const COLUMNS = {
   __proto__: null,
   datapoint: { title: "Datapoint" },
   repeat: { title: "Repeat", number: true },
-  label: { title: "Label", cell: (row) => WORDS[row.label] },
+  label: { title: "Label", cell: (row) => WORDS[row.label] ?? "not known" },
   decision: { title: "Verdict", cell: (row) => WORDS[row.decision] ?? "none" },
   correct: { title: "Result", room: 8, cell: (row) => verdictMark(row) },
   outcome: { title: "Outcome", room: 8, cell: (row) => row.outcome.replaceAll("_", " ") },
@@ -45,6 +45,7 @@ function columnNamed(name) {
 function verdictMark(row) {
   const [word, kind] =
     row.decision === null ? [row.outcome === "decided" ? "none" : row.outcome.replaceAll("_", " "), "none"]
+    : row.correct === null ? ["decided", "none"]
     : row.correct ? ["right", "right"] : ["wrong", "wrong"];
   return el("span", { class: `verdict ${kind}` }, word);
 }

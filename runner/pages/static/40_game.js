@@ -31,7 +31,7 @@ class GameView {
         el("div", {}, this.columns(game), el("div", { class: "conversation" }, [...rounds].map(([number, turns]) => this.round(number, turns, game)))),
         el("aside", { class: "facts", "aria-label": "Facts" }, this.as ? this.known() : [this.facts(row, game), this.run.notes.panel(row.id)])));
     document.title = plain(`${row.datapoint} · ${this.about.run_id}`);
-    announce(this.as ? `Game ${row.datapoint} as ${this.as} saw it` : `Game ${row.datapoint}, ${row.correct === true ? "right" : row.decision === null ? "without a verdict" : "wrong"}`);
+    announce(this.as ? `Game ${row.datapoint} as ${this.as} saw it` : `Game ${row.datapoint}, ${row.correct === true ? "right" : row.decision === null ? "without a verdict" : row.correct === null ? "decided" : "wrong"}`);
   }
 
   head(row) {
@@ -144,7 +144,7 @@ class GameView {
   facts(row, game) {
     const yes = (value) => (value === null ? null : value ? "yes" : "no");
     const facts = [
-      ["Label", WORDS[row.label]], ["Verdict", WORDS[row.decision] ?? "none"], ["Outcome", row.outcome.replaceAll("_", " ")],
+      ["Label", WORDS[row.label] ?? "not known"], ["Verdict", WORDS[row.decision] ?? "none"], ["Outcome", row.outcome.replaceAll("_", " ")],
       ["Stance", row.stance === null ? null : WORDS[row.stance]],
       ["Seats swapped", yes(row.swapped)], ["Stances exchanged", yes(row.stances_exchanged)],
       ["Rewards", Object.entries(game.rewards).map(([agent, reward]) => `${agent} ${Number(reward.toPrecision(6))}`).join(", ") || "none"],

@@ -11,10 +11,13 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from runner.server.service import Server
-from runner.server.web import api_releases, api_uploads
+from runner.server.web import api_admin, api_competitions, api_releases, api_uploads, state
+from runner.server.web.bodies import Bodies
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
+from runner.server.web.limiting import Limiting
 from runner.server.web.pages import Site, add_pages
+from runner.server.web.seeing import Numbers, Seeing
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -45,11 +48,20 @@ def application(server: Server) -> FastAPI:
         openapi_url="/api/v1/openapi.json",
     )
     app.state.server = server
+    app.state.numbers = Numbers()
     app.include_router(api_releases.router)
     app.include_router(api_uploads.router)
+    app.include_router(api_admin.router)
+    app.include_router(state.router)
+    app.include_router(api_competitions.router)
     add_pages(app, site)
     handle_faults(app)
+    # The last is the outermost.
+    proxies = server.settings.proxies
+    app.add_middleware(Bodies, most=server.settings.declared_bytes)
+    app.add_middleware(Limiting, rate=server.settings.rate, proxies=proxies)
     app.add_middleware(Headers)
+    app.add_middleware(Seeing, numbers=app.state.numbers, proxies=proxies)
     return app
 
 

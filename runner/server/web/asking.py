@@ -27,6 +27,7 @@ def asking(request: Request) -> Viewer:
         viewer = viewer_of(connection, token.strip(), time.time()) if scheme.lower() == "bearer" else None
     if viewer is None:
         raise HTTPException(401, "this token is not known, has expired, or was revoked")
+    request.state.account = viewer.account  # for the log
     return viewer
 
 
@@ -39,5 +40,15 @@ def publishing(viewer: Annotated[Viewer, Depends(asking)]) -> Viewer:
     return viewer
 
 
+def keeping(viewer: Annotated[Viewer, Depends(asking)]) -> Viewer:
+    """Who asks, with a token of who keeps the server."""
+    if viewer.account_id is None:
+        raise HTTPException(401, "a token is needed that may administer")
+    if not viewer.scope.allows(Scope.ADMIN):
+        raise HTTPException(403, "this token may not administer")
+    return viewer
+
+
 Asking = Annotated[Viewer, Depends(asking)]
 Publisher = Annotated[Viewer, Depends(publishing)]
+Keeper = Annotated[Viewer, Depends(keeping)]

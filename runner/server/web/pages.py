@@ -11,7 +11,7 @@ from runner.server.boards import Boards
 from runner.server.database import Database
 from runner.server.run_pages import RunPages
 from runner.server.settings import Settings
-from runner.server.web import pages_boards, pages_mine, pages_releases
+from runner.server.web import pages_boards, pages_competitions, pages_mine, pages_releases
 from runner.server.web.answers import Kept
 
 
@@ -31,9 +31,10 @@ class Site:
 def add_pages(app: FastAPI, site: Site) -> None:
     """Have an application answer with pages, once `site.boards` is started."""
     app.state.site = site
-    for router in (pages_boards.pages, pages_mine.pages, pages_releases.pages):
+    pages_of = (pages_boards.pages, pages_competitions.pages, pages_mine.pages, pages_releases.pages)
+    for router in pages_of:
         for route in router.routes:
             if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
                 route.methods.add("HEAD")
-    for router in (pages_boards.data, pages_boards.pages, pages_mine.pages, pages_releases.pages):
+    for router in (pages_boards.data, *pages_of):
         app.include_router(router)

@@ -2,40 +2,158 @@
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from runner.errors import RunError, UsageError
+from runner.server.rebuild import alone
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application
+from runner.server.web.seeing import log_to_stderr
 from runner.storage.files import make_folders
 
+HEAD_SECONDS = 20.0
+"""In which the head of a request must come, once its connection is there or its first byte is."""
+ENDING_SECONDS = 20
+"""That requests have to end in, once the server is told to."""
 
-def serve(settings: Settings, host: str, port: int, tell: Callable[[str, str], None], *, address: str | None) -> None:
+
+def serve(
+    settings: Settings, host: str, port: int, tell: Callable[[str, str], None], *, address: str | None, bare: bool
+) -> None:
     """Answer requests until SIGINT or SIGTERM; `tell` is told its address, and where it listens, once it can be asked.
+
+    `bare`: other machines may ask, though no proxy with TLS stands between.
 
     Raises:
         UsageError, RunError: its folder, database, blobs or port cannot be used.
     """
+    _check_proxies(settings, address)
+    if not _is_loopback(host) and not settings.proxies and not bare:
+        raise UsageError(
+            f"--host {host}: other machines can ask there, and this server speaks no TLS, so that anybody on the "
+            "way could read tokens and change what is published; put a reverse proxy with TLS before it and say "
+            "--behind-proxy NETWORK, or say --without-tls where the network itself is trusted"
+        )
+    with _own(settings), _listening(host, port) as listening:
+        here = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        server = Server.of(replace(settings, address=(address or here).rstrip("/")))
+        try:
+            if not server.database.hold():
+                raise RunError("another server has this database; a database belongs to one server")
+            _run(server, listening, lambda: tell(server.settings.address, here))
+        finally:
+            server.database.close()
+
+
+def _run(server: Server, listening: socket.socket, tell: Callable[[], None]) -> None:
+    log_to_stderr()
+    config = uvicorn.Config(
+        application(server), log_config=None, access_log=False, server_header=False, date_header=True, http=_Bounded,
+        ws="none", timeout_keep_alive=20, limit_concurrency=server.settings.connections, proxy_headers=False,
+        timeout_graceful_shutdown=ENDING_SECONDS,
+    )  # fmt: skip
+    try:
+        _Server(config, tell).run(sockets=[listening])
+    except SystemExit as error:
+        raise RunError("the server could not begin; the lines above say why") from error
+
+
+class _Server(uvicorn.Server):
+    """Says when it can be asked; ends well when it is told to, and not once more by the signal that told it."""
+
+    def __init__(self, config: uvicorn.Config, tell: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell = tell
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Bounded(H11Protocol):
+    """A connection that is ended where the head of a request does not come in time."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_between():
+            self._wait()
+        else:
+            self._wait_no_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _is_between(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request, whatever its type says
+        return cycle is None or cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._waiting is None:
+            self._waiting = self.loop.call_later(HEAD_SECONDS, self._end)
+
+    def _wait_no_more(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _end(self) -> None:
+        self._waiting = None
+        if self._is_between():
+            self.transport.close()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_proxies(settings: Settings, address: str | None) -> None:
+    for network in settings.proxies:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise UsageError(f"--behind-proxy {network}: {error}; write 127.0.0.1, or 10.0.0.0/8") from error
+    if settings.proxies and address is None:
+        raise UsageError("--behind-proxy: say with --address https://... where the proxy is found, which links name")
+
+
+@contextmanager
+def _own(settings: Settings) -> Iterator[None]:
+    """Be the one server of a folder."""
     try:
         make_folders(settings.incoming)
     except OSError as error:
         raise RunError(f"the server's folder {settings.folder} cannot be written: {error.strerror}") from error
-    with _listening(host, port) as listening:
-        named = f"[{host}]" if ":" in host else host
-        here = f"http://{named}:{listening.getsockname()[1]}"
-        server = Server.of(replace(settings, address=(address or here).rstrip("/")))
-        config = uvicorn.Config(
-            application(server), log_config=None, access_log=False, server_header=False, date_header=True,
-            timeout_keep_alive=20, limit_concurrency=512, proxy_headers=False,
-        )  # fmt: skip
-        tell(server.settings.address, here)
-        uvicorn.Server(config).run(sockets=[listening])
-        server.database.close()
+    with alone(settings):
+        yield
 
 
 def _listening(host: str, port: int) -> socket.socket:

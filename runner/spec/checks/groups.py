@@ -51,7 +51,7 @@ def _same_notes(spec: Spec, used: Sequence[str], same: Keys) -> Iterator[str]:
     sharing = _sharing(points, same)
     if not sharing:
         return
-    labels: dict[str, set[int]] = {}
+    labels: dict[str, set[int | None]] = {}
     for point, key in sharing:
         labels.setdefault(key, set()).add(point.label)
     contrary = sum(len(labels[key]) > 1 for _, key in sharing)

@@ -1,0 +1,146 @@
+"""A publish to a server with the connection cut for good at each of its requests and answers, and every 64 KiB.
+
+    python benchmarks/proofs/server_cuts.py [--times N] [--database URL] [--blobs URL]
+
+What is published is a release with a file of 400 KiB and small ones, through a TCP proxy that cuts all connections once
+so many bytes have passed, and lets nobody through. The publisher gives up; what is then seen is nothing or all of it.
+With the way mended the same publish finishes: one release, with the same hash. Then the command line, with a played
+run, cut at N places and let through again at once: it goes on by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+from shared import Claims, folder
+
+from runner.errors import NipRunError
+from runner.releases.bundle import Bundle
+from runner.releases.manifest import Release
+from runner.releases.reference import Kind
+from runner.transports.http import HttpTransport
+from runner.transports.http_session import Patience
+from runner.transports.registry import Registry
+from tests.support.cutting import Proxy, cutting
+from tests.support.played import played_release
+from tests.support.processes import nip_run
+from tests.support.registry_server import RegistryServer, running
+
+HASTY = Patience(connect=2, read=10, tries=1, wait=0.01, longest_wait=0.02, stall=0.05, check_again=0.02)
+CALM = Patience(wait=0.05, check_again=0.02)
+SIZE = 400 << 10
+EACH = 64 << 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=6, metavar="N")
+    parser.add_argument("--database", metavar="URL")
+    parser.add_argument("--blobs", metavar="URL")
+    asked, claims = parser.parse_args(), Claims()
+    said = {name: value for name in ("database", "blobs") if (value := getattr(asked, name)) is not None}
+    with folder() as here, running(here / "server", **said) as server, cutting(server.port) as proxy:
+        os.environ |= {"NIP_RUN_REGISTRY": proxy.address, "NIP_RUN_TOKEN": server.account("acme")}
+        cut_for_good(claims, proxy)
+        by_command(claims, here, server, proxy, asked.times)
+    return claims.end()
+
+
+def made(name: str) -> Bundle:
+    release = Release(kind=Kind.DATASET, owner="acme", name=name, version="1")
+    large = (name.encode() + bytes(range(256))) * (SIZE // 260)
+    small = {f"part{n}.json": b'{"n": %d, "of": "%s"}\n' % (n, name.encode()) for n in range(3)}
+    return Bundle.of(release, {"large.txt": large, "empty.txt": b"", **small})
+
+
+def publish(where: str, bundle: Bundle, patience: Patience) -> str | None:
+    """What went wrong; None where nothing did."""
+    try:
+        with Registry(HttpTransport(where, patience=patience)) as registry:
+            registry.publish([bundle], "Publish")
+    except NipRunError as error:
+        return str(error)
+    return None
+
+
+def seen(where: str, bundle: Bundle) -> tuple[list[str], list[str]]:
+    """The hashes of what is seen of a release, and what is wrong with it."""
+    with Registry(HttpTransport(where, patience=CALM)) as registry:
+        entries = [entry for entry in registry.entries() if entry.reference == bundle.release.reference]
+        return [entry.sha256 for entry in entries], [line for entry in entries for line in registry.wrong(entry)]
+
+
+def cut_for_good(claims: Claims, proxy: Proxy) -> None:
+    proxy.mend()
+    said = publish(proxy.address, made("n0000"), CALM)
+    points = []
+    for way in ("up", "down"):
+        ends = set(proxy.marks[way]) | {proxy.marks[way][0] // 2}
+        small = {end for end in ends if end % EACH and end < proxy.sent[way]}
+        if way == "up":  # within the large file by 64 KiB alone
+            small = {end for end in small if not _within_large(proxy.marks["up"], end)}
+        points += [(way, at) for at in sorted(small | set(range(EACH, proxy.sent[way], EACH)))]
+    claims(said is None and len(points) > 40, f"a publish sends {proxy.sent}; it is cut at {len(points)} places")
+    left: Counter[str] = Counter()
+    wrong, cuts = [], proxy.cuts
+    for number, (way, at) in enumerate(points, 1):
+        bundle = made(f"n{number:04}")
+        proxy.cut_after(way, at, for_good=True)
+        said = publish(proxy.address, bundle, HASTY)
+        proxy.mend()
+        there, half = seen(proxy.address, bundle)
+        left["all" if there else "nothing"] += 1
+        again = publish(proxy.address, bundle, CALM)
+        ended, damaged = seen(proxy.address, bundle)
+        lost = said is None and there != [bundle.sha256]
+        if there not in ([], [bundle.sha256]) or lost or half or again or ended != [bundle.sha256] or damaged:
+            wrong.append(f"{way} {at}: {said}; left {there} {half}; again {again}: {ended} {damaged}")
+    cuts = proxy.cuts - cuts
+    claims(not wrong, f"cut for good at {cuts} places: left {dict(left)}, and the same publish finished")
+    # How often it asks what became of it differs, so that some of the last places are behind its end.
+    claims(cuts > 0.6 * len(points), f"{len(points) - cuts} places were behind the end of a publish")
+    print("".join(f"      {line[:600]}\n" for line in wrong[:5]), end="")
+
+
+def _within_large(marks: list[int], end: int) -> bool:
+    at = marks.index(end) if end in marks else -1
+    return 0 < at < len(marks) - 1 and marks[at] - marks[at - 1] == 1 << 14 == marks[at + 1] - marks[at]
+
+
+def by_command(claims: Claims, here: Path, server: RegistryServer, proxy: Proxy, times: int) -> None:
+    (here / "work").mkdir()
+    release, _ = played_release(here / "work")
+    variables = {name: os.environ[name] for name in ("NIP_RUN_REGISTRY", "NIP_RUN_TOKEN")}
+
+    def command(version: int) -> tuple[int, str]:
+        words = ("publish", "one", "--as", f"acme/one@{version}", "--licence", "MIT", "--force")
+        done = nip_run(*words, cwd=here / "work", timeout=300, **variables)
+        return done.returncode, done.stderr
+
+    proxy.mend()
+    code, said = command(1)
+    claims(code == 0, f"a run is published by the command line: {proxy.sent} {'' if code == 0 else said[-300:]}")
+    sent, cuts, wrong = proxy.sent["up"], proxy.cuts, []
+    for number in range(times):
+        proxy.cut_after("up", sent * (number + 1) // (times + 1))
+        code, said = command(number + 2)
+        if code:
+            wrong.append(said[-300:])
+    versions = [path for path in _listed(server, release.name) if path.endswith("/release.json")]
+    claims(
+        not wrong and proxy.cuts - cuts == times and len(versions) == times + 1,
+        f"cut {proxy.cuts - cuts} times on the way, the command goes on by itself {wrong[:2]}",
+    )
+
+
+def _listed(server: RegistryServer, name: str) -> list[str]:
+    with Registry(HttpTransport(server.address)) as registry:
+        return [stored.path for stored in registry._transport.stored(f"run/acme/{name}/")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

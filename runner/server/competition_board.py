@@ -1,0 +1,155 @@
+"""What a viewer may know of competitions: which there are, their boards, and a submission's score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, RowMapping, Select, select
+
+from runner.errors import NotPublished
+from runner.releases.reference import Reference
+from runner.server.accounts import Viewer
+from runner.server.competition_scores import ACCURACY, HELD_PART, OPEN_PART, told
+from runner.server.competitions import REFUSED, SCORED, counts, owns
+from runner.server.schema import competition_labels, competitions, releases, submissions
+from runner.server.tree import seen_by
+from runner.statistics.paired import ranges_in_order
+
+_Z = 1.959963984540054
+
+
+def listed(connection: Connection, viewer: Viewer, now: float, after: str, most: int) -> list[dict[str, Any]]:
+    """The competitions that a viewer may know of, in the order of `OWNER/NAME`, those that follow `after`."""
+    found = [_about(one, now) for one in connection.execute(_seen(viewer)).mappings()]
+    return sorted((one for one in found if one["competition"] > after), key=lambda one: one["competition"])[:most]
+
+
+def found(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowMapping:
+    """A competition.
+
+    Raises:
+        NotPublished: there is none that the viewer may know of.
+    """
+    query = _seen(viewer).where(competitions.c.owner == owner, competitions.c.name == name)
+    one = connection.execute(query).mappings().one_or_none()
+    if one is None:
+        raise NotPublished(f"there is no competition {owner}/{name} here")
+    return one
+
+
+def board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
+    """A competition with its ranks: by the open part, and once it is closed by the part that was held out."""
+    one = found(connection, viewer, owner, name)
+    about = _about(one, now)
+    held, rows = _sizes(connection, one["id"])
+    part = HELD_PART if about["is_closed"] and held else OPEN_PART
+    taken = counts(connection, one["id"], viewer)
+    scored = [
+        _row(row, part, is_closed=about["is_closed"], taken=taken)
+        for row in connection.execute(_submissions(one["id"], viewer).where(submissions.c.state == SCORED)).mappings()
+    ]
+    return {
+        **about, "rows_open": rows - held, "rows_held_out": held, "ranked_by": part, "board": _ranked(scored),
+        "submissions": [{"owner": name, "count": count} for name, count in sorted(taken.items())],
+    }  # fmt: skip
+
+
+def submission(
+    connection: Connection, viewer: Viewer, owner: str, name: str, *, run: Reference, now: float
+) -> dict[str, Any]:
+    """What became of a run that was submitted. Why one is refused is told to its own owners.
+
+    Raises:
+        NotPublished: there is none that the viewer may know of.
+    """
+    one = found(connection, viewer, owner, name)
+    mine = [getattr(releases.c, at) == getattr(run, at) for at in ("owner", "name", "version")]
+    row = connection.execute(_submissions(one["id"], viewer).where(*mine)).mappings().one_or_none()
+    if row is None or (row["state"] == REFUSED and row["owner"] not in viewer.owners):
+        raise NotPublished(f"{run} is no submission to {owner}/{name}")
+    is_closed = now >= one["closes"]
+    score = None if row["score"] is None else orjson.loads(row["score"])
+    parts = {} if score is None else _parts(score, is_closed=is_closed)
+    in_full = score if score is not None and owns(connection, viewer, owner) else None
+    return {
+        "competition": f"{owner}/{name}", "release": str(run), "owner": row["owner"], "created": row["created"],
+        "state": row["state"], "why": row["why"] or None, "open": parts.get(OPEN_PART),
+        "held_out": parts.get(HELD_PART), "in_full": in_full,
+    }  # fmt: skip
+
+
+def _seen(viewer: Viewer) -> Select[Any]:
+    query = select(competitions, releases.c.name.label("dataset_name"), releases.c.version.label("dataset_version"))
+    return query.join(releases, releases.c.id == competitions.c.release_id).where(seen_by(viewer))
+
+
+def _submissions(competition: int, viewer: Viewer) -> Select[Any]:
+    query = select(submissions, releases.c.name.label("run_name"), releases.c.version.label("run_version"))
+    query = query.join(releases, releases.c.id == submissions.c.release_id)
+    return query.where(submissions.c.competition_id == competition, seen_by(viewer))
+
+
+def _about(one: RowMapping, now: float) -> dict[str, Any]:
+    return {
+        "competition": f"{one['owner']}/{one['name']}",
+        "title": one["title"],
+        "dataset": f"dataset/{one['owner']}/{one['dataset_name']}@{one['dataset_version']}",
+        "day_limit": one["day_limit"],
+        "created": one["created"],
+        "closes": one["closes"],
+        "is_closed": now >= one["closes"],
+    }
+
+
+def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
+    """How many rows are held out, and how many there are."""
+    query = select(competition_labels.c.is_held).where(competition_labels.c.competition_id == competition)
+    held = [bool(row.is_held) for row in connection.execute(query)]
+    return sum(held), len(held)
+
+
+def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
+    shown = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
+    return {part: told(score[part], is_closed=is_closed) for part in shown if score[part] is not None}
+
+
+def _row(row: RowMapping, part: str, *, is_closed: bool, taken: Mapping[str, int]) -> dict[str, Any]:
+    parts = _parts(orjson.loads(row["score"]), is_closed=is_closed)
+    (accuracy,) = (one for one in parts[part]["metrics"] if one["metric"] == ACCURACY)
+    return {
+        "release": f"run/{row['owner']}/{row['run_name']}@{row['run_version']}",
+        "owner": row["owner"],
+        "created": row["created"],
+        ACCURACY: accuracy["value"],
+        **{name: accuracy[name] for name in ("ci_low", "ci_high", "n", "clusters")},
+        "submissions": taken[row["owner"]],
+    }
+
+
+def _ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows from the best, with the ranks that each may have.
+
+    By what is told of each alone, since order and ties would tell more than that otherwise; so the test is unpaired,
+    and tells fewer apart than one by row would.
+    """
+    order = sorted(rows, key=lambda row: (-(row[ACCURACY] or 0.0), row["created"], row["release"]))
+    by_name = {row["release"]: row for row in order}
+
+    def p_values(leader: str, others: Sequence[str]) -> list[float]:
+        return [_p(by_name[leader], by_name[other]) for other in others]
+
+    ranges = ranges_in_order(list(by_name), p_values)
+    return [{"rank": ranges[name][0], "rank_last": ranges[name][1], **row} for name, row in by_name.items()]
+
+
+def _p(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """That two accuracies differ, by their intervals; 1 where one has none."""
+    ends = [row[name] for row in (one, other) for name in ("ci_low", "ci_high")]
+    if any(end is None for end in ends):
+        return 1.0
+    error = math.hypot(ends[1] - ends[0], ends[3] - ends[2]) / (2 * _Z)
+    apart = abs((one[ACCURACY] or 0.0) - (other[ACCURACY] or 0.0))
+    return 1.0 if error == 0 else math.erfc(apart / error / math.sqrt(2))

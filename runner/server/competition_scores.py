@@ -1,0 +1,130 @@
+"""A submission's verdicts into its scores, by the labels that the server alone has; and what is told of a score.
+
+What is told follows from the numbers here and from nothing finer: a number is rounded to a step of two rows or more, so
+that an answer says at most as much as the steps between 0 and 1 can; an interval is rounded outwards. Before a
+competition closes, that is the accuracy on the open part alone: another number may depend on few rows, such as the
+precision of who accepts one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from runner.registry.fetched import get
+from runner.releases.reference import parse
+from runner.results.metrics import Metrics
+from runner.rollouts.rollout import Outcome, Rollout
+from runner.runs.reconstruct import Reconstructor, played_plan
+from runner.server.accounts import Viewer
+from runner.server.database import Database
+from runner.server.schema import competition_labels, competitions, releases, submissions
+from runner.server.settings import Settings
+from runner.server.stores import blobs_of
+from runner.server.tree import ServerTree
+from runner.transports.registry import Registry
+
+OPEN_PART, HELD_PART = "open", "held_out"
+ACCURACY = "accuracy"
+TOLD = (
+    ACCURACY, "accuracy_0", "accuracy_1", "balanced_accuracy", "precision", "recall", "decided", "sensitivity",
+    "criterion", "majority_accuracy", "auroc_stated", "auroc_logprob", "brier_stated", "brier_logprob", "ece_stated",
+    "ece_logprob",
+)  # fmt: skip
+"""What is told once a competition is closed. Of the others the reward, which is not computed again, is one."""
+COUNTED = (ACCURACY, "decided")
+"""Whose number of games is no secret: that of others may say how many labels of a kind there are."""
+FEWEST_ROWS = 2
+_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+
+
+def scored(settings: Settings, place: Path, submission: int) -> dict[str, Any]:
+    """The metrics of a submission on each part in full, or why it is refused; in a process of its own."""
+    database = Database(settings.database_url)
+    with database.reading() as connection:
+        row = connection.execute(
+            select(submissions.c.competition_id, competitions.c.group_by, releases)
+            .join(competitions, competitions.c.id == submissions.c.competition_id)
+            .join(releases, releases.c.id == submissions.c.release_id)
+            .where(submissions.c.id == submission)
+        ).one()
+        found = select(competition_labels).where(competition_labels.c.competition_id == row.competition_id)
+        labels = {one.datapoint_id: (one.label, one.is_held) for one in connection.execute(found)}
+    viewer = Viewer(owners=frozenset((row.owner,)))
+    registry = Registry(ServerTree(database, blobs_of(settings), viewer), settings.limits)
+    got = get(registry, parse(f"{row.kind}/{row.owner}/{row.name}@{row.version}"), place / "got")
+    folder = got.run
+    assert folder is not None
+    plan = played_plan(folder)
+    parts = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}
+    plays: Counter[str] = Counter()
+    with closing(Reconstructor(folder, plan)) as journal:
+        for rollout in journal.rollouts():
+            if rollout.outcome == Outcome.TRANSPORT_FAILED:
+                return {"refused": "games of it were lost in transport; all rows are scored, or none"}
+            plays[rollout.job.datapoint.id] += 1
+            label, is_held = labels[rollout.job.datapoint.id]
+            parts[is_held].add(_labelled(rollout, label, row.group_by))
+    if plays.keys() != labels.keys() or len(set(plays.values())) != 1:
+        return {
+            "refused": "it has not played all rows, each as often as the others; all rows are scored alike, or none"
+        }
+    held = sum(is_held for _, is_held in labels.values())
+    return {
+        OPEN_PART: _summary(parts[False], len(labels) - held),
+        HELD_PART: _summary(parts[True], held) if held else None,
+    }
+
+
+def _labelled(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
+    point = rollout.job.datapoint
+    group = point.id if group_by is None else str(point.columns[group_by])
+    return replace(rollout, job=replace(rollout.job, datapoint=replace(point, label=label, group=group)))
+
+
+def _summary(metrics: Metrics, rows: int) -> dict[str, Any]:
+    summary = metrics.summary()
+    kept = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in TOLD]
+    return {"rows": rows, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": kept}
+
+
+# What is told
+
+
+def step_of(rows: int) -> float:
+    """The step that numbers over so many rows are rounded to."""
+    return next((step for step in _STEPS if step * rows >= FEWEST_ROWS - 1e-9), 1.0)
+
+
+def told(part: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
+    """What is told of the metrics of a part."""
+    step = step_of(part["rows"])
+    metrics = [_told(row, step) for row in part["metrics"] if row["metric"] == ACCURACY or is_closed]
+    return {"rows": part["rows"], "rounded_to": step, "interval": part["interval"], "metrics": metrics}
+
+
+def _told(row: Mapping[str, Any], step: float) -> dict[str, Any]:
+    is_counted = row["metric"] in COUNTED
+    return {
+        "metric": row["metric"],
+        "value": _rounded(row["value"], step, round),
+        "ci_low": _rounded(row["ci_low"], step, math.floor),
+        "ci_high": _rounded(row["ci_high"], step, math.ceil),
+        "n": row["n"] if is_counted else None,
+        "clusters": row["clusters"] if is_counted else None,
+    }
+
+
+def _rounded(value: float | None, step: float, how: Any) -> float | None:
+    if value is None:
+        return None
+    steps = value / step
+    nearest = round(steps)  # a value that is a step is not rounded off it by its last bits
+    return round((nearest if abs(steps - nearest) < 1e-9 else how(steps)) * step, 6)

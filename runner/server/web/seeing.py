@@ -1,0 +1,130 @@
+"""What every request leaves behind: a line of the log, and numbers for `/metrics`; no token, and no query."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runner.server.web.limiting import address_of
+
+LOG = logging.getLogger("nip_run.server")
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+"""Seconds: the upper ends of what durations are counted by."""
+_OWN = frozenset(vars(logging.makeLogRecord({})))
+_QUIET = ("/healthz", "/readyz", "/metrics")
+
+
+class JsonLines(logging.Formatter):
+    """A record as a line of JSON in ASCII, whatever was asked for."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {
+            "at": round(record.created, 3), "level": record.levelname.lower(), "log": record.name,
+            "message": record.getMessage(),
+        }  # fmt: skip
+        said |= {name: value for name, value in vars(record).items() if name not in _OWN and name != "color_message"}
+        if record.exc_info:
+            said["trace"] = self.formatException(record.exc_info)
+        return json.dumps(said, ensure_ascii=True, default=str)
+
+
+def log_to_stderr() -> None:
+    """Have the server, and what serves HTTP for it, log as lines of JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name, level in (("nip_run", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
+
+
+class Numbers:
+    """Counts since the server began, as Prometheus reads them."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, int]] = Counter()
+        self.seconds: Counter[float] = Counter()
+        self.sum_seconds = 0.0
+        self.sent = self.received = self.open = 0
+        self.began = time.time()
+
+    def add(self, method: str, route: str, status: int, seconds: float) -> None:
+        self.requests[method, route, status] += 1
+        self.sum_seconds += seconds
+        for upper in BUCKETS:
+            self.seconds[upper] += seconds <= upper
+
+    def lines(self) -> Iterator[str]:
+        """In Prometheus's own text format; routes are those of the code, so that nobody can make more of them."""
+        yield "# TYPE nip_run_requests_total counter"
+        for (method, route, status), count in sorted(self.requests.items()):
+            yield f'nip_run_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
+        yield "# TYPE nip_run_request_seconds histogram"
+        total = sum(self.requests.values())
+        yield from (f'nip_run_request_seconds_bucket{{le="{upper}"}} {self.seconds[upper]}' for upper in BUCKETS)
+        yield f'nip_run_request_seconds_bucket{{le="+Inf"}} {total}'
+        yield f"nip_run_request_seconds_sum {self.sum_seconds:.6f}"
+        yield f"nip_run_request_seconds_count {total}"
+        for name, kind, value in (
+            ("requests_open", "gauge", self.open), ("sent_bytes_total", "counter", self.sent),
+            ("received_bytes_total", "counter", self.received), ("began_seconds", "gauge", round(self.began, 3)),
+        ):  # fmt: skip
+            yield f"# TYPE nip_run_{name} {kind}"
+            yield f"nip_run_{name} {value}"
+
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Seeing:
+    """Counts and logs each request once it is answered."""
+
+    def __init__(self, app: ASGIApp, numbers: Numbers, proxies: tuple[str, ...]) -> None:
+        self._app, self._numbers, self._proxies = app, numbers, proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        numbers, begun = self._numbers, time.monotonic()
+        sent = received = status = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message
+
+        async def told(message: Message) -> None:
+            nonlocal sent, status
+            status = message.get("status", status)
+            sent += len(message.get("body", b""))
+            await send(message)
+
+        scope.setdefault("state", {})
+        numbers.open += 1
+        try:
+            await self._app(scope, counted, told)
+        finally:
+            numbers.open -= 1
+            seconds = time.monotonic() - begun
+            numbers.sent += sent
+            numbers.received += received
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            route = getattr(scope.get("route"), "path", "none")
+            numbers.add(method, route, status, seconds)
+            if scope["path"] not in _QUIET or status >= 400:
+                LOG.info(
+                    "request",
+                    extra={
+                        "method": method, "path": scope["path"], "status": status, "seconds": round(seconds, 4),
+                        "received": received, "sent": sent, "from": address_of(scope, self._proxies),
+                        "account": scope["state"].get("account", ""),
+                    },
+                )  # fmt: skip

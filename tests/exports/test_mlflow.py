@@ -1,0 +1,205 @@
+"""A run in the plain values that MLflow gets; `benchmarks/proofs/mlflow_server.py` asks a server what it holds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.cli.main import main
+from runner.exports.mlflow import limits
+from runner.exports.mlflow.curve import is_step
+from runner.exports.mlflow.games import Games
+from runner.exports.mlflow.limits import Fitted, batches, sent_bytes
+from runner.exports.mlflow.record import MlflowRun, Point
+from runner.exports.mlflow.training import training_record
+from runner.redaction import REMOVED, Redactor
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.runs.result import RunResult
+from tests.support.paths import ROOT
+from tests.support.runs import metric, played
+from tests.support.training import training_spec
+
+SECRET = "correct-horse-battery-staple"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    results = tmp_path_factory.mktemp("results")
+    return played(ROOT / "specs" / "quickstart.yaml", results, "dataset.limit=6", "rollouts.per_datapoint=2")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("trained")
+    spec = training_spec(folder, training={"test": {"scheme": "all"}})
+    return Results(folder / "results").find(played(spec, folder / "results").run_id)
+
+
+def record_of(path: Path) -> MlflowRun:
+    with Games(RunFolder(path), journal=False) as games:
+        return games.record()
+
+
+def curve(points: list[Point]) -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in points if point.key == "accuracy"]
+
+
+def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_the_last(result: RunResult) -> None:
+    record = record_of(result.path)
+    steps = curve(list(record.metrics))
+    assert [step for step, _ in steps] == list(range(1, 13))
+    assert steps[-1] == (12, metric(result, "accuracy")["value"])
+    at_the_end = {point.key: point.value for point in record.metrics if point.step == 12}
+    assert at_the_end["intervals/accuracy.ci_low"] == metric(result, "accuracy")["ci_low"]
+    assert at_the_end["prover.reward"] == metric(result, "reward", "prover")["value"]
+    assert at_the_end["counts/completions"] == RunFolder(result.path).manifest().completions
+    assert record.status == "FINISHED"
+    assert record.notes == ()
+
+
+def test_each_point_stands_once(result: RunResult, trained: RunFolder) -> None:
+    for record in (record_of(result.path), training_record(trained, journal=False)):
+        counts = Counter((point.key, point.step) for point in record.metrics)
+        assert max(counts.values()) == 1
+
+
+def test_what_a_killed_run_has_is_the_beginning_of_what_it_has_in_the_end(result: RunResult, tmp_path: Path) -> None:
+    """Whoever answered first: a point that was sent of a run that plays is a point of the finished run."""
+    whole = record_of(result.path)
+    killed = tmp_path / "runs" / result.run_id
+    shutil.copytree(result.path, killed)
+    (killed / "metrics.json").unlink()
+    manifest = json.loads((killed / "manifest.json").read_text())
+    manifest["status"] = "running"
+    (killed / "manifest.json").write_text(json.dumps(manifest))
+    lines = (killed / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    lengths = []
+    for share in (0, 2, 3, 4):
+        (killed / "journal.jsonl").write_bytes(b"".join(lines[: max(1, len(lines) * share // 4)]))
+        record = record_of(killed)
+        assert record.key == whole.key
+        assert record.status == "KILLED"
+        points = curve(list(record.metrics))
+        assert points == curve(list(whole.metrics))[: len(points)]
+        lengths.append(len(points))
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 0
+    assert 0 < lengths[1] < lengths[-1] == 12
+
+
+def test_the_learning_curve_is_the_accuracy_of_the_tests_by_iteration(trained: RunFolder) -> None:
+    record = training_record(trained, journal=False)
+    tests = json.loads(trained.metrics.read_text())["tests"]
+    assert curve(list(record.metrics)) == [(test["iteration"], test["accuracy"]["value"]) for test in tests]
+    assert len(tests) == 3
+
+
+def test_models_of_a_training_run_have_their_lineage_and_are_those_that_play_after_it(trained: RunFolder) -> None:
+    record = training_record(trained, journal=False)
+    assert [(model.step, model.params["group"]) for model in record.models] == [(0, "p"), (0, "v"), (1, "p"), (1, "v")]
+    lineage = json.loads(record.models[2].tags["nip_run.lineage"])
+    assert [step["model"] for step in lineage] == [record.models[0].params["model"], record.models[2].params["model"]]
+    parts = {one.run_id[-2:]: record_of(one.path) for one in Results.of(trained).parts_of(trained.run_id)}
+    assert set(parts["t2"].plays_with) == {model.key for model in record.models if model.step == 1}
+    assert parts["i0"].plays_with == ()
+
+
+def test_a_training_run_names_every_dataset_that_was_learnt_from(trained: RunFolder) -> None:
+    first, *learnt = training_record(trained, journal=False).inputs
+    assert first.sha256 == trained.manifest().dataset_sha256
+    assert len(learnt) == len({data.sha256 for data in learnt}) == 4
+
+
+def test_a_secret_of_this_machine_is_in_nothing_that_is_sent(
+    result: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs" / result.run_id
+    shutil.copytree(result.path, path)
+    spec = yaml.safe_load((path / "spec.yaml").read_text())
+    (path / "spec.yaml").write_text(yaml.safe_dump({**spec, "description": f"with {SECRET}"}))
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "why_stopped": f"said {SECRET}"}))
+    monkeypatch.setenv("ACME_API_KEY", SECRET)
+    record = record_of(path)
+    assert REMOVED in record.tags["nip_run.why_stopped"]
+    assert record.params["description"] == f"with {REMOVED}"
+    assert SECRET not in repr((record.params, record.tags, record.inputs))
+    sent = {artifact.name for artifact in record.artifacts}
+    assert "metrics.json" in sent
+    assert not {"manifest.json", "spec.yaml"} & sent
+    assert any(note.startswith("manifest.json holds the value of a key") for note in record.notes)
+
+
+def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighbour() -> None:
+    fitted = Fitted(Redactor(()))
+    names = [fitted.key("a/b"), fitted.key("a#b"), fitted.key("../x"), fitted.key("x" * 400), fitted.key("ö b:c.d")]
+    assert len(set(names)) == 5
+    assert all(len(name) <= limits.MAX_KEY and "/" not in name and not name.startswith(".") for name in names)
+    assert names[-1] == "ö b:c.d"
+    assert len(fitted.key("y" * 400, "section")) == limits.MAX_KEY
+    assert len(fitted.notes) == 5
+
+
+def test_a_value_that_is_too_long_says_how_long_it_was() -> None:
+    fitted = Fitted(Redactor(()))
+    value = fitted.param("models.p.stop", ["x" * 7_000])
+    assert len(value) == limits.MAX_PARAM
+    assert "7,004 characters" in value
+    assert fitted.notes == ["the parameter models.p.stop has 7,004 characters, of which MLflow takes 6,000: shortened"]
+
+
+@pytest.mark.parametrize("text", ["x" * 6_000, "\u20ac" * 6_000, "\U0001f600" * 6_000])
+def test_no_batch_is_larger_than_mlflow_takes(text: str) -> None:
+    rows = [("key", text)] * 250
+    made = list(batches(rows, limits.MAX_PARAMS, lambda row: sent_bytes(*row)))
+    assert sum(map(len, made)) == 250
+    assert all(len(batch) <= 100 and len(json.dumps(batch)) < 1_000_000 for batch in made)
+
+
+def test_a_curve_of_many_games_has_few_points() -> None:
+    steps = [games for games in range(1, 100_001) if is_step(games)]
+    assert steps[:100] == list(range(1, 101))
+    assert len(steps) < 400
+    assert steps[-1] == 100_000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--tracking-uri URI or MLFLOW_TRACKING_URI"),
+        (("--tracking-uri", "./mlruns"), "is no tracking server"),
+        (("--tracking-uri", "https://me:pw@example.org"), "MLFLOW_TRACKING_PASSWORD"),
+        (("--tracking-uri", "http://127.0.0.1:9", "--agent", "prover"), "--agent"),
+        (("--tracking-uri", "http://127.0.0.1:9"), "pip install 'nip-run[mlflow]'"),
+    ],
+)
+def test_what_cannot_be_sent_to_is_refused_before_anything_is_sent(
+    result: RunResult,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setitem(sys.modules, "mlflow", None)  # as where it is not installed
+    for name in ("DISABLE_TELEMETRY", "HTTP_REQUEST_MAX_RETRIES"):
+        monkeypatch.setenv(f"MLFLOW_{name}", "1")
+    results = str(result.path.parent.parent)
+    assert main(["export", result.run_id, "--format", "mlflow", "--results", results, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--follow",), ("--experiment", "x"), ("last",)])
+def test_what_is_for_a_server_is_for_no_file(
+    result: RunResult, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    results = str(result.path.parent.parent)
+    assert main(["export", result.run_id, *words, "--format", "inspect", "--results", results]) == 2
+    assert "--format" in capsys.readouterr().err

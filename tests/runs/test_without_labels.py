@@ -1,0 +1,69 @@
+"""Datasets whose owner keeps the labels: played, recorded and replayed; what needs a label is empty, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import SpecError
+from runner.registry.verify import wrong_in_run
+from runner.results.metrics import NEED_LABELS, NO_LABELS
+from runner.spec.load import load_spec
+from tests.support.runs import metric, played, table
+from tests.support.specs import spec_file
+
+
+def unlabelled(folder: Path, label: object = None, **changes: Any) -> Path:
+    spec = spec_file(folder, **{"fine_tune": None, **changes})
+    path = folder / "data.jsonl"
+    rows = [{**json.loads(line), "label": label} for line in path.read_text("utf-8").splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return spec
+
+
+@pytest.mark.parametrize("label", [None, ""])
+def test_verdicts_are_recorded_and_what_needs_a_label_is_empty(tmp_path: Path, label: object) -> None:
+    spec = spec_file(tmp_path / "labelled", fine_tune=None)
+    with_labels = played(spec, tmp_path / "results", run_id="labelled")
+    result = played(unlabelled(tmp_path / "kept", label), tmp_path / "results", run_id="kept")
+    rows, known = (table(one.folder.path, "rollouts") for one in (result, with_labels))
+    assert [row["decision"] for row in rows] == [row["decision"] for row in known]
+    assert {(row["y"], row["correct"]) for row in rows} == {(None, None)}
+    for name in NEED_LABELS:
+        row = metric(result, name)
+        assert (row["value"], row["ci_low"], row["n"], row["reason"]) == (None, None, 0, NO_LABELS)
+    assert {frozenset(json.loads(row["rewards"])) for row in rows} == {frozenset(["prover"])}
+    assert metric(result, "reward", "verifier")["reason"] == NO_LABELS
+    for name, agent in (("decided", None), ("decision", None), ("rounds_played", None), ("reward", "prover")):
+        assert metric(result, name, agent) == metric(with_labels, name, agent)
+    assert "completeness" not in {row["metric"] for row in result.metrics["metrics"]}
+    assert not list(wrong_in_run(result.folder))
+
+
+@pytest.mark.parametrize(
+    ("key", "override"),
+    [
+        ("protocol.force_guess", "protocol.force_guess=y"),
+        ("until", "+until={width: 0.2}"),
+        ("fine_tune", "fine_tune={formats: [trl]}"),
+        ("rollouts.num_responses_per_timestep", "+rollouts.num_responses_per_timestep=2"),
+        ("dataset.balance", "+dataset.balance=label"),
+    ],
+)
+def test_what_needs_the_labels_is_refused_by_name(tmp_path: Path, key: str, override: str) -> None:
+    spec = unlabelled(tmp_path)
+    with pytest.raises(SpecError, match="no row .*has a label") as raised:
+        load_spec(spec, [override])
+    assert key in {problem.key for problem in raised.value.problems}
+
+
+def test_a_dataset_with_some_labels_is_damaged(tmp_path: Path) -> None:
+    spec = unlabelled(tmp_path)
+    path = tmp_path / "data.jsonl"
+    lines = path.read_text("utf-8").splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(lines[0]), "label": 1}), *lines[1:]]) + "\n", "utf-8")
+    with pytest.raises(SpecError, match="rows without a label"):
+        load_spec(spec)

@@ -1,0 +1,221 @@
+"""Competitions over a real server: rows that all read, labels that nobody does, runs that are scored by them."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from runner.registry.components import component_draft
+from runner.registry.draft import Naming
+from runner.registry.run_bundle import draft_of
+from runner.releases.reference import Kind
+from runner.results.results import Results
+from runner.runs.result import RunResult
+from runner.server.competition_scores import TOLD, step_of, told
+from runner.server.schema import competitions, submissions
+from tests.support.processes import until
+from tests.support.runs import played
+from tests.support.serving import Served
+from tests.support.specs import spec_file
+
+ROWS = 40
+HELD = 16
+LABELS = {f"p{index}": int(index % 3 == 0) for index in range(ROWS)}
+CUP, LATE = "/api/v1/competitions/acme/cup", "/api/v1/competitions/acme/late"
+
+
+@dataclass
+class Contest:
+    """Competitions on one dataset, and runs on its rows."""
+
+    served: Served
+    folder: Path
+    made: dict[str, RunResult] = field(default_factory=dict)
+
+    def run(self, name: str, *overrides: str, labelled: bool = False, limit: int | None = None) -> RunResult:
+        if name not in self.made:
+            spec = spec_file(
+                self.folder / name, dataset={"path": str(self.folder / "rows.jsonl"), "limit": limit}, fine_tune=None
+            )
+            if labelled:
+                _write(self.folder / name / "labelled.jsonl", LABELS)
+                overrides = (*overrides, f"dataset.path={self.folder / name}/labelled.jsonl")
+            self.made[name] = played(spec, self.folder / "results", *overrides, run_id=name)
+        return self.made[name]
+
+    def submit(self, who: str, owner: str, result: RunResult, **said: Any) -> str:
+        """The path of its score, below a competition's."""
+        naming = Naming(owner=owner, licence="MIT", **{"name": result.run_id, "version": "1", **said})
+        draft = draft_of(result.folder, Results(self.folder / "results"), naming)
+        self.served.publish(who, draft.bundle())
+        return f"/submissions/{owner}/{draft.release.name}/{draft.release.version}"
+
+    def score(self, where: str, who: str | None = None) -> dict[str, Any]:
+        token = None if who is None else self.served.tokens[who]
+        answers: list[Any] = []
+
+        def is_there() -> bool:
+            answers.append(self.served.ask(where, token=token).json)
+            return bool(answers[-1].get("state") != "waiting")
+
+        until(is_there, 60)
+        found: dict[str, Any] = answers[-1]
+        return found
+
+
+def _write(path: Path, labels: dict[str, int] | None = None) -> None:
+    rows = [
+        {"id": id_, "label": None if labels is None else labels[id_], "question": f"Is {id_} right?", "solution": id_}
+        for id_ in LABELS
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def wanted(name: str, **said: Any) -> dict[str, Any]:
+    closes = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3 * 24 * 3600))
+    base = {"dataset": "acme/claims@1", "name": name, "labels": LABELS, "closes": closes, "day_limit": 3}
+    return {**base, **said}
+
+
+@pytest.fixture(scope="module")
+def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest:
+    folder = tmp_path_factory.mktemp("contest")
+    _write(folder / "rows.jsonl")
+    naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
+    served.publish("alice", component_draft(folder / "rows.jsonl", Kind.DATASET, naming, None).bundle())
+    alice = served.tokens["alice"]
+    held = [f"p{index}" for index in range(HELD)]
+    for body in (wanted("cup", held_out=held), wanted("late")):
+        made = served.ask("/api/v1/competitions", "POST", body, token=alice)
+        assert made.status == 201, made.body
+    with (records := served.records()).writing() as connection:
+        connection.execute(update(competitions).where(competitions.c.name == "late").values(closes=time.time() - 5))
+    records.close()
+    return Contest(served, folder)
+
+
+def metrics_of(result: RunResult) -> dict[str, dict[str, Any]]:
+    return {row["metric"]: row for row in result.metrics["metrics"] if row["agent"] is None}
+
+
+def test_a_submission_has_the_scores_of_the_same_run_with_labels(contest: Contest) -> None:
+    unlabelled = contest.run("first")
+    assert metrics_of(unlabelled)["accuracy"]["reason"] == "no labels"
+    where = CUP + contest.submit("mallory", "mallory", unlabelled)
+    score = contest.score(where)
+    full = contest.score(where, "alice")["in_full"]
+    assert score["in_full"] is None
+    assert score["held_out"] is None
+    for part, is_mine in (("open", False), ("held_out", True)):
+        ids = [id_ for index, id_ in enumerate(LABELS) if (index < HELD) is is_mine]
+        chosen = "id IN (" + ", ".join(f"'{id_}'" for id_ in ids) + ")"
+        same = metrics_of(contest.run(f"labelled-{part.replace('_', '-')}", f"dataset.filter={chosen}", labelled=True))
+        found = {row["metric"]: row for row in full[part]["metrics"]}
+        assert found == {name: same[name] for name in TOLD if name in same}
+        assert found["accuracy"]["n"] == len(ids)
+    (accuracy,) = score["open"]["metrics"]
+    assert accuracy == told(full["open"], is_closed=False)["metrics"][0]
+    exact = full["open"]["metrics"][0]
+    assert abs(accuracy["value"] - exact["value"]) <= step_of(ROWS - HELD) / 2 + 1e-9
+    assert accuracy["ci_low"] <= exact["ci_low"] < exact["ci_high"] <= accuracy["ci_high"]
+
+
+def test_only_runs_on_just_these_rows_are_submissions(contest: Contest) -> None:
+    before = contest.served.ask(CUP).json["submissions"]
+    few = contest.submit("bob", "bob", contest.run("few", limit=10))
+    known = contest.submit("bob", "bob", contest.run("known", labelled=True))
+    assert [contest.served.ask(CUP + where).status for where in (few, known)] == [404, 404]
+    assert contest.served.ask(CUP).json["submissions"] == before
+
+
+def test_after_closing_none_is_taken_and_its_own_owner_alone_is_told(contest: Contest) -> None:
+    where = contest.submit("bob", "bob", contest.run("after-closing"))
+    assert contest.served.ask(LATE + where).status == 404
+    found = contest.score(LATE + where, "bob")
+    assert found["state"] == "refused"
+    assert "closed at" in found["why"]
+    assert contest.served.ask(LATE).json["submissions"] == []
+
+
+def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(contest: Contest) -> None:
+    bob = contest.served.tokens["bob"]
+    result = contest.run("often")
+    with (records := contest.served.records()).writing() as connection:
+        connection.execute(submissions.delete().where(submissions.c.owner.in_(("bob", "acme"))))
+    records.close()
+    taken = [
+        contest.submit("bob", "bob", result, name="often-a"),
+        contest.submit("bob", "bob", result, name="often-b", visibility="private"),
+        contest.submit("bob", "acme", result, name="often-c"),
+    ]
+    assert [contest.score(CUP + where, "bob")["state"] for where in taken] == ["scored"] * 3
+    over = contest.submit("bob", "acme", result, name="often-d", version="2")
+    found = contest.served.ask(CUP + over, token=bob).json
+    assert found["state"] == "refused"
+    assert found["open"] is None
+    assert "3 submissions of this account in 24 hours, of 3: the next is taken at " in found["why"]
+    alice = contest.submit("alice", "acme", result, name="often-e")
+    assert contest.score(CUP + alice, "alice")["state"] == "scored"
+    board = contest.served.ask(CUP).json
+    assert {one["owner"]: one["count"] for one in board["submissions"]}["bob"] == 1
+    assert contest.served.ask(CUP + taken[1]).status == 404
+    assert taken[1].split("/")[3] not in json.dumps(board)
+
+
+def test_a_label_is_in_no_byte_that_anybody_is_sent(contest: Contest) -> None:
+    where = contest.submit("mallory", "mallory", contest.run("leaking"))
+    contest.score(CUP + where)
+    paths = [one["path"] for one in contest.served.ask("/api/v1/tree").json["files"]]
+    answers = [contest.served.ask(f"/api/v1/tree/{path}").body for path in paths]
+    answers += [contest.served.ask(path).body for path in ("/api/v1/competitions", CUP, LATE, CUP + where)]
+    answers.append(contest.served.log.encode())
+    assert any(b'"p1"' in answer for answer in answers)
+    labelled = [f'"p1"{between}{LABELS["p1"]}'.encode() for between in (":", ": ", ',"label":', ', "label": ')]
+    assert not [answer for answer in answers if any(one in answer for one in labelled)]
+    rows = [json.loads(line) for answer in answers if b'"datapoint_id"' in answer for line in answer.splitlines()]
+    assert {row.get("y") for row in rows if "datapoint_id" in row} == {None}
+
+
+def test_the_part_that_is_held_out_is_told_once_it_is_closed(contest: Contest) -> None:
+    where = CUP + contest.submit("mallory", "mallory", contest.run("last"))
+    before = contest.score(where)
+    with (records := contest.served.records()).writing() as connection:
+        closed = update(competitions).where(competitions.c.name == "cup")
+        connection.execute(closed.values(closes=time.time() - 5))
+    records.close()
+    after, board = contest.score(where), contest.served.ask(CUP).json
+    assert before["held_out"] is None
+    assert after["held_out"]["rows"] == HELD
+    assert board["ranked_by"] == "held_out"
+    assert board["is_closed"]
+    by_release = {row["release"]: row for row in board["board"]}
+    (held,) = (row for row in after["held_out"]["metrics"] if row["metric"] == "accuracy")
+    assert by_release[after["release"]]["accuracy"] == held["value"]
+    assert {row["rank"] for row in board["board"]} == {1}
+    assert len(after["held_out"]["metrics"]) > 1 == len(before["open"]["metrics"])
+
+
+def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Contest) -> None:
+    def asked(who: str, **said: Any) -> tuple[int, str]:
+        answer = contest.served.ask(
+            "/api/v1/competitions", "POST", wanted(**{"name": "mine", **said}), token=contest.served.tokens[who]
+        )
+        return answer.status, answer.json["message"]
+
+    assert asked("mallory")[0] == 403
+    assert asked("bob")[0] == 403  # a member of acme, and no owner
+    assert asked("alice", dataset="acme/none@1")[0] == 404
+    assert asked("alice", name="cup") == (409, "there is a competition acme/cup")
+    status, said = asked("alice", labels={**LABELS, "q": 1})
+    assert (status, said) == (400, "no row is q")
+    status, said = asked("alice", labels={"p1": 1})
+    assert status == 400
+    assert said.startswith("no label is given of p0, p10, p11 and 36 more")
+    assert asked("alice", held_out=list(LABELS))[0] == 400
+    assert asked("alice", closes="2020-01-01T00:00:00Z")[0] == 400

@@ -1,0 +1,199 @@
+"""What follows from releases is made again from their manifests and blobs; what is nobody's goes; while none serves."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, insert, select, update
+
+from runner.errors import UsageError
+from runner.server.accounts import Scope, Viewer, add_account
+from runner.server.database import Database
+from runner.server.declared import Declaration
+from runner.server.publishing import Publishing
+from runner.server.rebuild import alone, collect, rebuild
+from runner.server.schema import checks, files, uploads
+from runner.server.settings import Settings
+from runner.server.stores import blobs_of
+from runner.server.uploads import CHECKING, OPEN, SEEN, Upload
+from tests.server.test_uploads import folders, made
+from tests.support.processes import nip_run_here, until
+from tests.support.raw_uploads import declared
+
+DATA = b"0123456789" * 1_000
+
+
+class Held:
+    """A server's parts, in this process and without HTTP, with an account acme."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = Settings(folder=folder)
+        folder.mkdir(exist_ok=True)
+        self.database, self.blobs = Database(self.settings.database_url), blobs_of(self.settings)
+        self.publishing = Publishing(self.settings, self.database, self.blobs)
+        self.viewer = Viewer(1, "acme", frozenset(("acme",)), Scope.PUBLISH)
+
+    def begun(self, name: str) -> tuple[Upload, dict[str, bytes]]:
+        contents = dict(folders(made(name, data=DATA))[f"dataset/acme/{name}/1"])
+        said = [{"folder": f"dataset/acme/{name}/1", "files": [declared(*one) for one in contents.items()]}]
+        declaration = Declaration.of(said, self.settings.limits, 10, 100)
+        upload = self.publishing.uploads.begin(self.viewer, declaration, time.time())
+        return upload, {file["sha256"]: contents[file["path"]] for file in said[0]["files"]}  # type: ignore[index]
+
+    def send(self, upload: Upload, contents: dict[str, bytes]) -> None:
+        for sha256, (size, have) in upload.missing.items():
+            into = self.publishing.uploads.receive(self.viewer, upload.id, sha256, have)
+            into.write(contents[sha256][have:])
+            into.end()
+            into.close()
+            assert size == len(contents[sha256])
+
+    def state(self, upload: Upload) -> str:
+        return self.publishing.uploads.find(self.viewer, upload.id).state
+
+    def ended(self, upload: Upload) -> str:
+        until(lambda: self.state(upload) != CHECKING, 60)
+        return self.state(upload)
+
+    def rows(self) -> list[object]:
+        with self.database.reading() as connection:
+            return [tuple(row) for table in (files, checks) for row in connection.execute(select(table))]
+
+    def killed(self) -> Held:
+        """As it is found by the next process, which nobody has told anything."""
+        self.close()
+        return Held(self.settings.folder)
+
+    def close(self) -> None:
+        self.publishing.close()
+        self.database.close()
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Held:
+    made_here = Held(tmp_path / "server")
+    with made_here.database.writing() as connection:
+        add_account(connection, "acme", time.time())
+    return made_here
+
+
+def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
+    upload, contents = held.begun("council")
+    large = next(sha256 for sha256, data in contents.items() if data == DATA)
+    into = held.publishing.uploads.receive(held.viewer, upload.id, large, 0)  # killed within a piece
+    into.write(DATA[:1_000])
+    into.close()
+
+    held = held.killed()
+    upload, _ = held.begun("council")
+    assert upload.missing[large] == (len(DATA), 1_000)
+    held.send(upload, contents)
+
+    held = held.killed()  # when all was sent, and nothing was committed
+    upload, _ = held.begun("council")
+    assert (upload.state, upload.missing) == (OPEN, {})
+    assert held.publishing.uploads.set_state(upload.id, CHECKING, [], time.time(), only=OPEN)
+    for sha256 in contents:  # when it was committed, and its blobs were kept, and not shown
+        path = held.publishing.uploads.pieces.whole(upload.id, sha256)
+        assert path is not None
+        held.blobs.put(sha256, path)
+
+    held = held.killed()
+    assert held.rows() == []
+    held.publishing.start()
+    assert held.ended(upload) == SEEN
+    assert len(held.rows()) == len(contents) + 1
+    until(lambda: not list(held.settings.incoming.iterdir()))
+
+    held = held.killed()  # when it was shown, and the answer was lost
+    again, _ = held.begun("council")
+    assert (again.id, again.state) == (upload.id, SEEN)
+    other, contents = held.begun("emptied")
+    held.send(other, contents)
+    assert held.publishing.uploads.set_state(other.id, CHECKING, [], time.time(), only=OPEN)
+    held.publishing.uploads.pieces.clear(other.id)  # somebody empties the folder
+    held.publishing.start()
+    assert held.ended(other) == OPEN
+    held.close()
+
+
+def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, tmp_path: Path) -> None:
+    held.publishing.start()
+    for name in ("one", "two"):
+        upload, contents = held.begun(name)
+        held.send(upload, contents)
+        held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
+        assert held.ended(upload) == SEEN
+    before = held.rows()
+    going_on, sent = held.begun("three")
+    held.send(going_on, sent)
+    kept = next(iter(going_on.missing))  # its check was killed once a blob of it was kept
+    path = held.publishing.uploads.pieces.whole(going_on.id, kept)
+    assert path is not None
+    held.blobs.put(kept, path)
+    (tmp_path / "nobodys").write_bytes(b"nobody's")
+    held.blobs.put("a" * 64, tmp_path / "nobodys")
+    with held.database.writing() as connection:
+        connection.execute(delete(checks))
+        connection.execute(delete(files))
+    with alone(held.settings), pytest.raises(UsageError, match="end that server first"), alone(held.settings):
+        pass
+    done = nip_run_here("serve", held.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (
+        0, "2 releases looked at, 2 made again otherwise; 1 blob of nobody removed\n"
+    )  # fmt: skip
+    assert sorted(map(str, held.rows())) == sorted(map(str, before))
+    assert held.blobs.has(kept)
+    assert not held.blobs.has("a" * 64)
+    with alone(held.settings):
+        again = rebuild(held.settings, print)
+        assert (again.releases, again.changed, again.problems) == (2, 0, [])
+        assert collect(held.settings) == 0
+    held.close()
+
+
+def test_a_release_that_is_damaged_is_named_and_nothing_goes(held: Held, tmp_path: Path) -> None:
+    held.publishing.start()
+    upload, contents = held.begun("one")
+    held.send(upload, contents)
+    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
+    assert held.ended(upload) == SEEN
+    before = held.rows()
+    sha256 = next(sha256 for sha256, data in contents.items() if data == DATA)
+    place = held.settings.folder / "blobs" / sha256[:2] / sha256
+    place.write_bytes(b"1" + DATA[1:])
+    done = nip_run_here("serve", held.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "dataset/acme/one@1" in done.stderr
+    assert "data.txt is damaged" in done.stderr
+    assert held.rows() == before
+    held.close()
+
+
+def test_old_uploads_and_what_is_nobodys_are_forgotten_and_no_others(held: Held) -> None:
+    old, contents = held.begun("old")
+    held.send(old, contents)
+    new, more = held.begun("new")
+    held.send(new, more)
+    (held.settings.incoming / ("f" * 32)).mkdir()
+    with held.database.writing() as connection:
+        connection.execute(update(uploads).where(uploads.c.id == old.id).values(touched=0.0))
+        connection.execute(
+            insert(uploads),
+            {
+                "id": "e" * 32,
+                "account_id": 1,
+                "declared": "[]",
+                "size": 0,
+                "state": CHECKING,
+                "problems": "[]",
+                "touched": 0.0,
+            },
+        )
+    held.publishing.uploads.forget_old(time.time())
+    assert [path.name for path in held.settings.incoming.iterdir()] == [new.id]
+    assert held.publishing.uploads.unchecked() == [("e" * 32, 1)]
+    assert held.state(new) == OPEN
+    held.close()
