@@ -43,6 +43,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         board = next(path for path, html in lists.items() if "group1/run-1" in html)
         for path in ("/run/group1/run-1/1", "/run/mallory/evil/1", "/compare/group1/run-1/1/group2/run-2/1"):
             browser.page(path)
+        browser.sign_in(served.tokens["alice-reads"])
+        browser.page("/mine/run/alice/own/1")  # made once, which takes a while
         yield Site(served, board)
 
 
