@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runner.releases.bundle import Bundle
 from runner.server.settings import Settings
-from runner.server.web.app import Server
+from runner.server.service import Server
 from tests.support.browsing import Browsing
 from tests.support.processes import environment
 from tests.support.served import many, run_bundle
@@ -36,6 +36,7 @@ SLOWEST = 0.5
 GROWTH, SPARE = 1.1, 32 << 20
 _PUBLISHER = """
 import json, pickle, sys, time
+from runner.transports.connect import connect
 from tests.support.served import copy_of
 number, seconds, address, path = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
 bundle, end, done = pickle.load(open(path, "rb")), time.monotonic() + seconds, []
@@ -102,7 +103,8 @@ def loaded(served: Served, bundle: Bundle, board: str, args: argparse.Namespace,
         )
         for n in range(args.publishers)
     ]  # fmt: skip
-    paths = [board, board, board, f"{board}?part=2", "/", "/search?q=run-1", "/owner/group1", "/run/group1/run-1/1"]
+    second = f"{board}?part=2" if args.runs > 100 else board
+    paths = [board, board, board, second, "/", "/search?q=run-1", "/owner/group1", "/run/group1/run-1/1"]
     readers = [Reader(served.port, paths, end, args.think) for _ in range(args.readers)]
     for one in readers:
         one.start()

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from runner.server.settings import Settings
-from runner.server.web.app import Server
+from runner.server.service import Server
 from tests.browser.conftest import Opens
 from tests.support.browsing import Browsing
 from tests.support.served import copy_of, put, run_bundle
 from tests.support.serving import Served, serving
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e https://evil.example/"
+
+AXE = """axe.run().then((done) => done.violations.map(
+  (one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))]))"""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,6 @@ def test_axe_finds_no_fault(site: Site, watched: Opens, axe: str, width: int, sc
         page = opened(watched, site, path, viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.wait_for_load_state("networkidle")
         page.evaluate(axe)
-        found = page.evaluate("axe.run().then((done) => done.violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))]))")
+        found = page.evaluate(AXE)
         assert found == [], (path, found)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
