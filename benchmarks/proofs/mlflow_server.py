@@ -48,7 +48,8 @@ client, name = MlflowClient(tracking_uri=sys.argv[1]), sys.argv[2]
 experiment = client.get_experiment_by_name(name).experiment_id
 models = client.search_logged_models([experiment], max_results=500)
 names = {model.model_id: model.name for model in models}
-runs = client.search_runs([experiment], max_results=500)
+found = client.search_runs([experiment], max_results=500)
+runs = [client.get_run(run.info.run_id) for run in found]  # a search knows no models that were put in
 run_names = {run.info.run_id: run.info.run_name for run in runs}
 
 def files(run, folder=None):
@@ -212,18 +213,21 @@ class Killer(ThreadingHTTPServer):
         self.victim.wait()
 
 
+OF_A_HOP = ("host", "connection", "transfer-encoding", "content-length")
+
+
 class _Forward(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Killer
 
     def _any(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         due = self.server.due()
         if due and not self.server.after:
             self.server.kill()
             return
         onward = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in OF_A_HOP}
         onward.request(self.command, self.path, body, headers)
         answer = onward.getresponse()
         data = answer.read()
@@ -238,6 +242,17 @@ class _Forward(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def _body(self) -> bytes:
+        """What was sent; an empty file comes in chunks."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any  # noqa: N815 - the names that http.server calls
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in http.server
@@ -248,6 +263,7 @@ class SlowModel(ThreadingHTTPServer):
     """A model that takes a moment to answer."""
 
     daemon_threads = True
+    seconds = 0.5
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -260,10 +276,11 @@ class SlowModel(ThreadingHTTPServer):
 
 class _Answer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server: SlowModel
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(0.1)
+        time.sleep(self.server.seconds)
         stance = ("accept", "reject")[hashlib.sha256(body).digest()[0] % 2]
         message = {"role": "assistant", "content": f"I have looked.\n\nDecision: {stance}"}
         usage = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
@@ -410,6 +427,7 @@ def seen(claims: Claims, page: str, shot: Path | None) -> None:
     with chromium() as browser:
         tab = browser.new_page(viewport={"width": 1500, "height": 1000})
         tab.goto(f"{page}/model-metrics")
+        tab.get_by_text("Add chart").wait_for(timeout=120_000)
         chart = tab.locator(".js-plotly-plot", has=tab.locator(".scatterlayer .trace")).first
         chart.wait_for(timeout=120_000)
         points = chart.locator(".scatterlayer .trace .points path").count()
@@ -499,6 +517,7 @@ def followed(claims: Claims, tool: Tool, uri: str) -> None:
     ended(follower)
     said = tool.read(uri, "followed")["runs"]
     claims(said[0]["status"] == "KILLED", f"the run is killed: the follower ends, and MLflow has {said[0]['status']}")
+    model.seconds = 0.05
     run = tool.nip_run(str(spec), *play, **key)
     while json.loads((tool.results / "runs" / "slow" / "manifest.json").read_text())["status"] != "running" or (
         not locked_by_run(tool)

@@ -29,6 +29,7 @@ ACTIONS = {
     "acts": "list what was done by these commands and over the API",
     "backup": "FILE: all records, of one state, while the server runs",
     "restore": "FILE: the records of a backup, into a server that has none",
+    "add-competition": "ACCOUNT FILE: score the runs on a dataset by the labels in FILE; see docs/competitions.md",
     "check": "say which files of releases are missing",
 }
 

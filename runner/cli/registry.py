@@ -117,9 +117,11 @@ COMMANDS: Mapping[str, Command] = {
         'sql "PIVOT rollouts ON outcome USING count(*) GROUP BY run_id"', "sql --file question.sql -o answer.parquet",
     ),
     "export": Command(
-        "write fine-tune files, or results and transcripts for other tools", look.export, "runner.cli.export",
+        "write fine-tune files, results and transcripts for other tools, or send runs to MLflow", look.export,
+        "runner.cli.export",
         "export RUN --format openai", "export RUN --format trl --method dpo --out DIR",
         "export RUN --format inspect", "export RUN --format scout --out DIR",
+        "export RUN --format mlflow --follow",
     ),
     "publish": Command(
         "publish a run, or a component, with all that determines it", registry.publish, "runner.cli.publish",

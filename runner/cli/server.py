@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cli.output import note, print_json, print_table, say
 from runner.cli.serve import NEEDS
+from runner.cli.server_competition import add as add_competition
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.releases.reference import Reference, parse
@@ -257,11 +258,11 @@ _LISTS: Mapping[str, Callable[[Database, argparse.Namespace], int]] = {
     "accounts": _accounts, "tokens": _tokens, "acts": _acts
 }  # fmt: skip
 _FILES: Mapping[str, Callable[[Database, Settings, argparse.Namespace], int]] = {
-    "backup": _backup, "restore": _restore, "check": _check
+    "backup": _backup, "restore": _restore, "check": _check, "add-competition": add_competition
 }  # fmt: skip
 _NAMES = {
     "add-account": 1, "add-organisation": 2, "add-member": 2, "remove-member": 2, "disable": 1, "enable": 1,
-    "add-token": 1, "revoke-token": 1, "hide": 1, "show": 1, "backup": 1, "restore": 1,
+    "add-token": 1, "revoke-token": 1, "hide": 1, "show": 1, "backup": 1, "restore": 1, "add-competition": 2,
 }  # fmt: skip
 """The fewest words that an action takes."""
 _ALONE = frozenset({"accounts", "acts", "check"})

@@ -7,29 +7,23 @@ which is the newest. Whatever is cut off leaves the one before. All of it follow
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import resource
-import secrets
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner.errors import RunError
+from runner.server.boards_places import Places
+from runner.server.checking import context
 from runner.server.database import Database
 from runner.server.settings import Settings
 from runner.server.shown import Shown
-from runner.storage.atomic import atomic_write, fsync_dir, read_json
+from runner.storage.atomic import read_json
 from runner.storage.files import make_folders, remove_folder
-
-if TYPE_CHECKING:
-    from runner.server.boards_worker import Worker
 
 LOG = logging.getLogger("nip_run.server")
 
@@ -43,34 +37,6 @@ AGAIN_SECONDS = 30.0
 """After a board that could not be made."""
 KEPT = 3
 """Boards that stay, for pages that were opened a while ago and read on."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where boards are in a server's folder."""
-
-    root: Path
-
-    @classmethod
-    def of(cls, settings: Settings) -> Places:
-        return cls(settings.folder / "boards")
-
-    @property
-    def made(self) -> Path:
-        return self.root / "made"
-
-    @property
-    def cache(self) -> Path:
-        return self.root / "cache"
-
-    @property
-    def current(self) -> Path:
-        return self.root / "current"
-
-
-def forget_boards(settings: Settings) -> None:
-    """Have everything be made again from the database and the blobs, as `--rebuild` does."""
-    remove_folder(Places.of(settings).root)
 
 
 class Boards:
@@ -155,9 +121,9 @@ class Boards:
         raise RunError("the board takes too long to make, or the server ends")
 
     def _begun(self) -> tuple[BaseProcess, Connection]:
-        context = _context()
-        here, there = context.Pipe()
-        process = context.Process(target=work, args=(self._settings, there), daemon=True, name="boards")
+        begun = context()
+        here, there = begun.Pipe()
+        process = begun.Process(target=work, args=(self._settings, there), daemon=True, name="boards")
         process.start()
         there.close()
         return process, here
@@ -170,16 +136,12 @@ class Boards:
             worker[0].join(5)
 
 
-def _context() -> ForkServerContext:
-    return multiprocessing.get_context("forkserver")
-
-
 def work(settings: Settings, pipe: Connection) -> None:
     """Make boards as long as somebody asks for them."""
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from runner.server.boards_worker import Worker
+    from runner.server.boards_worker import Worker, made
 
     worker = Worker(settings)
     while True:
@@ -191,24 +153,3 @@ def work(settings: Settings, pipe: Connection) -> None:
             pipe.send((True, made(worker, Places.of(settings))))
         except Exception as error:  # noqa: BLE001 - whoever asked is told
             pipe.send((False, f"{type(error).__name__}: {error}"))
-
-
-def made(worker: Worker, places: Places) -> str:
-    """The name of a new board, which is whole, and the newest from now on."""
-    make_folders(places.made)
-    word = secrets.token_hex(4)
-    beside = places.made / f".{word}"
-    make_folders(beside)
-    try:
-        revision = worker.write(beside)
-        for path in beside.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        name = f"{revision}-{word}"
-        beside.rename(places.made / name)
-    except BaseException:
-        remove_folder(beside)
-        raise
-    fsync_dir(places.made)
-    atomic_write(places.current, f'{{"name": "{name}"}}\n')
-    return name

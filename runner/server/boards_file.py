@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import orjson
 
+from runner.storage.queries import connect, duckdb_literal, work_beside
 from runner.version import __version__
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 FORMAT = 1
 
@@ -50,15 +54,18 @@ def write_file(
         "releases": (RELEASES, releases),
         "links": (LINKS, (dict(zip(LINKS, link, strict=True)) for link in links)),
     }
-    with duckdb.connect(str(path), config={"threads": 1, "memory_limit": "1GB"}) as file:
-        file.execute("CREATE TABLE about(key VARCHAR, value VARCHAR)")
-        file.executemany("INSERT INTO about VALUES(?, ?)", [["format", str(FORMAT)], ["nip-run", __version__]])
+    with work_beside(path, ".new") as place, connect(memory="1GB") as file:
+        file.execute(f"ATTACH {duckdb_literal(place)} AS made")
+        file.execute("CREATE TABLE made.about(key VARCHAR, value VARCHAR)")
+        file.executemany("INSERT INTO made.about VALUES(?, ?)", [["format", str(FORMAT)], ["nip-run", __version__]])
         for table, (columns, rows) in told.items():
-            _write(file, table, columns, rows, path.parent)
+            _write(file, table, columns, rows, place.parent)
+        file.execute("DETACH made")
+        shutil.move(place, path)
 
 
 def _write(
-    file: duckdb.DuckDBPyConnection, table: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
+    file: DuckDBPyConnection, table: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     folder: Path,
 ) -> None:  # fmt: skip
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".jsonl") as lines:
@@ -67,7 +74,7 @@ def _write(
         lines.flush()
         typed = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
         file.execute(
-            f"CREATE TABLE {table} AS SELECT * FROM read_json(?, format = 'newline_delimited', columns = {{{typed}}}, "
-            "maximum_object_size = 67108864)",
+            f"CREATE TABLE made.{table} AS SELECT * FROM read_json(?, format = 'newline_delimited', "
+            f"columns = {{{typed}}}, maximum_object_size = 67108864)",
             [lines.name],
         )

@@ -188,14 +188,12 @@ def _cell(value: Any) -> Any:
 
 
 def _releases(facts: Facts, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
-    place = 0
-    for entry, release in facts.releases:
+    for place, (entry, release) in enumerate(facts.releases):
         where, said = entry.reference, _release_row(entry, release, facts)
         known = facts.vouched.get(entry.sha256)
         if known is not None:
             said |= {"tier": known.tier, "tier_words": known.words, "owner_runs": known.owner_runs,
                      "reproductions": [vars(one) for one in known.reproductions]}  # fmt: skip
-        place += 1
         words = " ".join(map(str, (where, release.description, said["benchmark"], said["models"], said["protocol"])))
         yield (
             str(where), str(where.kind), where.owner, where.name, where.version, place, entry.sha256, said["created"],

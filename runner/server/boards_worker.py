@@ -1,20 +1,24 @@
-"""What the process does that makes boards: read what is new of the server's public releases, and write a board of all."""
+"""What the process does that makes boards: read what is new of the public releases, and write a board of all."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from pathlib import Path
 
 from runner.errors import NipRunError
 from runner.registry.board import read_board
 from runner.registry.left_out import in_words
 from runner.releases.reference import Kind
-from runner.server.boards import Places
 from runner.server.boards_made import Facts, write_folder
+from runner.server.boards_places import Places
 from runner.server.boards_registry import PublicRegistry, Remembering
 from runner.server.boards_tiers import vouched
 from runner.server.database import Database
 from runner.server.settings import Settings
 from runner.server.stores import blobs_of
+from runner.storage.atomic import atomic_write, fsync_dir
+from runner.storage.files import make_folders, remove_folder
 
 
 class Worker:
@@ -44,3 +48,24 @@ class Worker:
         write_folder(Facts(registry, read, others, vouched(self._database, registry, self._kept, read)), folder)
         self._kept.forget_all_but({entry.sha256 for entry in registry.entries()})
         return registry.revision
+
+
+def made(worker: Worker, places: Places) -> str:
+    """The name of a new board, which is whole, and the newest from now on."""
+    make_folders(places.made)
+    word = secrets.token_hex(4)
+    beside = places.made / f".{word}"
+    make_folders(beside)
+    try:
+        revision = worker.write(beside)
+        for path in beside.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        name = f"{revision}-{word}"
+        beside.rename(places.made / name)
+    except BaseException:
+        remove_folder(beside)
+        raise
+    fsync_dir(places.made)
+    atomic_write(places.current, f'{{"name": "{name}"}}\n')
+    return name

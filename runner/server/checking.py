@@ -193,10 +193,14 @@ class CheckError(RunError):
     """The server could not check it, for no reason of the upload's own."""
 
 
+PRELOADED = ("runner.registry.verify", "runner.server.boards_worker", "runner.pages.run_page", "duckdb")
+"""What processes of a server begin with: a check, a board, a page."""
+
+
 def context() -> ForkServerContext:
     """Processes that begin with all that a check imports, and with nothing that a server has open."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload([__name__, "runner.registry.verify", "duckdb"])
+    made.set_forkserver_preload([__name__, *PRELOADED])
     return made
 
 

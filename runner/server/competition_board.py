@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import Connection, RowMapping, Select, select
 
 from runner.errors import NotPublished
-from runner.releases.reference import Reference
+from runner.releases.reference import Kind, Reference
 from runner.server.accounts import Viewer
 from runner.server.competition_scores import ACCURACY, HELD_PART, OPEN_PART, told
 from runner.server.competitions import REFUSED, SCORED, counts, owns
@@ -79,6 +79,24 @@ def submission(
         "state": row["state"], "why": row["why"] or None, "open": parts.get(OPEN_PART),
         "held_out": parts.get(HELD_PART), "in_full": in_full,
     }  # fmt: skip
+
+
+def notes(connection: Connection, runs: Sequence[Reference]) -> list[str]:
+    """What whoever published some runs is told of what they were submitted to by that."""
+    found = []
+    query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name)
+    query = query.join(competitions, competitions.c.id == submissions.c.competition_id)
+    query = query.join(releases, releases.c.id == submissions.c.release_id)
+    for run in runs:
+        mine = [getattr(releases.c, at) == getattr(run, at) for at in ("owner", "name", "version")]
+        for row in connection.execute(query.where(releases.c.kind == str(Kind.RUN), *mine)):
+            competition = f"{row.owner}/{row.name}"
+            if row.state == REFUSED:
+                found.append(f"{run} is no submission to {competition}: {row.why}")
+            else:
+                at = f"/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
+                found.append(f"{run} is submitted to {competition}, and its score stands at {at}")
+    return found
 
 
 def _seen(viewer: Viewer) -> Select[Any]:

@@ -36,6 +36,7 @@ from runner.text import comma_join, counted
 from runner.transports.registry import Registry
 
 DAY = 24 * 3600.0
+LONGEST = 3_653 * DAY
 WAITING, SCORED, REFUSED = "waiting", "scored", "refused"
 _SHOWN = 3
 
@@ -86,6 +87,8 @@ def make(
         raise UsageError(wrong)
     if wanted.closes <= now:
         raise UsageError("it would be closed already; give a time that is to come")
+    if wanted.closes > now + LONGEST:
+        raise UsageError("it would be open for more than ten years; give an earlier time")
     with database.reading() as connection:
         release = _release(connection, viewer, reference)
         if not owns(connection, viewer, reference.owner):

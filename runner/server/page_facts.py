@@ -122,7 +122,7 @@ def board_commands(address: str) -> list[tuple[str, str]]:
 
 
 def lineage_facts(family: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
-    """The drawing, the learning curve and the table of what was trained from what; nothing of a run that stands alone."""
+    """The drawing, the learning curve and the table of what was trained from what; of a run that stands alone none."""
     if len(family) < 2:
         return {"lineage": None, "curve": None, "family": []}
     drawn = family[:MOST_DRAWN]
@@ -167,7 +167,8 @@ def _family_line(row: Mapping[str, Any]) -> dict[str, Any]:
     published, effort = row["published"], row["cumulative"]
     least = "at least " if "rollouts" in effort["at_least"] else ""
     return {
-        "href": href_of(published[0]) if published else None, "label": label_of(published[0]) if published else row["run_id"],
+        "href": href_of(published[0]) if published else None,
+        "label": label_of(published[0]) if published else row["run_id"],
         "kind": row["kind"], "from": ", ".join(map(str, row["from"])), "to": ", ".join(map(str, row["to"])),
         "accuracy": decimal(_accuracy(row).get("value")), "rollouts": f"{least}{effort['rollouts'] or 0:,}",
         "cost": dollars(effort["cost_usd"]),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import os
 import resource
 import secrets
@@ -24,6 +23,7 @@ from runner.hashing import tagged_hash
 from runner.registry.left_out import in_words
 from runner.releases.reference import Reference
 from runner.server.accounts import Viewer
+from runner.server.checking import context
 from runner.server.database import Database
 from runner.server.settings import Settings
 from runner.server.tree import ServerTree
@@ -110,8 +110,7 @@ class RunPages:
         beside = self._folder / f".{secrets.token_hex(8)}"
         make_folders(beside)
         try:
-            context = multiprocessing.get_context("forkserver")
-            process = context.Process(target=_run, args=(self._settings, references, viewer, beside), daemon=True)
+            process = context().Process(target=_run, args=(self._settings, references, viewer, beside), daemon=True)
             process.start()
             process.join(SECONDS)
             if process.is_alive():
@@ -162,6 +161,7 @@ def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, k
     from runner.pages.compare_page import METRICS, compare_page
     from runner.pages.games import FORMAT
     from runner.pages.run_page import runs_site
+    from runner.pages.site import Site
     from runner.registry.fetched import get
     from runner.results.folder import RunFolder
     from runner.server.stores import blobs_of
@@ -177,16 +177,14 @@ def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, k
         folders.append(RunFolder.got(Path(name) / DATA))
     if len(folders) == 1:
         site = runs_site(folders, keep, has_commands=False)
-        about = {**site.about, "served": True}
-        return {
-            "sections": [[one.route, one.html] for one in site.sections],
-            "about": about,
-            "parameters": _parameters(folders[0].path.parent),
-        }
-    found = compare_page(folders[0], folders[1], "c0", keep, Reading(metrics=METRICS))
-    compares = [found.about] if found.about else []
-    about = {"format": FORMAT, "runs": [], "compares": compares, "live": False, "notes": None, "served": True}
-    return {"sections": [[found.section.route, found.section.html]], "about": about, "verdict": found.verdict}
+        more: dict[str, Any] = {"parameters": _parameters(folders[0].path.parent)}
+    elif len({folder.run_id for folder in folders}) > 1:  # with the games of both, to which the page leads
+        site, more = runs_site(folders, keep, has_commands=False), {}
+    else:  # the very same run, published twice
+        found = compare_page(folders[0], folders[1], "c0", keep, Reading(metrics=METRICS))
+        site, more = Site("", [], [found.section], {"format": FORMAT, "runs": [], "live": False, "notes": None}), {}
+    sections = sorted(site.sections, key=lambda one: not one.route.startswith("compare"))
+    return {"sections": [[one.route, one.html] for one in sections], "about": {**site.about, "served": True}, **more}
 
 
 def _parameters(folder: Path) -> str:

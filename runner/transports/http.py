@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from runner.errors import NotPublished, ReleaseError, TakenError, UsageError
 from runner.releases.bundle import PIECE, Content, opened
+from runner.text import shortened
 from runner.transports.base import Added, Indexed, Stored
 from runner.transports.http_ahead import Ahead
 from runner.transports.http_session import BUSY, Answer, HttpSession, Patience
@@ -17,6 +18,8 @@ from runner.transports.http_tokens import place_of
 
 SENT_AT_ONCE = 8 << 20
 """Bytes of a blob in one request."""
+_NOTES, _NOTE = 20, 500
+"""The most notes that a server has told, and of how many characters each."""
 _MOST_FILES = 10_000_000
 _CHANGED = "a file changed while it was published, or on its way; publish again"
 
@@ -92,7 +95,8 @@ class HttpTransport:
             upload = self._answered(self._http.ask("POST", f"/uploads/{upload['id']}/commit"))
         upload = self._waited_for(upload)
         if upload.get("state") == "published":
-            return Added()
+            notes = [shortened(str(one), _NOTE) for one in _list(upload, "notes")[:_NOTES]] if "notes" in upload else []
+            return Added(note="; ".join(notes) or None)
         if upload.get("state") == "taken":
             raise TakenError(f"{self.where} has one of these releases already")
         problems = Answer(200, upload).problems

@@ -12,7 +12,7 @@ from tests.support.dataset_files import ids, jsonl, load, parquet, refusal
 from tests.support.specs import spec_file
 
 
-def labels(folder: Path, content: str | None = None, name: str = "d.jsonl", **settings: Any) -> list[int]:
+def labels(folder: Path, content: str | None = None, name: str = "d.jsonl", **settings: Any) -> list[int | None]:
     return [point.label for point in load(folder, content, name, **settings).datapoints]
 
 

@@ -38,7 +38,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("trained")
-    spec = training_spec(folder, training={"test": {"scheme": "all"}})
+    spec = training_spec(folder, training={"test": {"scheme": "first_and_last"}})
     return Results(folder / "results").find(played(spec, folder / "results").run_id)
 
 
@@ -57,9 +57,9 @@ def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_
     assert [step for step, _ in steps] == list(range(1, 13))
     assert steps[-1] == (12, metric(result, "accuracy")["value"])
     at_the_end = {point.key: point.value for point in record.metrics if point.step == 12}
-    assert at_the_end["intervals/accuracy.ci_low"] == metric(result, "accuracy")["ci_low"]
+    assert at_the_end["accuracy.ci_low"] == metric(result, "accuracy")["ci_low"]
     assert at_the_end["prover.reward"] == metric(result, "reward", "prover")["value"]
-    assert at_the_end["counts/completions"] == RunFolder(result.path).manifest().completions
+    assert at_the_end["counts.completions"] == RunFolder(result.path).manifest().completions
     assert record.status == "FINISHED"
     assert record.notes == ()
 
@@ -98,7 +98,7 @@ def test_the_learning_curve_is_the_accuracy_of_the_tests_by_iteration(trained: R
     record = training_record(trained, journal=False)
     tests = json.loads(trained.metrics.read_text())["tests"]
     assert curve(list(record.metrics)) == [(test["iteration"], test["accuracy"]["value"]) for test in tests]
-    assert len(tests) == 3
+    assert [test["iteration"] for test in tests] == [0, 2]
 
 
 def test_models_of_a_training_run_have_their_lineage_and_are_those_that_play_after_it(trained: RunFolder) -> None:
@@ -143,8 +143,7 @@ def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighb
     assert len(set(names)) == 5
     assert all(len(name) <= limits.MAX_KEY and "/" not in name and not name.startswith(".") for name in names)
     assert names[-1] == "ö b:c.d"
-    assert len(fitted.key("y" * 400, "section")) == limits.MAX_KEY
-    assert len(fitted.notes) == 5
+    assert len(fitted.notes) == 4
 
 
 def test_a_value_that_is_too_long_says_how_long_it_was() -> None:

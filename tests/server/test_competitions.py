@@ -19,7 +19,7 @@ from runner.results.results import Results
 from runner.runs.result import RunResult
 from runner.server.competition_scores import TOLD, step_of, told
 from runner.server.schema import competitions, submissions
-from tests.support.processes import until
+from tests.support.processes import nip_run, until
 from tests.support.runs import played
 from tests.support.serving import Served
 from tests.support.specs import spec_file
@@ -37,6 +37,8 @@ class Contest:
     served: Served
     folder: Path
     made: dict[str, RunResult] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    """What whoever published was told each time."""
 
     def run(self, name: str, *overrides: str, labelled: bool = False, limit: int | None = None) -> RunResult:
         if name not in self.made:
@@ -53,7 +55,9 @@ class Contest:
         """The path of its score, below a competition's."""
         naming = Naming(owner=owner, licence="MIT", **{"name": result.run_id, "version": "1", **said})
         draft = draft_of(result.folder, Results(self.folder / "results"), naming)
-        self.served.publish(who, draft.bundle())
+        with self.served.registry(who) as registry:
+            _, added = registry.publish([draft.bundle()], "a test")
+        self.told.append(added.note or "")
         return f"/submissions/{owner}/{draft.release.name}/{draft.release.version}"
 
     def score(self, where: str, who: str | None = None) -> dict[str, Any]:
@@ -126,6 +130,7 @@ def test_a_submission_has_the_scores_of_the_same_run_with_labels(contest: Contes
     assert accuracy["ci_low"] <= exact["ci_low"] < exact["ci_high"] <= accuracy["ci_high"]
 
 
+@pytest.mark.slow
 def test_only_runs_on_just_these_rows_are_submissions(contest: Contest) -> None:
     before = contest.served.ask(CUP).json["submissions"]
     few = contest.submit("bob", "bob", contest.run("few", limit=10))
@@ -134,15 +139,18 @@ def test_only_runs_on_just_these_rows_are_submissions(contest: Contest) -> None:
     assert contest.served.ask(CUP).json["submissions"] == before
 
 
+@pytest.mark.slow
 def test_after_closing_none_is_taken_and_its_own_owner_alone_is_told(contest: Contest) -> None:
     where = contest.submit("bob", "bob", contest.run("after-closing"))
     assert contest.served.ask(LATE + where).status == 404
     found = contest.score(LATE + where, "bob")
     assert found["state"] == "refused"
     assert "closed at" in found["why"]
+    assert "run/bob/after-closing@1 is no submission to acme/late: acme/late closed at " in contest.told[-1]
     assert contest.served.ask(LATE).json["submissions"] == []
 
 
+@pytest.mark.slow
 def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(contest: Contest) -> None:
     bob = contest.served.tokens["bob"]
     result = contest.run("often")
@@ -168,6 +176,7 @@ def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(c
     assert taken[1].split("/")[3] not in json.dumps(board)
 
 
+@pytest.mark.slow
 def test_a_label_is_in_no_byte_that_anybody_is_sent(contest: Contest) -> None:
     where = contest.submit("mallory", "mallory", contest.run("leaking"))
     contest.score(CUP + where)
@@ -182,6 +191,7 @@ def test_a_label_is_in_no_byte_that_anybody_is_sent(contest: Contest) -> None:
     assert {row.get("y") for row in rows if "datapoint_id" in row} == {None}
 
 
+@pytest.mark.slow
 def test_the_part_that_is_held_out_is_told_once_it_is_closed(contest: Contest) -> None:
     where = CUP + contest.submit("mallory", "mallory", contest.run("last"))
     before = contest.score(where)
@@ -201,6 +211,7 @@ def test_the_part_that_is_held_out_is_told_once_it_is_closed(contest: Contest) -
     assert len(after["held_out"]["metrics"]) > 1 == len(before["open"]["metrics"])
 
 
+@pytest.mark.slow
 def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Contest) -> None:
     def asked(who: str, **said: Any) -> tuple[int, str]:
         answer = contest.served.ask(
@@ -218,4 +229,29 @@ def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Co
     assert status == 400
     assert said.startswith("no label is given of p0, p10, p11 and 36 more")
     assert asked("alice", held_out=list(LABELS))[0] == 400
-    assert asked("alice", closes="2020-01-01T00:00:00Z")[0] == 400
+    for closes in ("2020-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"):
+        assert asked("alice", closes=closes)[0] == 400
+    refused: list[dict[str, Any]] = [
+        {"title": "\0"},
+        {"title": "\ud800"},
+        {"labels": {"\0": 1}},
+        {"held_share": 1.0},
+        {"closes": "2020-01-01"},
+    ]
+    for one in refused:
+        assert asked("alice", **one)[0] == 422
+
+
+@pytest.mark.slow
+def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path: Path) -> None:
+    (tmp_path / "cup.json").write_text(json.dumps(wanted("third")), "utf-8")
+    words = ("server", "add-competition", contest.served.folder)
+    done = nip_run(*words, "alice", "cup.json", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout) == {"competition": "acme/third"}, done.stderr
+    page = contest.served.ask("/competitions/acme/third")
+    assert page.status == 200
+    assert b"dataset/acme/claims@1: 40 scored at once" in page.body
+    assert b"/competitions/acme/third" in contest.served.ask("/competitions").body
+    done = nip_run(*words, "bob", "cup.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "only an owner of acme makes competitions" in done.stderr

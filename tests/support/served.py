@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,20 +21,23 @@ from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.server.accounts import account_id, add_account
 from runner.server.schema import accounts, checks, files, releases
-from runner.server.web.app import Server
+from runner.server.service import Server
 from runner.version import __version__
 from tests.support.runs import played
 from tests.support.specs import spec_file
 
 
 def run_bundle(
-    folder: Path, *, owner: str = "acme", size: int = 12, seed: int = 7, visibility: str = "public", **changes: Any
+    folder: Path, *, owner: str = "acme", size: int = 12, seed: int = 7, question: str = "", **changes: Any
 ) -> Bundle:
-    """A run of a small spec as a release, played in this process."""
-    result = played(spec_file(folder, size=size, seed=seed, **changes), folder / "results")
+    """A run of a small spec as a release, played in this process; `question` stands before that of each datapoint."""
+    spec = spec_file(folder, size=size, seed=seed, **changes)
+    rows = [json.loads(line) for line in (folder / "data.jsonl").read_text("utf-8").splitlines()]
+    lines = [json.dumps({**row, "question": question + row["question"]}) + "\n" for row in rows]
+    (folder / "data.jsonl").write_text("".join(lines), "utf-8")
+    result = played(spec, folder / "results")
     results = Results(folder / "results")
-    naming = Naming(owner=owner, licence="MIT", visibility=visibility)
-    return drafts_of(RunFolder(result.folder.path), results, naming)[-1].bundle()
+    return drafts_of(RunFolder(result.folder.path), results, Naming(owner=owner, licence="MIT"))[-1].bundle()
 
 
 def copy_of(bundle: Bundle, **changes: Any) -> Bundle:

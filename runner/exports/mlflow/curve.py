@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from runner.exports.mlflow.limits import Fitted
@@ -12,14 +13,12 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.metrics import Metrics
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Outcome
+from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
 
 OF_GAMES = ("accuracy", "accuracy_0", "accuracy_1", "decided")
 OF_AGENTS = ("reward",)
 """What has a curve; all else has its value at the end."""
-INTERVALS = "intervals"
-"""The section of the ends of intervals."""
 
 
 def is_step(games: int) -> bool:
@@ -28,17 +27,17 @@ def is_step(games: int) -> bool:
     return games % apart == 0
 
 
-def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, section: str = "") -> Iterator[Point]:
+def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, prefix: str = "") -> Iterator[Point]:
     """The value of a metric; nothing where it has none."""
     if row["value"] is not None:
-        yield Point(fitted.key(metric_name(row), section), step, float(row["value"]))
+        yield Point(fitted.key(prefix + metric_name(row)), step, float(row["value"]))
 
 
 def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[Point]:
     """The ends of a metric's interval, as far as it has any."""
     for end in ("ci_low", "ci_high"):
         if row[end] is not None:
-            yield Point(fitted.key(f"{metric_name(row)}.{end}", INTERVALS), step, float(row[end]))
+            yield Point(fitted.key(f"{metric_name(row)}.{end}"), step, float(row[end]))
 
 
 def metric_name(row: Mapping[str, Any]) -> str:
@@ -64,7 +63,8 @@ class Curve:
         self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
         self._games = 0
         self._jobs: Iterator[Job] | None = None
-        self._next: Job | None = None
+        self._waiting: list[Job] = []
+        """The next game, where it was not finished at the last look."""
         self.points: list[Point] = []
 
     def read(self, manifest: Manifest) -> list[Point]:
@@ -75,9 +75,11 @@ class Curve:
             return []
         if self._jobs is None:
             self._jobs = played_jobs(self._folder, self.plan)
-            self._next = next(self._jobs, None)
-        while self._next is not None and self._add(self._next, is_over=manifest.status == Status.DONE):
-            self._next = next(self._jobs, None)
+        waiting, self._waiting = self._waiting, []
+        for job, rollouts, _ in self._reconstructor.of_jobs(chain(waiting, self._jobs)):
+            if not self._add(rollouts, is_over=manifest.status == Status.DONE):
+                self._waiting = [job]
+                break
         return self.points
 
     def _waits(self, manifest: Manifest) -> bool:
@@ -86,9 +88,8 @@ class Curve:
         chosen = self.plan.debates is not None and self.plan.debates.stopped is not None
         return (stops or chosen) and manifest.status not in PLAYED
 
-    def _add(self, job: Job, *, is_over: bool) -> bool:
+    def _add(self, rollouts: Sequence[Rollout], *, is_over: bool) -> bool:
         """Count a game, or all branches of a tree; whether it is finished."""
-        rollouts = self._reconstructor.of_job(job)
         lost = any(one.outcome == Outcome.TRANSPORT_FAILED for one in rollouts)
         if not rollouts or (lost and not is_over):
             return False

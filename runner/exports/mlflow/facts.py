@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def tags_of(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: Fitted, n
         "why_stopped": manifest.why_stopped,
         "benchmark": manifest.benchmark,
         "protocol": manifest.protocol,
-        "task_sha256": _task(folder, group_by),
+        "task_sha256": _task(folder, group_by, manifest.dataset_sha256),
         "point": shown_point(manifest.point) or None,
         "identity": manifest.identity,
         "spec_sha256": manifest.spec_sha256,
@@ -107,7 +108,9 @@ def data_of(manifest: Manifest, plan: Plan, context: str) -> Data:
     return Data(manifest.benchmark, manifest.dataset_sha256, context, facts, columns, len(dataset.datapoints))
 
 
-def _task(folder: RunFolder, group_by: str | None) -> str | None:
+@lru_cache(maxsize=4)
+def _task(folder: RunFolder, group_by: str | None, dataset_sha256: str) -> str | None:  # noqa: ARG001 - of the cache
+    """Of a run that is looked at again and again, read once for as long as its dataset is this one."""
     try:
         return Task.of_run(folder, group_by).sha256
     except (OSError, ValueError):  # of a run whose rows are not there

@@ -83,9 +83,9 @@ def _at_the_end(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) 
         yield from value_points(row, step, fitted)
         yield from interval_points(row, step, fitted)
     for name, count in outcomes.items():
-        yield Point(fitted.key(name, "outcomes"), step, float(count))
+        yield Point(fitted.key(f"outcomes.{name}"), step, float(count))
     for name, value in counts_of(manifest, COUNTS):
-        yield Point(fitted.key(name, "counts"), step, value)
+        yield Point(fitted.key(f"counts.{name}"), step, value)
     for vote in summary.get("vote_curve", ()):
         if vote["value"] is not None:
             yield Point("vote_accuracy", vote["k"], float(vote["value"]))

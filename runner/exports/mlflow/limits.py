@@ -32,23 +32,21 @@ class Fitted:
         self._redactor = redactor or current_redactor()
         self.notes: list[str] = []
 
-    def key(self, name: str, section: str = "") -> str:
+    def key(self, name: str) -> str:
         """The name of a parameter, metric or tag. One that had to be changed ends in a hash of what it was.
 
-        MLflow's page shows the metrics of a `section` together, those of none first.
+        A slash would make a section of MLflow's page, and those stand before the metrics that have none.
         """
-        section = f"{section}/" if section else ""
-        longest = MAX_KEY - len(section)
         clean = self._redactor.text(name)
         kept = _NOT_IN_KEYS.sub("_", clean)
         if kept.startswith("."):
             kept = f"_{kept}"
-        if kept == clean and len(kept) <= longest:
-            return section + kept
+        if kept == clean and len(kept) <= MAX_KEY:
+            return kept
         ending = f"-{hashlib.sha256(clean.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
-        kept = kept[: longest - len(ending)] + ending
+        kept = kept[: MAX_KEY - len(ending)] + ending
         self._note(f"the name {clean[:60]!r}: MLflow has it as {kept[:80]!r}")
-        return section + kept
+        return kept
 
     def param(self, name: str, value: Any) -> str:
         """A value of a spec: texts as they are, all else as JSON."""

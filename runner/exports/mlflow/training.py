@@ -20,8 +20,8 @@ from runner.training.games import check_part
 from runner.training.stage_log import read_stages
 from runner.training.stages import Became, DatasetsBuilt, GamesPlayed, PartRecord, Stages, Switched, TestPlayed
 
-TEST, GAMES, MODELS = "test", "games", "models"
-"""Sections of metrics: of the tests, of the games that were learnt from, of what became of each model group."""
+TEST, GAMES, MODELS = "test.", "games.", "models."
+"""Before the names of metrics: of the tests, of the games that were learnt from, of what became of each model group."""
 
 
 def training_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
@@ -51,16 +51,16 @@ def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[Poi
     The accuracy of the tests is the learning curve, and has the name that the accuracy of a benchmark has.
     """
     kinds: tuple[tuple[str, type[PartRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
-    for section, kind in kinds:
+    for prefix, kind in kinds:
         for record in {one.iteration: one for one in stages.all(kind)}.values():
             part = check_part(folder, record)
             for row in read_json(part.metrics)["metrics"]:
-                is_curve = section == TEST and (row["agent"], row["metric"]) == (None, "accuracy")
-                yield from value_points(row, record.iteration, fitted, "" if is_curve else section)
+                is_curve = prefix == TEST and (row["agent"], row["metric"]) == (None, "accuracy")
+                yield from value_points(row, record.iteration, fitted, "" if is_curve else prefix)
                 if is_curve:
                     yield from interval_points(row, record.iteration, fitted)
             for name, value in counts_of(part.manifest(), ("rollouts", "completions", "cost_usd")):
-                yield Point(fitted.key(name, section), record.iteration, value)
+                yield Point(fitted.key(prefix + name), record.iteration, value)
 
 
 def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[Point]:
@@ -68,14 +68,13 @@ def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[Point]:
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == Became.TRAINED
-            yield Point(fitted.key(f"{group}.trained", MODELS), record.iteration, float(trained))
+            yield Point(fitted.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
             if isinstance(outcome.get("examples"), int):
-                yield Point(fitted.key(f"{group}.examples", MODELS), record.iteration, float(outcome["examples"]))
+                yield Point(fitted.key(f"{MODELS}{group}.examples"), record.iteration, float(outcome["examples"]))
             ended = stages.trained(record.iteration, group)
             if trained and ended is not None and isinstance(ended.facts.get("trained_tokens"), int):
-                yield Point(
-                    fitted.key(f"{group}.trained_tokens"), record.iteration, float(ended.facts["trained_tokens"])
-                )
+                tokens = float(ended.facts["trained_tokens"])
+                yield Point(fitted.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
 
 
 def _learnt_from(folder: RunFolder, stages: Stages) -> Iterator[Data]:

@@ -43,6 +43,7 @@ def tagged(
     headers = {"cache-control": cache, "vary": "accept-encoding"}
     if policy is not None:
         headers["content-security-policy"] = policy
+        headers["referrer-policy"] = "same-origin"  # without it, a browser does not say that a form is from here
     if cache != PRIVATE and status == 200:
         headers["etag"] = f'"{tag}-gz"' if is_packed else f'"{tag}"'
         if headers["etag"] in request.headers.get("if-none-match", ""):

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
+from runner.errors import UsageError
 from runner.releases.reference import Kind, Reference
 from runner.server import competition_board as boards
 from runner.server.competitions import Wanted, make
@@ -18,7 +19,7 @@ from runner.server.web.faults import Fault
 router = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
 
 Word = Annotated[str, Path(pattern="^[a-z0-9][a-z0-9._-]{0,99}$")]
-Id = Annotated[str, Field(min_length=1, max_length=1_000)]
+Id = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00]*$")]
 PAGE = 100
 MOST_ROWS = 1_000_000
 
@@ -29,7 +30,7 @@ class CompetitionWanted(BaseModel):
     dataset: Annotated[str, Field(max_length=320)]
     """`OWNER/NAME@VERSION`: rows whose column `label` is empty."""
     name: Annotated[str, Field(max_length=100)]
-    title: Annotated[str, Field(max_length=300)] = ""
+    title: Annotated[str, Field(max_length=300, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
     labels: Annotated[dict[Id, Literal[0, 1]], Field(min_length=1, max_length=MOST_ROWS)]
     """Of every row, by its id."""
     day_limit: Annotated[int, Field(ge=1, le=1_000)] = 5
@@ -39,8 +40,25 @@ class CompetitionWanted(BaseModel):
     """Ids of the rows whose score is told after closing."""
     held_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """In the place of ids: about this share of the rows, drawn by lot."""
-    group_by: Annotated[str | None, Field(max_length=200)] = None
+    group_by: Annotated[str | None, Field(max_length=200, pattern=r"^[^\x00]*$")] = None
     """The column that says which rows belong together: clusters of the errors."""
+
+    def said(self) -> Wanted:
+        return Wanted(**{**self.model_dump(), "closes": self.closes.timestamp()})
+
+
+def wanted_of(data: bytes, file: str) -> Wanted:
+    """A competition out of a file that has what the API is sent.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return CompetitionWanted.model_validate_json(data).said()
+    except ValidationError as error:
+        # Not the values: they may be labels.
+        wrong = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()[:5]]
+        raise UsageError(f"{file} is no competition: {'; '.join(wrong)}") from None
 
 
 class Made(BaseModel):
@@ -132,8 +150,7 @@ _FAULTS: dict[int | str, dict[str, Any]] = {code: {"model": Fault} for code in (
 def begin(request: Request, viewer: Publisher, wanted: CompetitionWanted) -> Made:
     """Make a competition of a dataset of one's own."""
     server = server_of(request)
-    said = Wanted(**{**wanted.model_dump(), "closes": wanted.closes.timestamp()})
-    return Made(competition=make(server.settings, server.database, viewer, said, time.time()))
+    return Made(competition=make(server.settings, server.database, viewer, wanted.said(), time.time()))
 
 
 @router.get("", responses=_FAULTS)

@@ -11,6 +11,8 @@ from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
+from runner.releases.reference import Kind
+from runner.server.competition_board import notes
 from runner.server.declared import Declaration
 from runner.server.pieces import Receiving
 from runner.server.settings import Settings
@@ -59,6 +61,8 @@ class UploadState(BaseModel):
     """open, checking, published, refused or taken."""
     problems: list[str]
     missing: list[Missing]
+    notes: list[str] = []
+    """What else became of it, once it is published: such as what it was submitted to."""
 
 
 class Received(BaseModel):
@@ -78,13 +82,13 @@ def begin(request: Request, viewer: Publisher, declared: Declared) -> UploadStat
     folders = [one.model_dump() for one in declared.folders]
     settings = server.settings
     declaration = Declaration.of(folders, settings.limits, settings.releases_at_once, settings.files_at_once)
-    return _state(server.publishing.uploads.begin(viewer, declaration, time.time()))
+    return _state(request, server.publishing.uploads.begin(viewer, declaration, time.time()))
 
 
 @router.get("/{upload}", responses=_FAULTS)
 def state(request: Request, viewer: Publisher, upload: Id) -> UploadState:
     """What became of an upload."""
-    return _state(server_of(request).publishing.uploads.find(viewer, upload))
+    return _state(request, server_of(request).publishing.uploads.find(viewer, upload))
 
 
 @router.patch(
@@ -148,7 +152,7 @@ def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     """Have an upload be checked and then seen. 202: it is being checked; ask again what became of it."""
     server = server_of(request)
     server.publishing.commit(server.publishing.uploads.find(viewer, upload), time.time())
-    return _ended(server.publishing.uploads.find(viewer, upload))
+    return _ended(request, server.publishing.uploads.find(viewer, upload))
 
 
 @router.delete("/{upload}", status_code=204, responses=_FAULTS)
@@ -157,14 +161,22 @@ def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
     server_of(request).publishing.uploads.abandon(viewer, upload)
 
 
-def _ended(upload: Upload) -> Response:
+def _ended(request: Request, upload: Upload) -> Response:
     if upload.state == TAKEN:
         return fault(409, "taken", "a name and version of it is another release's", upload.problems)
     if upload.state not in (CHECKING, SEEN, OPEN):
         return fault(422, "refused", "nothing of the upload was published", upload.problems)
-    return JSONResponse(_state(upload).model_dump(), 202 if upload.state == CHECKING else 200)
+    return JSONResponse(_state(request, upload).model_dump(), 202 if upload.state == CHECKING else 200)
 
 
-def _state(upload: Upload) -> UploadState:
+def _state(request: Request, upload: Upload) -> UploadState:
     missing = [Missing(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
-    return UploadState(id=upload.id, state=upload.state, problems=list(upload.problems), missing=missing)
+    told = _notes(request, upload) if upload.state == SEEN else []
+    return UploadState(id=upload.id, state=upload.state, problems=list(upload.problems), missing=missing, notes=told)
+
+
+def _notes(request: Request, upload: Upload) -> list[str]:
+    named = (folder.reference for folder in upload.declaration.folders if folder.part == "")
+    runs = [reference for reference in named if reference.kind == Kind.RUN]
+    with server_of(request).database.reading() as connection:
+        return notes(connection, runs)

@@ -16,7 +16,8 @@ from runner.server.web.bodies import Bodies
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.server.web.limiting import Limiting
-from runner.server.web.pages import Site, add_pages
+from runner.server.web.pages import add_pages
+from runner.server.web.site import Site
 from runner.server.web.seeing import Numbers, Seeing
 from runner.version import __version__
 

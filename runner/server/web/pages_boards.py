@@ -20,7 +20,7 @@ from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
 
 if TYPE_CHECKING:
-    from runner.server.web.pages import Site
+    from runner.server.web.site import Site
 
 pages = APIRouter(include_in_schema=False)
 data = APIRouter(tags=["boards"])

@@ -1,0 +1,150 @@
+"""Pages of a server with many published runs: what a board's page takes there, and what one more publish takes.
+
+Real runs (`--real`) are put into a server's database and blobs, as copies of a few; the process that makes boards reads
+them, and is timed when nothing is new and when one run is: the first time everything is read, later what is new alone.
+For each of `--runs` the rows, releases and sessions of that board are multiplied, as if so many had been read, and
+written as a board; a server over it is asked for pages by HTTP, each once that it has not made yet and then again.
+
+Claimed: a board's page of 10,000 runs takes less than 300 ms, made or not, the best of `--repeat`. Its ratio to that of
+the fewest runs is told. Exit code 1: a claim does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from common import child, footer, table, temporary_folder
+
+MOST = 0.3
+LARGE = 10_000
+
+
+def run_child(folder: Path, real: int, counts: list[int]) -> None:
+    from runner.server.boards_places import Places
+    from runner.server.boards_worker import Worker, made
+    from runner.server.settings import Settings
+    from runner.server.service import Server
+    from runner.storage.files import make_folders
+    from tests.support.served import copy_of, many, put, run_bundle
+
+    settings = Settings(folder=folder / "server")
+    make_folders(settings.incoming)
+    server = Server.of(settings)
+    bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
+    worker, places, told = Worker(settings), Places.of(settings), {}
+
+    def timed(what: str) -> None:
+        begun, cpu = time.perf_counter(), time.process_time()
+        made(worker, places)
+        told[what] = [time.perf_counter() - begun, time.process_time() - cpu]
+
+    many(server, bundles, real)
+    timed("first")
+    timed("nothing")
+    put(server, [copy_of(bundles[0], owner="group0", name="one-more")])
+    timed("one")
+    sizes = {count: multiplied(worker, places, count) for count in counts}
+    with server.database.reading() as connection:
+        revision = server.database.revision(connection)
+    print(json.dumps({"told": told, "sizes": sizes, "revision": revision}))
+
+
+def multiplied(worker: object, places: object, count: int) -> dict[str, object]:
+    """Write a board of so many rows: those that were read, again and again, under other names."""
+    from runner.registry.board import Read, RegistryBoard
+    from runner.server.boards_made import Facts, write_folder
+    from runner.server.boards_registry import PublicRegistry
+    from runner.server.boards_tiers import vouched
+
+    kept, settings = worker._kept, worker._settings
+    registry = PublicRegistry(worker._database, worker._blobs, settings.address, settings.limits)
+    from runner.registry.board import read_board
+
+    read = read_board(registry, kept)
+    known = vouched(worker._database, registry, kept, read)
+    entries, rows = list(read.releases), {row["release_sha256"]: row for row in read.board.rows}
+    releases, sessions, listed, told = {}, {}, [], {}
+    for place in range(count):
+        entry = entries[place % len(entries)]
+        name = f"{entry.reference.name}-{place}"
+        other = replace(entry, reference=replace(entry.reference, name=name), sha256=f"{place:064x}")
+        releases[other] = replace(read.releases[entry], name=name)
+        registry.listed[other.reference] = registry.listed[entry.reference]
+        sessions[other.sha256] = replace(read.sessions[entry.sha256], key=str(other.reference))
+        row = rows[entry.sha256]
+        ranks = {"rank": place + 1, "rank_last": count}
+        listed.append({**row, **ranks, "release": str(other.reference), "release_sha256": other.sha256})
+        told[other.sha256] = known[entry.sha256]
+    folder = places.made / f"{registry.revision}-{count:08x}"
+    folder.mkdir()
+    begun, cpu = time.perf_counter(), time.process_time()
+    board = RegistryBoard(read.board.where, listed)
+    write_folder(Facts(registry, Read(board, releases, sessions), {}, told), folder)
+    return {"name": folder.name, "wall": time.perf_counter() - begun, "cpu": time.process_time() - cpu}
+
+
+def asked(port: int, path: str) -> tuple[float, int]:
+    """Seconds until an answer is there, and its bytes."""
+    begun = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+    answer = connection.getresponse()
+    size = len(answer.read())
+    connection.close()
+    assert answer.status == 200, (path, answer.status)
+    return time.perf_counter() - begun, size
+
+
+def pages_of(folder: Path, name: str, count: int, repeat: int) -> list[object]:
+    """A row of the table: the first page, one in the middle, and again, over a server that has this board."""
+    from tests.support.serving import serving
+
+    (folder / "server" / "boards" / "current").write_text(json.dumps({"name": name}))
+    with serving(folder / "server", people=False) as served:
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+        connection.request("GET", "/")
+        home = connection.getresponse().read().decode()
+        board = next(part.split('"')[0] for part in home.split('href="') if part.startswith("/board/"))
+        parts = range(1, min(repeat, max(count // 100, 1)) + 1)
+        fresh = [asked(served.port, f"{board}?part={part}") for part in parts]
+        again = min(asked(served.port, board)[0] for _ in range(max(repeat, 5)))
+        file = asked(served.port, f"{board}.json")
+        search = asked(served.port, f"/search?q=group{count % 7}")
+    return [count, min(one[0] for one in fresh) * 1e3, again * 1e3, fresh[0][1] / 1e3, file[0] * 1e3, search[0] * 1e3]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, nargs="+", default=[100, LARGE])
+    parser.add_argument("--real", type=int, default=100)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--child", nargs="+", metavar="FOLDER")
+    args = parser.parse_args()
+    if args.child is not None:
+        run_child(Path(args.child[0]), int(args.child[1]), [int(one) for one in args.child[2:]])
+        return 0
+    with temporary_folder() as folder:
+        found = child(__file__, folder, args.real, *args.runs)
+        rows = [pages_of(folder, found["sizes"][str(count)]["name"], count, args.repeat) for count in args.runs]
+    names = ("first", "nothing", "one")
+    made = [[what, *found["told"][what], found["told"][what][1] / args.real * 1e3] for what in names]
+    table(f"making the board of {args.real} real runs", ("what is new", "wall s", "CPU s", "CPU ms a run"), made)
+    wrote = [[count, found["sizes"][str(count)]["wall"], found["sizes"][str(count)]["cpu"]] for count in args.runs]
+    table("writing a board that was read", ("runs", "wall s", "CPU s"), wrote)
+    columns = ("runs", "page made ms", "page kept ms", "page KB", "JSON ms", "search ms")
+    table("asked by HTTP", columns, rows)
+    print(f"\na page of {args.runs[-1]} runs over one of {args.runs[0]}: {rows[-1][1] / rows[0][1]:.2f}")
+    footer(__file__)
+    failed = [row[0] for row in rows if max(row[1], row[2]) > MOST * 1e3]
+    print(f"over {MOST * 1e3:.0f} ms: {failed}" if failed else "all within their limits")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

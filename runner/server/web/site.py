@@ -1,0 +1,24 @@
+"""What the pages of a server share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runner.server.boards import Boards
+from runner.server.database import Database
+from runner.server.run_pages import RunPages
+from runner.server.settings import Settings
+from runner.server.web.answers import Kept
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the pages share."""
+
+    boards: Boards
+    runs: RunPages
+    kept: Kept = field(default_factory=Kept)
+
+    @classmethod
+    def of(cls, settings: Settings, database: Database) -> Site:
+        return cls(Boards(settings, database), RunPages(settings))

@@ -1,0 +1,270 @@
+"""A server's pages over HTTP: what anybody reads, what nobody but the owners does, and what strangers wrote in them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from runner.releases.bundle import Bundle
+from runner.releases.limits import USUAL
+from runner.releases.manifest import Link
+from runner.releases.reference import Reference, parse
+from runner.server.boards_places import Places, forget_boards
+from runner.server.service import Server
+from runner.server.settings import Settings
+from runner.server.tree import ServerTree
+from runner.transports.registry import Registry
+from tests.support.browsing import Browsing, Links, hidden_word, is_ours
+from tests.support.served import copy_of, put, run_bundle
+from tests.support.serving import Served, serving
+
+HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e https://evil.example/ javascript:x"
+ALICE, AGAIN = "run/alice/first@1", "run/mallory/again@1"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A server with a few releases."""
+
+    served: Served
+    server: Server
+    board: str
+    """Of the first page's only task."""
+
+    def browser(self) -> Browsing:
+        return Browsing(self.served)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("pages")
+    bundle = run_bundle(folder / "played", question=HOSTILE, models={"m": {"model": HOSTILE}})
+    first = copy_of(bundle, owner="alice", name="first", description=HOSTILE)
+    link = Link(role="reproduces", release=ALICE, sha256=first.sha256)
+    with serving(folder / "server") as served:
+        server = Server.of(Settings(folder=folder / "server"))
+        again = copy_of(bundle, owner="mallory", name="again", links=(link,))
+        secret = copy_of(bundle, owner="alice", name="hush-hush", visibility="private")
+        put(server, [first, again, secret])
+        home = Browsing(served).once("/", lambda answer: b"/board/" in answer.body).body.decode()
+        found = re.search(r'href="(/board/[0-9a-f]{12})"', home)
+        assert found is not None
+        yield Site(served, server, found[1])
+        server.database.close()
+
+
+def walked(browser: Browsing, *starts: str) -> dict[str, str]:
+    """Every page that can be reached from some, by its address; each link of each leads somewhere."""
+    seen: dict[str, str] = {}
+    waiting = list(starts)
+    while waiting:
+        path = waiting.pop().partition("#")[0]
+        if path in seen or path.startswith("/logout"):
+            continue
+        assert is_ours(path), path
+        answer = browser.once(path, lambda found: found.status != 503)
+        assert answer.status in (200, 303), (path, answer.status)
+        is_page = answer.headers.get("content-type", "").startswith("text/html")
+        seen[path] = answer.body.decode() if is_page else ""
+        waiting += Links(seen[path]).paths if is_page else []
+        waiting += [answer.headers["location"]] if answer.status == 303 else []
+    return seen
+
+
+def test_every_link_of_every_page_leads_to_a_page_of_the_same_server(site: Site) -> None:
+    seen = walked(site.browser(), "/", "/search?q=first", "/compare/alice/first/1/mallory/again/1")
+    assert {
+        site.board,
+        f"{site.board}.json",
+        f"{site.board}.csv",
+        "/board.duckdb",
+        "/run/alice/first/1",
+        "/login",
+    } <= set(seen)
+    assert {"/owner/alice", "/owner/mallory"} <= set(seen)
+
+
+def test_a_private_run_is_on_no_page_file_or_count_that_a_stranger_can_reach(site: Site) -> None:
+    browser = site.browser()
+    seen = walked(browser, "/", "/search?q=hush", "/owner/alice")
+    files = [
+        gzip.decompress(browser.ask(path, Accept_Encoding="gzip").body)
+        for path in (f"{site.board}.json", f"{site.board}.csv")
+    ]
+    files.append(browser.ask("/board.duckdb").body)
+    assert "hush-hush" not in "".join(seen.values())
+    assert not [data for data in files if b"hush" in data]
+    for path in ("/run/alice/hush-hush/1", "/run/alice/hush-hush", "/run/alice/nowhere/1"):
+        answers = {(answer.status, answer.body) for answer in (browser.ask(path), browser.ask("/run/alice/nothing/1"))}
+        assert {status for status, _ in answers} == {404}
+    assert "1 public release<" in seen["/owner/alice"].replace("1 public release\n", "1 public release<")
+
+
+def test_what_strangers_wrote_is_text_on_every_page(site: Site) -> None:
+    seen = walked(site.browser(), "/", "/search?q=first", "/run/alice/first/1")
+    assert any("&lt;script&gt;document.title" in html for html in seen.values())
+    for path, html in seen.items():
+        tags = Links(html).tags
+        inline = [
+            said
+            for tag, said in tags
+            if tag == "script" and "src" not in said and said.get("type") != "application/json"
+        ]
+        assert not inline, path
+        assert not [said for tag, said in tags if tag == "img" or any(name.startswith("on") for name in said)], path
+        assert not [said for _, said in tags if "style" in said], path
+        assert "\u202e" not in html, path
+
+
+def test_pages_forbid_what_they_do_not_need_and_public_ones_may_be_kept(site: Site) -> None:
+    browser = site.browser()
+    for path in ("/", site.board, "/run/alice/first/1"):
+        answer = browser.once(path, lambda found: found.status == 200)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["cache-control"].startswith("public")
+        assert browser.ask(path, If_None_Match=answer.headers["etag"]).status == 304
+        assert browser.ask(path, method="HEAD").status == 200
+        packed = browser.ask(path, Accept_Encoding="gzip")
+        assert gzip.decompress(packed.body) == answer.body
+        assert packed.headers["etag"] != answer.headers["etag"]
+    static = re.search(r'src="(/static/[0-9a-f]+\.js)"', browser.page("/"))
+    assert static is not None
+    assert "immutable" in browser.ask(static[1]).headers["cache-control"]
+
+
+def test_a_row_says_how_far_it_is_checked_and_how_often_its_owner_tried(site: Site) -> None:
+    rows = json.loads(site.browser().ask(f"{site.board}.json").body)["rows"]
+    assert {row["release"]: (row["tier"], row["owner_runs"]) for row in rows} == {
+        ALICE: ("recomputed", 1), AGAIN: ("recomputed", 1)
+    }  # fmt: skip
+    told = list(csv.DictReader(io.StringIO(site.browser().ask(f"{site.board}.csv").body.decode())))
+    assert [row["release"] for row in told] == [row["release"] for row in rows]
+    page = site.browser().page("/run/alice/first/1")
+    # The very same answers are no second play, whoever sends them.
+    assert "Reproductions" in page
+    assert "reproduced by" not in page
+
+
+def test_the_board_is_one_duckdb_file_as_the_page_has_it(site: Site, tmp_path: Path) -> None:
+    path = tmp_path / "board.duckdb"
+    path.write_bytes(site.browser().ask("/board.duckdb").body)
+    with duckdb.connect(str(path), read_only=True) as file:
+        told = file.execute("SELECT release, tier, accuracy FROM runs ORDER BY place").fetchall()
+        kinds = file.execute("SELECT DISTINCT kind FROM releases").fetchall()
+    rows = json.loads(site.browser().ask(f"{site.board}.json").body)["rows"]
+    assert told == [(row["release"], row["tier"], row["accuracy"]) for row in rows]
+    assert kinds == [("run",)]
+
+
+def test_a_page_of_a_run_says_how_to_get_it_and_has_its_games(site: Site) -> None:
+    html = site.browser().page("/run/alice/first/1")
+    assert "nip-run get run/alice/first@1 --from" in html
+    assert "nip-run reproduce run/alice/first@1 --fresh" in html
+    assert "parameters.yaml" in html
+    about = json.loads(re.search(r'id="about">(.*?)</script>', html, re.DOTALL)[1])  # type: ignore[index]
+    games = site.browser().ask(f"{about['data']}r0-games-0.json.gz")
+    assert games.status == 200
+    assert len(json.loads(gzip.decompress(games.body))["games"]) == 12
+
+
+def test_a_private_run_is_shown_to_its_owner_who_signs_in_and_never_kept(site: Site) -> None:
+    browser = site.browser()
+    assert browser.ask("/mine").headers["location"] == "/login"
+    assert browser.sign_in(site.served.tokens["alice-reads"]).status == 303
+    assert "hush-hush" in browser.page("/mine")
+    answer = browser.once("/mine/run/alice/hush-hush/1", lambda found: found.status == 200)
+    assert answer.headers["cache-control"] == "private, no-store"
+    assert "etag" not in answer.headers
+    about = json.loads(re.search(r'id="about">(.*?)</script>', answer.body.decode(), re.DOTALL)[1])  # type: ignore[index]
+    piece = f"{about['data']}r0-games-0.json.gz"
+    assert browser.ask(piece).headers["cache-control"] == "private, no-store"
+    stranger = site.browser()
+    assert stranger.ask(piece).status == 404
+    assert stranger.sign_in(site.served.tokens["mallory"]).status == 303
+    assert stranger.ask(piece).status == stranger.ask("/mine/run/alice/hush-hush/1").status == 404
+    assert "hush" not in stranger.page("/mine")
+
+
+def test_a_cookie_is_for_pages_alone_and_ends_with_signing_out(site: Site) -> None:
+    browser = site.browser()
+    browser.sign_in(site.served.tokens["alice"])
+    said = next(one for one in browser.said if one.startswith("nip-run-session"))
+    assert "HttpOnly" in said
+    assert "SameSite=strict" in said
+    assert not [name for name, value in browser.cookies.items() if site.served.tokens["alice"] in value]
+    assert browser.ask("/api/v1/tree/run/alice/hush-hush/1/release.json").status == 404
+    kept = dict(browser.cookies)
+    assert browser.ask("/logout", {"word": "another"}).status == 403
+    assert (
+        browser.ask("/logout", {"word": hidden_word(browser.page("/mine"))}, Origin="http://evil.example").status == 403
+    )
+    assert "hush-hush" in browser.page("/mine")
+    assert browser.ask("/logout", {"word": hidden_word(browser.page("/mine"))}).status == 303
+    assert Browsing(site.served, kept).ask("/mine").status == 303
+
+
+@pytest.mark.parametrize("token", ["", "nip_aaaaaaaaaaaa_" + "a" * 43, "x" * 5_000])
+def test_a_token_that_is_none_signs_nobody_in(site: Site, token: str) -> None:
+    assert site.browser().sign_in(token).status in (401, 403)
+
+
+def test_a_form_from_elsewhere_signs_nobody_in(site: Site) -> None:
+    browser, token = site.browser(), site.served.tokens["alice"]
+    word = hidden_word(browser.page("/login"))
+    assert browser.ask("/login", {"word": word, "token": token}, Origin="http://evil.example").status == 403
+    assert browser.ask("/login", {"word": "guessed", "token": token}).status == 403
+    assert Browsing(site.served).ask("/login", {"word": "", "token": token}).status == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/board/" + "0" * 12, "/board/..%2f..%2fregistry", "/static/../app.py", "/boards/x/y.json.gz", "/run/a/b/c",
+     "/owner/nobody", "/prompts/a/b", "/compare/a/b/1/c/d/1", "/run/alice/first/1/data/..%2fpage.json.gz"],
+)  # fmt: skip
+def test_what_is_not_there_is_no_page(site: Site, path: str) -> None:
+    assert site.browser().ask(path).status == 404
+
+
+def test_a_yanked_run_leaves_the_board_and_keeps_its_page(site: Site) -> None:
+    reference = parse("run/alice/gone@1")
+    assert isinstance(reference, Reference)
+    put(site.server, [run_copy(site, "gone")])
+    browser = site.browser()
+    browser.once(f"{site.board}.csv", lambda answer: b"alice/gone" in answer.body)
+    with site.served.registry("alice") as registry:
+        registry.yank(reference, "it was played with the wrong key")
+    browser.once(f"{site.board}.csv", lambda answer: b"alice/gone" not in answer.body)
+    assert "wrong key" in browser.page("/run/alice/gone/1")
+
+
+def run_copy(site: Site, name: str) -> Bundle:
+    """Alice's run as the server has it, under another name."""
+    registry = Registry(ServerTree(site.server.database, site.server.blobs), USUAL)
+    found = parse(ALICE)
+    assert isinstance(found, Reference)
+    entry = registry.find(found)
+    release, _ = registry.read(entry)
+    contents = {file.path: registry.content(entry, release, file.path, 1 << 26) for file in release.files}
+    return Bundle(replace(release, name=name), contents)
+
+
+def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -> None:
+    settings = Settings(folder=tmp_path)
+    places = Places.of(settings)
+    places.made.mkdir(parents=True)
+    (places.made / ".half").mkdir()
+    places.current.write_text('{"name": "9-gone"}')
+    forget_boards(settings)
+    assert not places.root.exists()
