@@ -42,6 +42,8 @@ class Settings:
     """What stays free on the disk: an upload that would take of it is refused."""
     declared_bytes: int = 16 << 20
     """Of a request that is no piece of a file."""
+    body_seconds: float = 120.0
+    """In which such a request must come."""
     piece_wait: float = 60.0
     """Seconds that the next bytes of a piece are waited for; then what came is kept, and the connection ended."""
     piece_seconds: float = 900.0

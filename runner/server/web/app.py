@@ -17,8 +17,8 @@ from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.server.web.limiting import Limiting
 from runner.server.web.pages import add_pages
-from runner.server.web.site import Site
 from runner.server.web.seeing import Numbers, Seeing
+from runner.server.web.site import Site
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -59,7 +59,7 @@ def application(server: Server) -> FastAPI:
     handle_faults(app)
     # The last is the outermost.
     proxies = server.settings.proxies
-    app.add_middleware(Bodies, most=server.settings.declared_bytes)
+    app.add_middleware(Bodies, most=server.settings.declared_bytes, seconds=server.settings.body_seconds)
     app.add_middleware(Limiting, rate=server.settings.rate, proxies=proxies)
     app.add_middleware(Headers)
     app.add_middleware(Seeing, numbers=app.state.numbers, proxies=proxies)
