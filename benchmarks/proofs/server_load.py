@@ -25,8 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runner.releases.bundle import Bundle
-from runner.server.settings import Settings
 from runner.server.service import Server
+from runner.server.settings import Settings
 from tests.support.browsing import Browsing
 from tests.support.processes import environment
 from tests.support.served import many, run_bundle
