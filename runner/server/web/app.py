@@ -17,8 +17,8 @@ from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.server.web.limiting import Limiting
 from runner.server.web.pages import add_pages
-from runner.server.web.site import Site
 from runner.server.web.seeing import Numbers, Seeing
+from runner.server.web.site import Site
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
