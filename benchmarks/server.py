@@ -28,8 +28,8 @@ LARGE = 10_000
 def run_child(folder: Path, real: int, counts: list[int]) -> None:
     from runner.server.boards_places import Places
     from runner.server.boards_worker import Worker, made
-    from runner.server.settings import Settings
     from runner.server.service import Server
+    from runner.server.settings import Settings
     from runner.storage.files import make_folders
     from tests.support.served import copy_of, many, put, run_bundle
 

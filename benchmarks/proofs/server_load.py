@@ -25,8 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runner.releases.bundle import Bundle
-from runner.server.settings import Settings
 from runner.server.service import Server
+from runner.server.settings import Settings
 from tests.support.browsing import Browsing
 from tests.support.processes import environment
 from tests.support.served import many, run_bundle
@@ -91,14 +91,16 @@ def loaded(served: Served, bundle: Bundle, board: str, args: argparse.Namespace,
     import json
     import pickle
 
-    (folder / "bundle.pickle").write_bytes(pickle.dumps(Bundle(bundle.release, {
-        path: content if isinstance(content, bytes) else Path(content).read_bytes() for path, content in bundle.contents.items()
-    })))  # fmt: skip
+    contents = {
+        path: content if isinstance(content, bytes) else Path(content).read_bytes()
+        for path, content in bundle.contents.items()
+    }
+    (folder / "bundle.pickle").write_bytes(pickle.dumps(Bundle(bundle.release, contents)))
     variables = {"NIP_RUN_REGISTRY": served.address, "NIP_RUN_TOKEN": served.tokens["alice"]}
     end = time.monotonic() + args.seconds
     publishers = [
         subprocess.Popen(
-            [sys.executable, "-c", _PUBLISHER, str(n), str(args.seconds), served.address, str(folder / "bundle.pickle")],
+            [sys.executable, "-c", _PUBLISHER, str(n), str(args.seconds), served.address, folder / "bundle.pickle"],
             env=environment(**variables), cwd=Path(__file__).resolve().parents[2], stdout=subprocess.PIPE,
         )
         for n in range(args.publishers)
@@ -121,8 +123,9 @@ def loaded(served: Served, bundle: Bundle, board: str, args: argparse.Namespace,
     quarter = len(memory) // 4
     before, after = max(memory[quarter : 2 * quarter]), max(memory[-quarter:])
     p95, total = share(took, 0.95), sum(len(one.took) for one in readers)
-    print(f"{total} pages in {args.seconds:.0f} s, of which {len(took)} boards: median {share(took, 0.5) * 1e3:.0f} ms, "
-          f"95 % {p95 * 1e3:.0f} ms, most {max(took) * 1e3:.0f} ms; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")  # fmt: skip
+    median, most, load = share(took, 0.5), max(took), os.getloadavg()[0]
+    print(f"{total} pages in {args.seconds:.0f} s, of which {len(took)} boards: median {median * 1e3:.0f} ms,")
+    print(f"95 % {p95 * 1e3:.0f} ms, most {most * 1e3:.0f} ms; load {load:.1f} on {os.cpu_count()} cores")
     print(f"{len(published)} releases published; memory {before >> 20} MB, then {after >> 20} MB")
     browser = Browsing(served)
     deadline, missing = time.monotonic() + 600, set(published)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.server.settings import Settings
 from runner.server.service import Server
+from runner.server.settings import Settings
 from tests.browser.conftest import Opens
 from tests.support.browsing import Browsing
 from tests.support.served import copy_of, put, run_bundle

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -268,3 +269,25 @@ def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -
     places.current.write_text('{"name": "9-gone"}')
     forget_boards(settings)
     assert not places.root.exists()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_while_it_makes_a_board_makes_it_whole_the_next_time(tmp_path: Path) -> None:
+    bundle = run_bundle(tmp_path / "played")
+    folder = tmp_path / "server"
+    for turn in range(3):
+        with serving(folder, people=turn == 0) as served:
+            server = Server.of(Settings(folder=folder))
+            put(server, [copy_of(bundle, owner="alice", name=f"run-{turn}")])
+            server.database.close()
+            if turn == 2:
+                browser = Browsing(served)
+                home = browser.once("/", lambda answer: b"alice/run-2" in answer.body).body.decode()
+                board = next(part.split('"')[0] for part in home.split('href="') if part.startswith("/board/"))
+                rows = json.loads(browser.ask(f"{board}.json").body)["rows"]
+                assert sorted(row["run"] for row in rows) == [f"alice/run-{n}@1" for n in range(3)]
+            else:
+                time.sleep(1.5 * (turn + 1))
+                served.process.kill()
+                served.process.wait()
+    assert not list((folder / "boards" / "made").glob(".*"))
