@@ -129,6 +129,14 @@ def _moved(source: object, target: object, source_folder: int = -1, target_folde
     _written(target, target_folder)
 
 
+def _connected(database: object) -> None:
+    """A database that SQLite opens; one that is named by a URL may be opened to read."""
+    name = os.fsdecode(database) if isinstance(database, (str, bytes, os.PathLike)) else ":memory:"
+    path, _, options = name.removeprefix("file:").partition("?")
+    if name != ":memory:" and not (name.startswith("file:") and "mode=ro" in options.split("&")):
+        _written(path if name.startswith("file:") else name)
+
+
 _CHECKS: dict[str, Callable[..., None]] = {
     "socket.connect": _peer,
     "socket.bind": _peer,
@@ -138,7 +146,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "socket.gethostbyname": _name,
     "socket.gethostbyaddr": _name,
     "open": _opened,
-    "sqlite3.connect": lambda database: _written(database) if database != ":memory:" else None,
+    "sqlite3.connect": _connected,
     "os.mkdir": lambda path, mode, folder: _written(path, folder),
     "os.remove": _written,
     "os.rmdir": _written,
