@@ -185,10 +185,18 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-class Killer(ThreadingHTTPServer):
-    """Hands requests on to a server, and kills who asks at one of them: before it is handed on, or once it is."""
+class Quiet(ThreadingHTTPServer):
+    """A server that says nothing of a client that was killed."""
 
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class Killer(Quiet):
+    """Hands requests on to a server, and kills who asks at one of them: before it is handed on, or once it is."""
 
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", 0), _Forward)
@@ -259,10 +267,9 @@ class _Forward(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-class SlowModel(ThreadingHTTPServer):
+class SlowModel(Quiet):
     """A model that takes a moment to answer."""
 
-    daemon_threads = True
     seconds = 0.5
 
     def __init__(self) -> None:

@@ -35,9 +35,9 @@ ACTIONS = {
 
 
 def server(parser: argparse.ArgumentParser) -> None:
-    actions = "; ".join(f"{name} {what}" if what[0].isupper() or what[0] == "[" else f"{name}: {what}"
-                        for name, what in ACTIONS.items())  # fmt: skip
-    parser.add_argument("action", metavar="ACTION", choices=tuple(ACTIONS), help=actions)
+    width = max(map(len, ACTIONS))
+    parser.add_argument_group("actions", "\n".join(f"{name:<{width}}  {what}" for name, what in ACTIONS.items()))
+    parser.add_argument("action", metavar="ACTION", choices=tuple(ACTIONS), help="one of the actions below")
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that `nip-run serve` has")
     parser.add_argument("names", nargs="*", metavar="NAME", help="what the action is done to")
     parser.add_argument("--database", metavar="URL", help=DATABASE)

@@ -18,8 +18,6 @@ from runner.exit_codes import ExitCode
 from runner.releases.reference import Reference, parse
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from runner.server.database import Database
     from runner.server.settings import Settings
 
@@ -56,7 +54,7 @@ def execute(args: argparse.Namespace) -> int:
 # What is done
 
 
-def _noted(connection: Connection, args: argparse.Namespace, to: str, did: str | None = None) -> None:
+def _noted(connection: Any, args: argparse.Namespace, to: str, did: str | None = None) -> None:
     from runner.server.keeping import note_act
 
     note_act(connection, time.time(), did or args.action, to, why=args.why)
@@ -64,7 +62,7 @@ def _noted(connection: Connection, args: argparse.Namespace, to: str, did: str |
         note(f"{did or args.action}: {to}")
 
 
-def _add_account(connection: Connection, _: Database, args: argparse.Namespace) -> None:
+def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts import add_account
 
     for name in args.names:
@@ -72,7 +70,7 @@ def _add_account(connection: Connection, _: Database, args: argparse.Namespace) 
         _noted(connection, args, name)
 
 
-def _add_organisation(connection: Connection, _: Database, args: argparse.Namespace) -> None:
+def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts import add_account, add_member
 
     name, *owners = args.names
@@ -82,7 +80,7 @@ def _add_organisation(connection: Connection, _: Database, args: argparse.Namesp
     _noted(connection, args, f"{name} of {', '.join(owners)}")
 
 
-def _add_member(connection: Connection, _: Database, args: argparse.Namespace) -> None:
+def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts import add_member
 
     organisation, *names = args.names
@@ -91,7 +89,7 @@ def _add_member(connection: Connection, _: Database, args: argparse.Namespace) -
         _noted(connection, args, f"{organisation} {name}{' (owner)' if args.owner else ''}")
 
 
-def _remove_member(connection: Connection, database: Database, args: argparse.Namespace) -> None:
+def _remove_member(connection: Any, database: Database, args: argparse.Namespace) -> None:
     from runner.server.keeping import remove_member
 
     organisation, *names = args.names
@@ -101,7 +99,7 @@ def _remove_member(connection: Connection, database: Database, args: argparse.Na
     database.changed(connection)
 
 
-def _disable(connection: Connection, database: Database, args: argparse.Namespace) -> None:
+def _disable(connection: Any, database: Database, args: argparse.Namespace) -> None:
     from runner.server.keeping import set_disabled
 
     for name in args.names:
@@ -110,7 +108,7 @@ def _disable(connection: Connection, database: Database, args: argparse.Namespac
     database.changed(connection)
 
 
-def _add_token(connection: Connection, _: Database, args: argparse.Namespace) -> None:
+def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts import Scope, make_token
 
     if args.days < 0 or len(args.names) != 1:
@@ -129,7 +127,7 @@ def _add_token(connection: Connection, _: Database, args: argparse.Namespace) ->
             note("it is shown this once; whoever has it is this account. `nip-run login` or NIP_RUN_TOKEN takes it")
 
 
-def _revoke_token(connection: Connection, _: Database, args: argparse.Namespace) -> None:
+def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts import revoke_token
 
     for name in args.names:
@@ -138,7 +136,7 @@ def _revoke_token(connection: Connection, _: Database, args: argparse.Namespace)
         _noted(connection, args, identity)
 
 
-def _hide(connection: Connection, database: Database, args: argparse.Namespace) -> None:
+def _hide(connection: Any, database: Database, args: argparse.Namespace) -> None:
     from runner.server.keeping import set_hidden
 
     for name in args.names:
@@ -251,7 +249,7 @@ def _check(database: Database, settings: Settings, args: argparse.Namespace) -> 
     return ExitCode.FAILED if missing else ExitCode.DONE
 
 
-_ACTS: Mapping[str, Callable[[Connection, Database, argparse.Namespace], None]] = {
+_ACTS: Mapping[str, Callable[[Any, Database, argparse.Namespace], None]] = {
     "add-account": _add_account, "add-organisation": _add_organisation, "add-member": _add_member,
     "remove-member": _remove_member, "disable": _disable, "enable": _disable, "add-token": _add_token,
     "revoke-token": _revoke_token, "hide": _hide, "show": _hide,

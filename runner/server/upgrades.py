@@ -35,7 +35,7 @@ class Step:
 
 
 def _to_2(connection: Connection) -> None:
-    """Acts and browsers are new; an upload says how large it is."""
+    """Acts, browsers and competitions are new; an upload says how large it is."""
     if inspect(connection).has_table("uploads"):
         uploads.drop(connection)
     # Right as long as 2 is the newest: with 3, the tables that it changes are written out here as 2 had them.

@@ -193,7 +193,7 @@ class HttpSession:
                 if not left:
                     raise ReleaseError(self._broken(error)) from error
             else:
-                if response.status_code == (206 if start else 200):
+                if response.status_code == 200 or (start and response.status_code == 206):
                     return response
                 response.close()
                 self._check_redirect(response)
@@ -235,6 +235,8 @@ class _Arriving(io.RawIOBase):
 
     def _take(self, response: httpx2.Response) -> None:
         self._response = response
+        # Whoever does not know of ranges sends all of it again.
+        self._skipped = self._at if response.status_code == 200 else 0
         self._pieces: Iterator[bytes] = response.iter_raw()
 
     def readable(self) -> bool:
@@ -249,6 +251,11 @@ class _Arriving(io.RawIOBase):
                 continue
             if piece is None:
                 return 0
+            again = min(self._skipped, len(piece))
+            self._skipped -= again
+            piece = piece[again:]
+            if not piece:
+                continue
             self._rest = memoryview(piece)
             self._at, self._cut = self._at + len(piece), 0
             if time.monotonic() - self._began > self._session.patience.answer_seconds + (self._at >> 10):

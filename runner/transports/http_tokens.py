@@ -46,6 +46,8 @@ def place_of(address: str) -> str:
         raise UsageError(
             f"{shortened(address, 200)!r} has no TLS, so that anybody on the way reads and writes; write https://"
         )
+    if url.port == {"http": 80, "https": 443}[url.scheme]:
+        url = url.copy_with(port=None)
     return str(url).rstrip("/")
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, insert, select, update
 
-from runner.errors import UsageError
+from runner.errors import NotPublished, UsageError
 from runner.server.accounts import Scope, Viewer, add_account
+from runner.server.checking import EXPLAINED_BY_TIME
 from runner.server.database import Database
 from runner.server.declared import Declaration
+from runner.server.pieces import NoRoomError, OffsetError
 from runner.server.publishing import Publishing
 from runner.server.rebuild import alone, collect, rebuild
 from runner.server.schema import checks, files, uploads
 from runner.server.settings import Settings
 from runner.server.stores import blobs_of
-from runner.server.uploads import CHECKING, OPEN, SEEN, Upload
+from runner.server.uploads import CHECKING, OPEN, REFUSED, SEEN, Upload
+from runner.server.waiting import Queue, Waiting
 from tests.server.test_uploads import folders, made
 from tests.support.processes import nip_run_here, until
 from tests.support.raw_uploads import declared
@@ -28,8 +32,8 @@ DATA = b"0123456789" * 1_000
 class Held:
     """A server's parts, in this process and without HTTP, with an account acme."""
 
-    def __init__(self, folder: Path) -> None:
-        self.settings = Settings(folder=folder)
+    def __init__(self, folder: Path, **said: Any) -> None:
+        self.settings = Settings(folder=folder, **said)
         folder.mkdir(exist_ok=True)
         self.database, self.blobs = Database(self.settings.database_url), blobs_of(self.settings)
         self.publishing = Publishing(self.settings, self.database, self.blobs)
@@ -197,3 +201,66 @@ def test_old_uploads_and_what_is_nobodys_are_forgotten_and_no_others(held: Held)
     assert held.publishing.uploads.unchecked() == [("e" * 32, 1)]
     assert held.state(new) == OPEN
     held.close()
+
+
+def test_one_at_a_time_sends_a_blob(held: Held) -> None:
+    upload, contents = held.begun("council")
+    sha256, data = next(iter(contents.items()))
+    first = held.publishing.uploads.receive(held.viewer, upload.id, sha256, 0)
+    with pytest.raises(OffsetError):
+        held.publishing.uploads.receive(held.viewer, upload.id, sha256, 0)
+    held.publishing.uploads.pieces.clear(upload.id)  # it is given up meanwhile
+    first.write(data)
+    with pytest.raises(NotPublished, match="given up"):
+        first.end()
+    first.close()
+    assert held.publishing.uploads.pieces.have(upload.id, sha256) == 0
+    held.close()
+
+
+def test_a_check_that_takes_too_long_is_ended_and_the_upload_refused(tmp_path: Path) -> None:
+    held = Held(tmp_path / "server", check_seconds=0.01)
+    with held.database.writing() as connection:
+        add_account(connection, "acme", time.time())
+    held.publishing.start()
+    upload, contents = held.begun("council")
+    held.send(upload, contents)
+    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
+    assert held.ended(upload) == REFUSED
+    assert held.publishing.uploads.find(held.viewer, upload.id).problems == [EXPLAINED_BY_TIME]
+    assert held.rows() == []
+    held.close()
+
+
+def test_accounts_are_checked_by_turns_and_each_upload_once() -> None:
+    queue = Queue()
+    for number in range(3):
+        queue.put(Waiting(f"busy{number}", 1))
+    queue.put(Waiting("other", 2))
+    queue.put(Waiting("busy0", 1))
+    taken = [queue.take() for _ in range(4)]
+    assert [one.upload for one in taken if one is not None] == ["busy0", "other", "busy1", "busy2"]
+    assert taken[0] is not None
+    queue.put(taken[0])  # it is still being checked
+    queue.close()
+    assert queue.take() is None
+
+
+def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path) -> None:
+    held = Held(tmp_path / "server", open_uploads=2)
+    with held.database.writing() as connection:
+        add_account(connection, "acme", time.time())
+    for name in ("one", "two"):
+        held.begun(name)
+    with pytest.raises(UsageError, match="2 uploads of yours are open"):
+        held.begun("three")
+    held.begun("two")  # which goes on
+    held.close()
+    small = Held(tmp_path / "server", open_bytes=3 * len(DATA))
+    with pytest.raises(UsageError, match="your open uploads would have"):
+        small.begun("three")
+    small.close()
+    full = Held(tmp_path / "server", spare_bytes=1 << 60)
+    with pytest.raises(NoRoomError, match="no room"):
+        full.begun("three")
+    full.close()

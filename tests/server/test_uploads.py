@@ -202,6 +202,9 @@ def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(ac
     for folder in ("dataset/acme", "x/acme/council/1", "dataset/acme/council/1/yanked/yanked", "dataset/../council/1"):
         assert acme.begin({folder: good}).status_code == 422
     assert acme.begin({}).status_code == 422
+    large = [b"[" * (1 << 20)] * 17  # of which no length is told
+    assert acme.client.post("/uploads", content=iter(large)).status_code == 413
+    assert acme.client.post("/files", content=b"".join(large)).status_code == 413
     assert acme.client.post("/uploads", content=b"[" * 100_000).status_code == 422
     assert acme.client.get("/tree", params={"prefix": "a\0b"}).json()["files"] == []
     assert acme.client.get("/tree/a%00b").status_code == 404

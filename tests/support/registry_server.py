@@ -36,7 +36,7 @@ from runner.server.settings import Settings
 from runner.server.web.running import serve
 said = json.loads(sys.argv[1])
 limits = {"limits": Limits(**said.pop("limits"))} if "limits" in said else {}
-serve(Settings(folder=Path(said.pop("folder")), **said, **limits), "127.0.0.1", int(sys.argv[2]), print, address=None)
+serve(Settings(folder=Path(said.pop("folder")), **said, **limits), "127.0.0.1", int(sys.argv[2]), print, address=None, bare=False)
 """
 
 
@@ -85,7 +85,7 @@ class RegistryServer:
                 [sys.executable, "-c", _SERVE, said, str(self.port)], cwd=ROOT,
                 env=environment(**self.variables), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while True:
             try:
                 httpx2.get(f"{self.address}/api/v1", timeout=10, trust_env=False)

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from runner.transports.connect import connect
 from runner.transports.registry import Registry
 from tests.support.processes import command, ended, environment
 
+_ENVIRONMENT = threading.Lock()
 PEOPLE, ORGANISATION, STRANGER, ADMIN = ("alice", "bob"), "acme", "mallory", "keeper"
 
 
@@ -39,7 +41,7 @@ class Answered:
 
     status: int
     headers: Mapping[str, str]
-    """By names in lower case."""
+    """By names in lower case; what is said twice is joined."""
     body: bytes
 
     @property
@@ -82,21 +84,21 @@ class Served:
         try:
             connection.request(method, path, body, said)
             response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
+            found: dict[str, str] = {}
+            for name, value in response.getheaders():
+                found[name.lower()] = f"{found[name.lower()]}, {value}" if name.lower() in found else value
             return Answered(response.status, found, response.read())
         finally:
             connection.close()
 
     @contextmanager
     def registry(self, who: str | None = None) -> Iterator[Registry]:
-        """The registry as somebody's client has it."""
+        """The registry as somebody's client has it; by several threads at once, too."""
         token = {} if who is None else {"NIP_RUN_TOKEN": self.tokens[who]}
-        with patch.dict(os.environ, self.variables | token), connect(self.address) as registry:
+        with _ENVIRONMENT, patch.dict(os.environ, {"NIP_RUN_REGISTRY": self.address} | token):
+            connected = connect(self.address)
+        with connected as registry:
             yield registry
-
-    @property
-    def variables(self) -> dict[str, str]:
-        return {"NIP_RUN_REGISTRY": self.address}
 
     def publish(self, who: str, *bundles: Bundle) -> None:
         with self.registry(who) as registry:

@@ -1,0 +1,143 @@
+"""The server's records in PostgreSQL: as in SQLite, and with many writers at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, select
+
+from runner.errors import RunError, TakenError
+from runner.releases.reference import Kind
+from runner.server.accounts import add_account
+from runner.server.backup import back_up, restore
+from runner.server.database import Database
+from runner.server.schema import accounts, meta
+from tests.server.test_backup import made as made_sqlite
+from tests.server.test_backup import rows, seen
+from tests.server.test_serve import refused
+from tests.support.postgresql import cluster
+from tests.support.registries import bundle
+from tests.support.serving import Served, serving
+
+pytestmark = pytest.mark.full
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Callable[[], str]]:
+    with cluster() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def served(database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("server"), database=database()) as running:
+        yield running
+
+
+def test_ten_publishers_at_once_have_all_their_releases_once(served: Served) -> None:
+    failed: list[BaseException] = []
+
+    def publish(number: int) -> None:
+        try:
+            mine = [bundle(f"p{number}-{n}", kind=Kind.DATASET) for n in range(3)]
+            served.publish("alice" if number % 2 else "bob", *mine, bundle("shared", kind=Kind.DATASET))
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            failed.append(error)
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    names = [name for name, _ in seen(served, None)]
+    assert len(names) == len(set(names)) == 31
+    with closing(served.records()) as records, records.reading() as connection:
+        assert records.revision(connection) >= 10
+
+
+def test_a_database_has_one_server(served: Served, tmp_path: Path) -> None:
+    assert served.database is not None
+    assert "another server has this database" in refused(
+        "new", "--port", "0", "--database", served.database, cwd=tmp_path
+    )
+    gone = served.database.replace("host=", "host=/nowhere")
+    assert "cannot be used" in refused("new", "--port", "0", "--database", gone, cwd=tmp_path)
+
+
+def test_writers_at_once_lose_no_count_and_make_no_name_twice(database: Callable[[], str]) -> None:
+    url = database()
+    taken = []
+
+    def write(number: int) -> None:
+        with closing(Database(url)) as mine:  # all make the tables, too
+            for turn in range(10):
+                with mine.writing() as connection:
+                    mine.changed(connection)
+                try:
+                    with mine.writing() as connection:
+                        add_account(connection, f"name{turn}{'x' * turn}", time.time())
+                except TakenError:
+                    taken.append((number, turn))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with closing(Database(url)) as mine, mine.reading() as connection:
+        assert mine.revision(connection) == 80
+        assert len(connection.execute(select(accounts)).all()) == 10
+    assert len(taken) == 70
+
+
+def test_a_reader_sees_one_state_of_all_tables(database: Callable[[], str]) -> None:
+    with closing(Database(database())) as mine:
+        with mine.reading() as connection:
+            before = mine.revision(connection)
+            with mine.writing() as other:
+                mine.changed(other)
+            assert mine.revision(connection) == before
+        with mine.reading() as connection:
+            assert mine.revision(connection) == before + 1
+
+
+def test_a_backup_goes_from_either_database_into_either_and_numbers_go_on(
+    served: Served, database: Callable[[], str], tmp_path: Path
+) -> None:
+    assert served.database is not None
+    with closing(served.records()) as records:
+        back_up(records, tmp_path / "a")
+    light, heavy = f"sqlite:///{tmp_path / 'light.sqlite'}", database()
+    with closing(Database(light)) as new:
+        restore(new, tmp_path / "a")
+        back_up(new, tmp_path / "b")
+    with closing(Database(heavy)) as new:
+        restore(new, tmp_path / "b")
+        with new.writing() as connection:
+            add_account(connection, "zoe", time.time())
+            connection.execute(accounts.delete().where(accounts.c.name == "zoe"))
+    assert rows(light) == rows(heavy) == rows(served.database)
+
+
+def test_the_schema_before_is_upgraded_there_too(database: Callable[[], str], tmp_path: Path) -> None:
+    """What stands in SQLite of the first schema, put into PostgreSQL as the first schema had it."""
+    old = made_sqlite(tmp_path / "old.sqlite")
+    Database(old, before_upgrade=lambda *_: None).close()
+    url = database()
+    with closing(Database(url)) as new, new.writing() as connection:
+        for table in reversed(meta.metadata.sorted_tables):
+            if table.name not in ("meta", "accounts", "members", "tokens", "releases", "files", "checks"):
+                table.drop(connection)
+        connection.execute(meta.update().where(meta.c.key == "schema").values(value="1"))
+        connection.execute(insert(accounts), {"name": "old", "folded": "old", "is_organisation": False, "created": 0.0})
+    with pytest.raises(RunError, match="has schema 1"):
+        Database(url)
+    Database(url, before_upgrade=lambda there, found: print(back_up(there, tmp_path / "old", found))).close()
+    assert [row[1] for row in rows(url)["accounts"]] == ["old"]
+    assert set(rows(url)) == set(rows(old))

@@ -1,0 +1,218 @@
+"""What is private is told by nothing: every route of the API's own document, every link of every page, byte by byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from html import unescape
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
+
+import pytest
+
+from runner.server.service import Server
+from runner.server.settings import Settings
+from tests.support.processes import until
+from tests.support.served import copy_of, put, run_bundle
+from tests.support.serving import Answered, Served, populate, serving
+
+PRIVATE, OTHER, PUBLIC = "unspeakable", "notthatname", "wellknown00"
+"""Names of one length: a private run's, one that nobody has, and a public run's."""
+FOLDER = f"run/acme/{PRIVATE}/1"
+WORDS = {
+    "path": f"{FOLDER}/release.json", "release": FOLDER, "kind": "run", "owner": "acme", "name": PRIVATE,
+    "version": "1", "upload": "0" * 32, "sha256": "0" * 64, "page": PRIVATE, "piece": "0", "prefix": FOLDER,
+    "q": PRIVATE, "run_owner": "acme", "run_name": PRIVATE, "run_version": "1",
+}  # fmt: skip
+"""What stands for each parameter of a route; a new one needs a row here."""
+BODIES: dict[str, Any] = {
+    "POST /api/v1/files": {"paths": [f"{FOLDER}/release.json"]},
+    "POST /api/v1/competitions": {
+        "dataset": f"acme/{PRIVATE}@1",
+        "name": "c",
+        "labels": {"a": 1},
+        "closes": "2099-01-01T00:00:00Z",
+    },
+    "POST /api/v1/uploads": {"folders": [{"folder": FOLDER, "files": []}]},
+    "PUT /api/v1/hidden/{release}": {"why": "seen"},
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server with a private run of acme's beside a public one."""
+
+    served: Served
+    marks: frozenset[bytes]
+    """Hashes that nothing but the private run has."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("private")
+    (root / "a").mkdir()
+    (root / "b").mkdir()
+    known = copy_of(run_bundle(root / "a", seed=1), name=PUBLIC)
+    secret = copy_of(run_bundle(root / "b", seed=2, visibility="private"), name=PRIVATE)
+    server = Server.of(Settings(folder=root))
+    with closing(server.database):
+        tokens = populate(server.database)
+        put(server, [known, secret])
+    hashes = {file.sha256 for file in secret.release.files} - {file.sha256 for file in known.release.files}
+    with serving(root, "--rate", "0", people=False) as running:
+        served = replace(running, tokens=tokens)
+        until(lambda: served.ask("/").status == 200, 60)  # its first board is made
+        yield Place(served, frozenset(one.encode() for one in (secret.sha256, *hashes)))
+
+
+def routes(served: Served) -> Iterator[tuple[str, str, Any]]:
+    """A method, an address and a body for each route of the document."""
+    for path, methods in served.ask("/api/v1/openapi.json").json["paths"].items():
+        for method, said in methods.items():
+            where, query = path, []
+            for parameter in said.get("parameters", ()):
+                name = parameter["name"]
+                if parameter["in"] == "path":
+                    where = where.replace(f"{{{name}}}", WORDS[name])
+                elif parameter["in"] == "query" and name in WORDS:
+                    query.append(f"{name}={quote(WORDS[name])}")
+            plain = f"{method.upper()} {path}"
+            assert "requestBody" not in said or plain in BODIES or method == "patch", f"{plain}: a row in BODIES"
+            yield method.upper(), where, BODIES.get(plain)
+            if query:
+                yield method.upper(), f"{where}?{'&'.join(query)}", BODIES.get(plain)
+
+
+def links(served: Served, first: str, **headers: Any) -> dict[str, Answered]:
+    """Every page that links lead to from a first one."""
+    found: dict[str, Answered] = {}
+    waiting = [first]
+    while waiting and len(found) < 400:
+        path = waiting.pop()
+        if path in found:
+            continue
+        answer = served.ask(path, **headers)
+        found[path] = answer
+        if answer.headers.get("content-type", "").startswith("text/html"):
+            for link in re.findall(r'(?:href|src|action)="([^"#]+)', answer.body.decode()):
+                to = urlsplit(urljoin(f"{served.address}{path}", unescape(link)))
+                if to.port == served.port and "/logout" not in to.path:
+                    waiting.append(to.path + (f"?{to.query}" if to.query else ""))
+    return found
+
+
+def without_date(answer: Answered) -> tuple[int, dict[str, str], bytes]:
+    """And without the hash of the body, in which the asker's own words may stand."""
+    return (
+        answer.status,
+        {name: value for name, value in answer.headers.items() if name not in ("date", "etag")},
+        answer.body,
+    )
+
+
+def asked(place: Place, method: str, path: str, body: Any, **options: Any) -> Answered:
+    """Ask as who may not see it: nothing of the private run is in any byte, and it is not told from one that is not."""
+    served = place.served
+    answer = served.ask(path, method, body, **options)
+    whole = repr(answer.headers).encode() + answer.body
+    assert not [mark for mark in place.marks if mark in whole], path
+    told = json.dumps([path, body])
+    if PRIVATE not in told:
+        assert PRIVATE.encode() not in whole, path
+        return answer
+    other = served.ask(
+        path.replace(PRIVATE, OTHER), method, json.loads(json.dumps(body).replace(PRIVATE, OTHER)), **options
+    )
+    as_other = Answered(answer.status, answer.headers, answer.body.replace(PRIVATE.encode(), OTHER.encode()))
+    assert without_date(as_other) == without_date(other), path
+    return answer
+
+
+WHO = (None, "mallory", "mallory-reads", "keeper")
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("who", WHO)
+def test_no_route_of_the_api_tells_a_stranger_what_is_private(place: Place, who: str | None) -> None:
+    token = None if who is None else place.served.tokens[who]
+    answers = [asked(place, method, path, body, token=token) for method, path, body in routes(place.served)]
+    assert len(answers) > 12
+
+
+def test_its_owner_is_shown_it_by_the_same_routes(place: Place) -> None:
+    token = place.served.tokens["alice"]
+    found = b"".join(
+        place.served.ask(path, method, body, token=token).body
+        for method, path, body in routes(place.served)
+        if method == "GET"
+    )
+    assert all(mark in found for mark in place.marks)
+
+
+def test_no_page_nor_what_it_leads_to_tells_a_stranger_what_is_private(place: Place) -> None:
+    seen = links(place.served, "/")
+    assert any(PUBLIC in path for path in seen)
+    for path in [*seen, "/search?q=unspeakable", "/owner/acme", "/owner/unspeakable", "/board.duckdb", "/mine"]:
+        asked(place, "GET", path, None)
+        if PUBLIC in path:
+            asked(place, "GET", path.replace(PUBLIC, PRIVATE), None)
+    for path in ("/mine/run/acme/unspeakable/1", "/run/acme/unspeakable/1"):
+        asked(place, "GET", path, None)
+
+
+def cookie_of(served: Served, who: str) -> str:
+    """What a browser has once somebody has signed in with a token."""
+    page = served.ask("/login")
+    before = page.headers["set-cookie"].partition(";")[0]
+    word = re.search(r'name="word" value="([^"]+)"', page.body.decode())
+    assert word
+    form = f"word={quote(word[1])}&token={served.tokens[who]}".encode()
+    done = served.ask(
+        "/login", "POST", form, Cookie=before, Origin=served.address, Content_Type="application/x-www-form-urlencoded"
+    )
+    assert done.status == 303, done.body
+    cookie = re.search(r"nip-run-session=[^;]+", done.headers["set-cookie"])
+    assert cookie
+    return cookie[0]
+
+
+def test_a_stranger_who_is_signed_in_sees_no_more_than_anybody(place: Place) -> None:
+    cookie = cookie_of(place.served, "mallory")
+    for path in [*links(place.served, "/mine", Cookie=cookie), f"/mine/run/acme/{PRIVATE}/1"]:
+        asked(place, "GET", path, None, Cookie=cookie)
+    cookie = cookie_of(place.served, "alice")
+    assert PRIVATE.encode() in b"".join(one.body for one in links(place.served, "/mine", Cookie=cookie).values())
+    # A cookie is for pages: another site cannot have a browser ask the API with it.
+    assert place.served.ask("/api/v1", Cookie=cookie).json["account"] is None
+
+
+ALWAYS = {
+    "x-content-type-options": "nosniff", "x-frame-options": "DENY", "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
+
+
+def test_every_answer_is_kept_from_frames_scripts_other_sites_and_where_private_from_caches(place: Place) -> None:
+    served, token = place.served, place.served.tokens["alice"]
+    answers = [served.ask(path, method, body, token=token) for method, path, body in routes(served)]
+    answers += [served.ask(path) for path in ("/", "/nothing", "/login", "/mine", "/%ff", "/search?q=a")]
+    for answer in answers:
+        assert answer.headers.items() >= ALWAYS.items()
+        policy = answer.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe-inline" not in policy
+        assert "access-control-allow-origin" not in answer.headers
+    private = served.ask(f"/api/v1/tree/{FOLDER}/release.json", token=token)
+    assert private.status == 200
+    assert re.search("no-store|private", private.headers["cache-control"])
+
+
+def test_a_token_that_is_wrong_and_one_that_is_unknown_are_refused_alike(place: Place) -> None:
+    served, good = place.served, place.served.tokens["alice"]
+    wrong = [good[:-1] + ("A" if good[-1] != "A" else "B"), f"nip_{'z' * 12}_{'z' * 43}", "x", "", good + "a"]
+    answers = {without_date(served.ask("/api/v1", token=one))[::2] for one in wrong}
+    assert len(answers) == 1
+    assert next(iter(answers))[0] == 401
