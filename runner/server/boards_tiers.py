@@ -14,9 +14,11 @@ from runner.comparison.compare import compare_systems
 from runner.errors import NipRunError
 from runner.hashing import tagged_hash
 from runner.registry.board import Read
-from runner.registry.board_cache import BoardCache
+from runner.registry.board_cache import DATA, BoardCache
 from runner.registry.fresh import outcome_of
 from runner.registry.kinship import replayed_run, reproduced_by
+from runner.registry.records import ROLLOUTS_FILE
+from runner.releases.manifest import Release
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.server.boards_registry import PublicRegistry
@@ -45,7 +47,7 @@ class Reproduction:
     release: str
     owner: str
     outcome: str
-    """`reproduced`, `drifted`, `undecided`, or `own`: by its own publisher, which says nothing."""
+    """`reproduced`, `drifted`, `undecided`; `own` publisher's, and `copy` of its answers, which both say nothing."""
     said: str
 
 
@@ -107,6 +109,8 @@ def _reproductions(
         groups = _groups(database) if groups is None else groups
         if _related(registry, original, entry, groups):
             outcome, said = "own", "by its own publisher, or by an account of the same organisation"
+        elif _is_copy(read.releases[original], read.releases[entry]):
+            outcome, said = "copy", "it has the very same answers, so that nothing was played anew"
         else:
             outcome, said = _outcome(kept, original, entry)
         found[original.sha256].append(Reproduction(str(entry.reference), entry.reference.owner, outcome, said))
@@ -127,6 +131,14 @@ def _related(registry: PublicRegistry, one: Entry, other: Entry, groups: Mapping
         return True
     first, second = (registry.listed[entry.reference].publisher for entry in (one, other))
     return bool(groups[first] & groups[second])
+
+
+def _is_copy(original: Release, again: Release) -> bool:
+    """Whether a run is another one under another name: a play of its own has other times, and other rollouts."""
+    files = [release.file(DATA + ROLLOUTS_FILE) for release in (original, again)]
+    hashes = {None if file is None else file.sha256 for file in files}
+    same = all(original.facts.get(name) == again.facts.get(name) for name in ("run_id", "started_at", "finished_at"))
+    return len(hashes) == 1 or same
 
 
 def _outcome(kept: BoardCache, original: Entry, again: Entry) -> tuple[str, str]:

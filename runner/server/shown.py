@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import orjson
 
@@ -114,6 +113,6 @@ class Shown:
     def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            place = f"file:{quote(str(self.folder / INDEX))}?mode=ro&immutable=1"
-            connection = self._local.connection = sqlite3.connect(place, uri=True, check_same_thread=False)
+            connection = self._local.connection = sqlite3.connect(self.folder / INDEX, check_same_thread=False)
+            connection.execute("PRAGMA query_only = ON")
         return connection.execute(query, values).fetchall()
