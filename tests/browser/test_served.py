@@ -121,7 +121,8 @@ def test_what_strangers_wrote_does_nothing(site: Site, watched: Opens) -> None:
 def test_all_of_it_is_read_without_a_script(site: Site, watched: Opens) -> None:
     page = opened(watched, site, site.board, java_script_enabled=False)
     assert page.locator("tbody th.name:visible").count() >= 3
-    page.click("text=group1/run-1@1")
+    page.click("tbody th.name a:has-text('group1/run-1@1')")
+    page.wait_for_url("**/run/group1/run-1/1")
     assert page.locator("text=Get and reproduce").is_visible()
     assert page.locator("text=nip-run get run/group1/run-1@1").is_visible()
 
