@@ -24,6 +24,7 @@ def unlabelled(folder: Path, label: object = None, **changes: Any) -> Path:
     return spec
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("label", [None, ""])
 def test_verdicts_are_recorded_and_what_needs_a_label_is_empty(tmp_path: Path, label: object) -> None:
     spec = spec_file(tmp_path / "labelled", fine_tune=None)

@@ -108,6 +108,7 @@ def metrics_of(result: RunResult) -> dict[str, dict[str, Any]]:
     return {row["metric"]: row for row in result.metrics["metrics"] if row["agent"] is None}
 
 
+@pytest.mark.slow
 def test_a_submission_has_the_scores_of_the_same_run_with_labels(contest: Contest) -> None:
     unlabelled = contest.run("first")
     assert metrics_of(unlabelled)["accuracy"]["reason"] == "no labels"
@@ -130,7 +131,7 @@ def test_a_submission_has_the_scores_of_the_same_run_with_labels(contest: Contes
     assert accuracy["ci_low"] <= exact["ci_low"] < exact["ci_high"] <= accuracy["ci_high"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_only_runs_on_just_these_rows_are_submissions(contest: Contest) -> None:
     before = contest.served.ask(CUP).json["submissions"]
     few = contest.submit("bob", "bob", contest.run("few", limit=10))
@@ -139,7 +140,7 @@ def test_only_runs_on_just_these_rows_are_submissions(contest: Contest) -> None:
     assert contest.served.ask(CUP).json["submissions"] == before
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_after_closing_none_is_taken_and_its_own_owner_alone_is_told(contest: Contest) -> None:
     where = contest.submit("bob", "bob", contest.run("after-closing"))
     assert contest.served.ask(LATE + where).status == 404
@@ -150,7 +151,7 @@ def test_after_closing_none_is_taken_and_its_own_owner_alone_is_told(contest: Co
     assert contest.served.ask(LATE).json["submissions"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(contest: Contest) -> None:
     bob = contest.served.tokens["bob"]
     result = contest.run("often")
@@ -176,7 +177,7 @@ def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(c
     assert taken[1].split("/")[3] not in json.dumps(board)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_label_is_in_no_byte_that_anybody_is_sent(contest: Contest) -> None:
     where = contest.submit("mallory", "mallory", contest.run("leaking"))
     contest.score(CUP + where)
@@ -191,7 +192,7 @@ def test_a_label_is_in_no_byte_that_anybody_is_sent(contest: Contest) -> None:
     assert {row.get("y") for row in rows if "datapoint_id" in row} == {None}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_part_that_is_held_out_is_told_once_it_is_closed(contest: Contest) -> None:
     where = CUP + contest.submit("mallory", "mallory", contest.run("last"))
     before = contest.score(where)
@@ -211,7 +212,7 @@ def test_the_part_that_is_held_out_is_told_once_it_is_closed(contest: Contest) -
     assert len(after["held_out"]["metrics"]) > 1 == len(before["open"]["metrics"])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Contest) -> None:
     def asked(who: str, **said: Any) -> tuple[int, str]:
         answer = contest.served.ask(
@@ -242,7 +243,7 @@ def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Co
         assert asked("alice", **one)[0] == 422
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path: Path) -> None:
     (tmp_path / "cup.json").write_text(json.dumps(wanted("third")), "utf-8")
     words = ("server", "add-competition", contest.served.folder)

@@ -271,7 +271,7 @@ def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -
     assert not places.root.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_server_that_is_killed_while_it_makes_a_board_makes_it_whole_the_next_time(tmp_path: Path) -> None:
     bundle = run_bundle(tmp_path / "played")
     folder = tmp_path / "server"

@@ -17,7 +17,7 @@ from runner.server.shown import Shown
 from runner.storage.files import make_folders
 from tests.support.served import copy_of, put, run_bundle
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def anew(bundle: Bundle, original: Bundle, owner: str, name: str) -> Bundle:

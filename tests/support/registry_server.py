@@ -36,7 +36,8 @@ from runner.server.settings import Settings
 from runner.server.web.running import serve
 said = json.loads(sys.argv[1])
 limits = {"limits": Limits(**said.pop("limits"))} if "limits" in said else {}
-serve(Settings(folder=Path(said.pop("folder")), **said, **limits), "127.0.0.1", int(sys.argv[2]), print, address=None, bare=False)
+settings = Settings(folder=Path(said.pop("folder")), **said, **limits)
+serve(settings, "127.0.0.1", int(sys.argv[2]), print, address=None, bare=False)
 """
 
 

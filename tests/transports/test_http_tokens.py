@@ -185,7 +185,8 @@ def test_a_server_that_shows_a_token_in_its_fault_has_it_taken_out(tmp_path: Pat
 def test_a_token_that_only_reads_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with emptied() as server:
         monkeypatch.setenv("NIP_RUN_REGISTRY", server.address)
-        for token, words in ((server.account("acme", Scope.READ), "may read"), (server.account("acme", seconds=0), "has expired")):
+        reads, expired = server.account("acme", Scope.READ), server.account("acme", seconds=0)
+        for token, words in ((reads, "may read"), (expired, "has expired")):
             monkeypatch.setenv("NIP_RUN_TOKEN", token)
             transport = HttpTransport(server.address, patience=Patience(tries=1))
             with pytest.raises(UsageError, match=words):
