@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from runner.storage.files import create, open_to_read
 from runner.storage.queries import connect, duckdb_literal, work_beside
 from runner.version import __version__
 
@@ -61,7 +62,8 @@ def write_file(
         for table, (columns, rows) in told.items():
             _write(file, table, columns, rows, place.parent)
         file.execute("DETACH made")
-        shutil.move(place, path)
+        with open_to_read(place) as made, create(path) as kept:
+            shutil.copyfileobj(made, kept)
 
 
 def _write(

@@ -29,6 +29,7 @@ from runner.releases.manifest import Release
 from runner.server.boards_file import write_file
 from runner.server.boards_registry import PublicRegistry
 from runner.server.boards_tiers import Vouched
+from runner.storage.files import create
 from runner.transports.listing import Entry
 
 INDEX, FILE = "index.sqlite", "board.duckdb"
@@ -111,13 +112,18 @@ def _write_tasks(index: sqlite3.Connection, board: Board, facts: Facts, folder: 
             names = list(dict.fromkeys(name for row in part for name in row))
             columns = {name: [row.get(name) for row in part] for name in names}
             piece = packed({"first": first, "count": len(part), "columns": columns})
-            (folder / f"{listed.name}-rows-{number}.json.gz").write_bytes(piece)
-        (folder / f"{listed.name}.json.gz").write_bytes(packed({"task": _download(listed), "rows": rows}))
-        (folder / f"{listed.name}.csv.gz").write_bytes(gzip.compress(as_csv(rows).encode(), 5, mtime=0))
+            _write(folder / f"{listed.name}-rows-{number}.json.gz", piece)
+        _write(folder / f"{listed.name}.json.gz", packed({"task": _download(listed), "rows": rows}))
+        _write(folder / f"{listed.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
         index.execute("INSERT INTO tasks VALUES(?,?,?)", (listed.name, place, _json(_task(listed, rows))))
         told = [(listed.name, at, row["release"], _json(row)) for at, row in enumerate(rows)]
         index.executemany("INSERT INTO rows VALUES(?,?,?,?)", told)
         yield from rows
+
+
+def _write(path: Path, data: bytes) -> None:
+    with create(path) as file:
+        file.write(data)
 
 
 def _row(row: Row, place: int, listed: TaskList, facts: Facts) -> dict[str, Any]:

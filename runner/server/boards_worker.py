@@ -18,7 +18,7 @@ from runner.server.database import Database
 from runner.server.settings import Settings
 from runner.server.stores import blobs_of
 from runner.storage.atomic import atomic_write, fsync_dir
-from runner.storage.files import make_folders, remove_folder
+from runner.storage.files import make_folders, open_to_read, remove_folder
 
 
 class Worker:
@@ -59,7 +59,7 @@ def made(worker: Worker, places: Places) -> str:
     try:
         revision = worker.write(beside)
         for path in beside.iterdir():
-            with path.open("rb") as file:
+            with open_to_read(path) as file:
                 os.fsync(file.fileno())
         name = f"{revision}-{word}"
         beside.rename(places.made / name)

@@ -16,7 +16,7 @@ from typing import IO
 
 from runner.errors import NotPublished, ReleaseError
 from runner.releases.bundle import PIECE
-from runner.storage.files import is_there, make_folders, open_to_read, remove_folder
+from runner.storage.files import is_there, make_folders, open_own, open_to_read, remove_folder
 
 _UPLOAD = re.compile(r"[0-9a-f]{32}(\.old)?")
 
@@ -119,7 +119,7 @@ class Pieces:
         part = self._part(upload, sha256)
         try:
             make_folders(part.parent)
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            descriptor = open_own(part, os.O_RDWR | os.O_CREAT)
             file = os.fdopen(descriptor, "r+b", buffering=0)
         except OSError as error:
             raise NoRoomError(f"the server cannot keep it: {error.strerror}; send it later") from error

@@ -27,7 +27,7 @@ from runner.server.checking import context
 from runner.server.database import Database
 from runner.server.settings import Settings
 from runner.server.tree import ServerTree
-from runner.storage.files import make_folders, read_bounded, remove_folder
+from runner.storage.files import create, make_folders, read_bounded, remove_folder
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -143,7 +143,8 @@ def _run(settings: Settings, references: Sequence[Reference], viewer: Viewer, in
     pieces: list[str] = []
 
     def keep(name: str, data: bytes) -> None:
-        (into / f"{name}.json.gz").write_bytes(data)
+        with create(into / f"{name}.json.gz") as file:
+            file.write(data)
         pieces.append(name)
 
     with tempfile.TemporaryDirectory(dir=into, prefix="got-") as place:
@@ -200,5 +201,6 @@ def _write(folder: Path, said: dict[str, Any]) -> None:
     except TypeError as error:
         data = orjson.dumps({"wrong": f"its page cannot be written: {error}", "pieces": []})
     beside = folder / "page.new"
-    beside.write_bytes(data)
+    with create(beside) as file:
+        file.write(data)
     beside.rename(folder / PAGE)

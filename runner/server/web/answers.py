@@ -11,6 +11,7 @@ from fastapi import Request
 from starlette.responses import FileResponse, Response
 
 from runner.pages.served import POLICY, ServedPage, served
+from runner.storage.files import open_to_read
 
 HTML = "text/html; charset=utf-8"
 PUBLIC = "public, max-age=5"
@@ -59,7 +60,8 @@ def _packed(body: bytes) -> bytes:
 
 def packed_file(request: Request, path: Path, kind: str, *, cache: str, tag: str) -> Response:
     """A file that is kept compressed, as it is or unpacked."""
-    packed = path.read_bytes()
+    with open_to_read(path) as file:
+        packed = file.read()
     if "gzip" in request.headers.get("accept-encoding", ""):
         return tagged(request, b"", packed, tag, kind, cache=cache)
     return tagged(request, gzip.decompress(packed), None, tag, kind, cache=cache)
