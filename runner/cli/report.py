@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.cli.output import note, print_json, say
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
-from runner.pages.board_page import beside, board_site
-from runner.pages.boards import Board, local_board, published_board, without_folders
 from runner.pages.run_page import runs_site
 from runner.pages.site import Keep, Site, as_one_file
 from runner.pages.site_folder import site_folder
@@ -20,6 +19,9 @@ from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.storage.atomic import atomic_write
 from runner.text import in_one_line
+
+if TYPE_CHECKING:
+    from runner.pages.boards import Board
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -53,6 +55,9 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _board(where: str | None, results: Results) -> Board:
+    # A report of runs does not wait for what boards import.
+    from runner.pages.boards import local_board, published_board, without_folders
+
     if where is None:
         return local_board(results, without_folders(str(results.path)))
     from runner.registry.board import registry_board
@@ -71,6 +76,8 @@ def _site(folders: Sequence[RunFolder], board: Board | None, kept: Keep) -> Site
 def _whole(folders: Sequence[RunFolder], board: Board | None, keep: Keep) -> Site:
     if board is None:
         return runs_site(folders, keep)
+    from runner.pages.board_page import beside, board_site
+
     made = board_site(board, keep, {folder.run_id for folder in folders})
     return beside(made, runs_site(folders, keep)) if folders else made
 
