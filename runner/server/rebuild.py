@@ -1,4 +1,6 @@
-"""What follows from releases, made again from their manifests and blobs: lists of files, and checks; while none runs.
+"""What follows from releases, made again from their manifests and blobs, while no server runs.
+
+Lists of files and checks are made here; boards and pages go, and the next server makes them.
 
 What does not follow from them stays: which releases there are and whose, who yanked or signed one, accounts, tokens.
 """
@@ -18,6 +20,7 @@ from runner.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, dige
 from runner.releases.reference import Kind, Reference
 from runner.server.accounts import Scope, Viewer
 from runner.server.blobs import Blobs
+from runner.server.boards_places import forget_boards
 from runner.server.checking import CheckError, checked_apart
 from runner.server.database import Database
 from runner.server.declared import Declaration, DeclaredFile, DeclaredFolder
@@ -62,7 +65,7 @@ def alone(settings: Settings) -> Iterator[None]:
 
 
 def rebuild(settings: Settings, tell: Callable[[str], None]) -> Rebuilt:
-    """Make the lists of files and the checks of all releases again. To be called where one is `alone`."""
+    """Make the lists of files and the checks of all releases again, and forget the boards. Where one is `alone`."""
     database, blobs, found = Database(settings.database_url), blobs_of(settings), Rebuilt()
     try:
         with database.reading() as connection:
@@ -73,6 +76,7 @@ def rebuild(settings: Settings, tell: Callable[[str], None]) -> Rebuilt:
             found.problems += problems
             for line in problems:
                 tell(line)
+        forget_boards(settings)
         with database.writing() as connection:
             database.changed(connection)
     finally:

@@ -144,7 +144,11 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
         connection.execute(delete(files))
     with alone(held.settings), pytest.raises(UsageError, match="end that server first"), alone(held.settings):
         pass
+    stale = held.settings.folder / "boards" / "current"
+    stale.parent.mkdir(exist_ok=True)
+    stale.write_text('{"name": "of-another-time"}')
     done = nip_run_here("serve", held.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
+    assert not stale.exists()
     assert (done.returncode, done.stdout) == (
         0, "2 releases looked at, 2 made again otherwise; 1 blob of nobody removed\n"
     )  # fmt: skip
