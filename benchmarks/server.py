@@ -26,8 +26,8 @@ LARGE = 10_000
 
 
 def run_child(folder: Path, real: int, counts: list[int]) -> None:
-    from runner.server.boards_places import Places
-    from runner.server.boards_worker import Worker, made
+    from runner.server.boards.places import Places
+    from runner.server.boards.worker import Worker, made
     from runner.server.service import Server
     from runner.server.settings import Settings
     from runner.storage.files import make_folders
@@ -58,9 +58,9 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
 def multiplied(worker: object, places: object, count: int) -> dict[str, object]:
     """Write a board of so many rows: those that were read, again and again, under other names."""
     from runner.registry.board import Read, RegistryBoard
-    from runner.server.boards_made import Facts, write_folder
-    from runner.server.boards_registry import PublicRegistry
-    from runner.server.boards_tiers import vouched
+    from runner.server.boards.made import Facts, write_folder
+    from runner.server.boards.registry import PublicRegistry
+    from runner.server.boards.tiers import vouched
 
     kept, settings = worker._kept, worker._settings
     registry = PublicRegistry(worker._database, worker._blobs, settings.address, settings.limits)

@@ -18,8 +18,8 @@ from runner.exit_codes import ExitCode
 from runner.releases.reference import Reference, parse
 
 if TYPE_CHECKING:
-    from runner.server.database import Database
     from runner.server.settings import Settings
+    from runner.server.store.database import Database
 
 _DAY = 24 * 3600.0
 _MOST_ACTS = 200
@@ -27,8 +27,8 @@ _MOST_ACTS = 200
 
 def execute(args: argparse.Namespace) -> int:
     try:
-        from runner.server.database import Database
         from runner.server.settings import Settings
+        from runner.server.store.database import Database
     except ImportError as error:
         raise UsageError(NEEDS.format(error)) from error
     settings = Settings(folder=args.folder, database=args.database, blobs=args.blobs)
@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _noted(connection: Any, args: argparse.Namespace, to: str, did: str | None = None) -> None:
-    from runner.server.keeping import note_act
+    from runner.server.people.keeping import note_act
 
     note_act(connection, time.time(), did or args.action, to, why=args.why)
     if not args.json and not args.quiet:
@@ -63,7 +63,7 @@ def _noted(connection: Any, args: argparse.Namespace, to: str, did: str | None =
 
 
 def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None:
-    from runner.server.accounts import add_account
+    from runner.server.people.accounts import add_account
 
     for name in args.names:
         add_account(connection, name, time.time())
@@ -71,7 +71,7 @@ def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None
 
 
 def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) -> None:
-    from runner.server.accounts import add_account, add_member
+    from runner.server.people.accounts import add_account, add_member
 
     name, *owners = args.names
     add_account(connection, name, time.time(), organisation=True)
@@ -81,7 +81,7 @@ def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) ->
 
 
 def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> None:
-    from runner.server.accounts import add_member
+    from runner.server.people.accounts import add_member
 
     organisation, *names = args.names
     for name in names:
@@ -90,7 +90,7 @@ def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> None:
 
 
 def _remove_member(connection: Any, database: Database, args: argparse.Namespace) -> None:
-    from runner.server.keeping import remove_member
+    from runner.server.people.keeping import remove_member
 
     organisation, *names = args.names
     for name in names:
@@ -100,7 +100,7 @@ def _remove_member(connection: Any, database: Database, args: argparse.Namespace
 
 
 def _disable(connection: Any, database: Database, args: argparse.Namespace) -> None:
-    from runner.server.keeping import set_disabled
+    from runner.server.people.keeping import set_disabled
 
     for name in args.names:
         set_disabled(connection, name, time.time() if args.action == "disable" else None)
@@ -109,7 +109,7 @@ def _disable(connection: Any, database: Database, args: argparse.Namespace) -> N
 
 
 def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
-    from runner.server.accounts import Scope, make_token
+    from runner.server.people.accounts import Scope, make_token
 
     if args.days < 0 or len(args.names) != 1:
         raise UsageError("a token is of one account, and --days is 0 or more")
@@ -128,7 +128,7 @@ def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
 
 
 def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
-    from runner.server.accounts import revoke_token
+    from runner.server.people.accounts import revoke_token
 
     for name in args.names:
         identity = name.removeprefix("nip_").partition("_")[0]  # a whole token, too, whose secret goes nowhere
@@ -137,7 +137,7 @@ def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> Non
 
 
 def _hide(connection: Any, database: Database, args: argparse.Namespace) -> None:
-    from runner.server.keeping import set_hidden
+    from runner.server.people.keeping import set_hidden
 
     for name in args.names:
         reference = parse(name)
@@ -152,7 +152,7 @@ def _hide(connection: Any, database: Database, args: argparse.Namespace) -> None
 
 
 def _accounts(database: Database, args: argparse.Namespace) -> int:
-    from runner.server.keeping import listed_accounts
+    from runner.server.people.keeping import listed_accounts
 
     with database.reading() as connection:
         found = list(listed_accounts(connection))
@@ -165,7 +165,7 @@ def _accounts(database: Database, args: argparse.Namespace) -> int:
 
 
 def _tokens(database: Database, args: argparse.Namespace) -> int:
-    from runner.server.keeping import listed_tokens
+    from runner.server.people.keeping import listed_tokens
 
     now = time.time()
     with database.reading() as connection:
@@ -179,7 +179,7 @@ def _tokens(database: Database, args: argparse.Namespace) -> int:
 
 
 def _acts(database: Database, args: argparse.Namespace) -> int:
-    from runner.server.keeping import listed_acts
+    from runner.server.people.keeping import listed_acts
 
     with database.reading() as connection:
         found = listed_acts(connection, _MOST_ACTS)
@@ -213,13 +213,13 @@ def _time(seconds: float) -> str:
 
 
 def _backup(database: Database, _: Settings, args: argparse.Namespace) -> int:
-    from runner.server.backup import back_up
+    from runner.server.store.backup import back_up
 
     return _counted(back_up(database, Path(args.names[0])), args)
 
 
 def _restore(database: Database, settings: Settings, args: argparse.Namespace) -> int:
-    from runner.server.backup import restore
+    from runner.server.store.backup import restore
 
     _counted(restore(database, Path(args.names[0])), args)
     return ExitCode.DONE if args.json else _check(database, settings, args)
@@ -234,8 +234,8 @@ def _counted(counts: Mapping[str, int], args: argparse.Namespace) -> int:
 
 
 def _check(database: Database, settings: Settings, args: argparse.Namespace) -> int:
-    from runner.server.backup import missing_blobs
-    from runner.server.stores import blobs_of
+    from runner.server.store.backup import missing_blobs
+    from runner.server.store.stores import blobs_of
 
     missing = missing_blobs(database, blobs_of(settings))
     if args.json:

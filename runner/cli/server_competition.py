@@ -13,17 +13,17 @@ from runner.exit_codes import ExitCode
 from runner.storage.files import read_bounded
 
 if TYPE_CHECKING:
-    from runner.server.database import Database
     from runner.server.settings import Settings
+    from runner.server.store.database import Database
 
 _MOST = 1 << 30
 
 
 def add(database: Database, settings: Settings, args: argparse.Namespace) -> int:
     """Make it, as an account that owns the dataset."""
-    from runner.server.accounts import account_id, viewer_of_account
-    from runner.server.competitions import make
-    from runner.server.keeping import note_act
+    from runner.server.competitions.kept import make
+    from runner.server.people.accounts import account_id, viewer_of_account
+    from runner.server.people.keeping import note_act
     from runner.server.web.api_competitions import wanted_of
 
     account, file = args.names[0], Path(args.names[1])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -16,7 +18,6 @@ import orjson
 
 from runner.errors import NipRunError, ReleaseError
 from runner.registry.left_out import in_words
-from runner.server.checking import context, end_with_server
 from runner.server.settings import Settings
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders, read_bounded, remove_folder
@@ -24,6 +25,17 @@ from runner.storage.files import make_folders, read_bounded, remove_folder
 Work = Callable[..., dict[str, Any]]
 MOST = 256 << 20
 _RESULT, _PREFIX = "result.json", "work-"
+
+
+PRELOADED = ("runner.server.intake.checking", "runner.server.boards.worker", "runner.pages.run_page", "duckdb")
+"""What processes of a server begin with: a check, a board, a page."""
+
+
+def context() -> ForkServerContext:
+    """Processes that begin with all that a check imports, and with nothing that a server has open."""
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload([*PRELOADED])
+    return made
 
 
 def run_apart(settings: Settings, work: Work, *args: Any) -> dict[str, Any]:
@@ -71,3 +83,11 @@ def _run(settings: Settings, place: Path, work: Work, args: tuple[Any, ...]) -> 
     except NipRunError as error:
         said = {"error": in_words(error)}
     atomic_write(place / _RESULT, orjson.dumps(said))
+
+
+def end_with_server() -> None:
+    """Wait for the server to end, however it does, and end then."""
+    server = multiprocessing.parent_process()
+    assert server is not None
+    server.join()
+    os._exit(1)

@@ -18,18 +18,18 @@ from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunDirec
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
 from runner.releases.reference import Kind, Reference
-from runner.server.accounts import Scope, Viewer
-from runner.server.blobs import Blobs
-from runner.server.boards_places import forget_boards
-from runner.server.checking import CheckError, checked_apart
-from runner.server.database import Database
-from runner.server.declared import Declaration, DeclaredFile, DeclaredFolder
-from runner.server.pieces import Pieces
-from runner.server.publishing import check_row
-from runner.server.schema import checks, files, releases, uploads
+from runner.server.boards.places import forget_boards
+from runner.server.intake.checking import CheckError, checked_apart
+from runner.server.intake.declared import Declaration, DeclaredFile, DeclaredFolder
+from runner.server.intake.pieces import Pieces
+from runner.server.intake.publishing import check_row
+from runner.server.intake.uploads import CHECKING, OPEN
+from runner.server.people.accounts import Scope, Viewer
 from runner.server.settings import Settings
-from runner.server.stores import blobs_of
-from runner.server.uploads import CHECKING, OPEN
+from runner.server.store.blobs import Blobs
+from runner.server.store.database import Database
+from runner.server.store.schema import checks, files, releases, uploads
+from runner.server.store.stores import blobs_of
 from runner.storage.files import make_folders
 from runner.storage.locks import locked
 from runner.transports.listing import small_file

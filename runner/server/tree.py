@@ -9,10 +9,10 @@ from sqlalchemy import ColumnElement, Row, Select, or_, select
 
 from runner.errors import NotPublished, UsageError
 from runner.releases.bundle import Content
-from runner.server.accounts import ANYBODY, Viewer
-from runner.server.blobs import Blobs
-from runner.server.database import Database
-from runner.server.schema import files, releases
+from runner.server.people.accounts import ANYBODY, Viewer
+from runner.server.store.blobs import Blobs
+from runner.server.store.database import Database
+from runner.server.store.schema import files, releases
 from runner.transports.base import Added, Indexed, Stored
 from runner.transports.listing import SIGNATURE, small_file
 from runner.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE

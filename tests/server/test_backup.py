@@ -16,11 +16,11 @@ from sqlalchemy import create_engine, inspect
 
 from runner.errors import RunError, UsageError
 from runner.releases.reference import Kind
-from runner.server.backup import back_up, missing_blobs, restore
-from runner.server.blobs import DiskBlobs
-from runner.server.database import Database
-from runner.server.schema import VERSION, metadata
-from runner.server.upgrades import PASSING
+from runner.server.store.backup import back_up, missing_blobs, restore
+from runner.server.store.blobs import DiskBlobs
+from runner.server.store.database import Database
+from runner.server.store.schema import VERSION, metadata
+from runner.server.store.upgrades import PASSING
 from tests.server.test_keeping import keep
 from tests.support.paths import ROOT
 from tests.support.registries import bundle

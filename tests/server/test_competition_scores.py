@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.server.competition_scores import ACCURACY, step_of, told
+from runner.server.competitions.scores import ACCURACY, step_of, told
 
 
 def row(metric: str, value: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:

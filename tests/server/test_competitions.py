@@ -17,8 +17,8 @@ from runner.registry.run_bundle import draft_of
 from runner.releases.reference import Kind
 from runner.results.results import Results
 from runner.runs.result import RunResult
-from runner.server.competition_scores import TOLD, step_of, told
-from runner.server.schema import competitions, submissions
+from runner.server.competitions.scores import TOLD, step_of, told
+from runner.server.store.schema import competitions, submissions
 from tests.support.processes import nip_run, until
 from tests.support.runs import played
 from tests.support.serving import Served

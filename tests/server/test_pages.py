@@ -19,7 +19,7 @@ from runner.releases.bundle import Bundle
 from runner.releases.limits import USUAL
 from runner.releases.manifest import Link
 from runner.releases.reference import Reference, parse
-from runner.server.boards_places import Places, forget_boards
+from runner.server.boards.places import Places, forget_boards
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.tree import ServerTree

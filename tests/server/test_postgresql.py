@@ -13,10 +13,10 @@ from sqlalchemy import insert, select
 
 from runner.errors import RunError, TakenError
 from runner.releases.reference import Kind
-from runner.server.accounts import add_account
-from runner.server.backup import back_up, restore
-from runner.server.database import Database
-from runner.server.schema import accounts, meta
+from runner.server.people.accounts import add_account
+from runner.server.store.backup import back_up, restore
+from runner.server.store.database import Database
+from runner.server.store.schema import accounts, meta
 from tests.server.test_backup import made as made_sqlite
 from tests.server.test_backup import rows, seen
 from tests.server.test_serve import refused

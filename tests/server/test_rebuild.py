@@ -10,18 +10,18 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 
 from runner.errors import NotPublished, UsageError
-from runner.server.accounts import Scope, Viewer, add_account
-from runner.server.checking import EXPLAINED_BY_TIME
-from runner.server.database import Database
-from runner.server.declared import Declaration
-from runner.server.pieces import NoRoomError, OffsetError
-from runner.server.publishing import Publishing
+from runner.server.intake.checking import EXPLAINED_BY_TIME
+from runner.server.intake.declared import Declaration
+from runner.server.intake.pieces import NoRoomError, OffsetError
+from runner.server.intake.publishing import Publishing
+from runner.server.intake.uploads import CHECKING, OPEN, REFUSED, SEEN, Upload
+from runner.server.intake.waiting import Queue, Waiting
+from runner.server.people.accounts import Scope, Viewer, add_account
 from runner.server.rebuild import alone, collect, rebuild
-from runner.server.schema import checks, files, uploads
 from runner.server.settings import Settings
-from runner.server.stores import blobs_of
-from runner.server.uploads import CHECKING, OPEN, REFUSED, SEEN, Upload
-from runner.server.waiting import Queue, Waiting
+from runner.server.store.database import Database
+from runner.server.store.schema import checks, files, uploads
+from runner.server.store.stores import blobs_of
 from tests.server.test_uploads import folders, made
 from tests.support.processes import nip_run_here, until
 from tests.support.raw_uploads import declared

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.releases.reference import Kind
-from runner.server.schema import VERSION
+from runner.server.store.schema import VERSION
 from tests.support.processes import ended, nip_run_here
 from tests.support.registries import bundle
 from tests.support.serving import Served, serving

@@ -9,11 +9,11 @@ import pytest
 
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Link
-from runner.server.accounts import add_account, add_member
-from runner.server.boards_worker import Worker
+from runner.server.boards.shown import Shown
+from runner.server.boards.worker import Worker
+from runner.server.people.accounts import add_account, add_member
 from runner.server.service import Server
 from runner.server.settings import Settings
-from runner.server.shown import Shown
 from runner.storage.files import make_folders
 from tests.support.served import copy_of, put, run_bundle
 

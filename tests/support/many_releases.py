@@ -10,12 +10,12 @@ from sqlalchemy import Connection, insert, select
 
 from runner.releases.bundle import Bundle, opened
 from runner.releases.manifest import CHECKSUM, MANIFEST
-from runner.server.blobs import DiskBlobs
-from runner.server.database import Database
-from runner.server.publishing import check_row
-from runner.server.schema import accounts, checks, files, releases
+from runner.server.intake.publishing import check_row
 from runner.server.settings import Settings
-from runner.server.stores import blobs_of
+from runner.server.store.blobs import DiskBlobs
+from runner.server.store.database import Database
+from runner.server.store.schema import accounts, checks, files, releases
+from runner.server.store.stores import blobs_of
 from runner.storage.files import create
 
 

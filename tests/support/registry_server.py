@@ -21,10 +21,10 @@ from unittest.mock import patch
 import httpx2
 from sqlalchemy import delete, select
 
-from runner.server.accounts import Scope, add_account, make_token
-from runner.server.database import Database
-from runner.server.schema import accounts, meta, metadata
+from runner.server.people.accounts import Scope, add_account, make_token
 from runner.server.settings import Settings
+from runner.server.store.database import Database
+from runner.server.store.schema import accounts, meta, metadata
 from tests.support.paths import ROOT
 from tests.support.processes import environment
 

@@ -19,9 +19,9 @@ from runner.releases.bundle import Bundle, opened
 from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
 from runner.results.results import Results
-from runner.server.accounts import account_id, add_account
-from runner.server.schema import accounts, checks, files, releases
+from runner.server.people.accounts import account_id, add_account
 from runner.server.service import Server
+from runner.server.store.schema import accounts, checks, files, releases
 from runner.version import __version__
 from tests.support.runs import played
 from tests.support.specs import spec_file

@@ -24,9 +24,9 @@ from unittest.mock import patch
 from urllib.parse import urlsplit
 
 from runner.releases.bundle import Bundle
-from runner.server.accounts import Scope, add_account, add_member, make_token
-from runner.server.database import Database
+from runner.server.people.accounts import Scope, add_account, add_member, make_token
 from runner.server.settings import Settings
+from runner.server.store.database import Database
 from runner.transports.connect import connect
 from runner.transports.registry import Registry
 from tests.support.processes import command, ended, environment

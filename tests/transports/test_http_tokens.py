@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from runner.errors import ReleaseError, RunError, UsageError
-from runner.server.accounts import Scope
+from runner.server.people.accounts import Scope
 from runner.transports.http import HttpTransport
 from runner.transports.http_session import Patience
 from runner.transports.http_tokens import keep_token, place_of, token_for, tokens_file

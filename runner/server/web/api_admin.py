@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from runner.errors import NotPublished
 from runner.releases.reference import Reference
-from runner.server.keeping import note_act, set_hidden
+from runner.server.people.keeping import note_act, set_hidden
 from runner.server.web.asking import Keeper, server_of
 from runner.server.web.faults import Fault
 

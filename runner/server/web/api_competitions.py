@@ -11,8 +11,8 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from runner.errors import UsageError
 from runner.releases.reference import Kind, Reference
-from runner.server import competition_board as boards
-from runner.server.competitions import Wanted, make
+from runner.server.competitions import board as boards
+from runner.server.competitions.kept import Wanted, make
 from runner.server.web.asking import Asking, Publisher, server_of
 from runner.server.web.faults import Fault
 

@@ -13,8 +13,8 @@ from starlette.responses import Response, StreamingResponse
 
 from runner.errors import NotPublished
 from runner.releases.bundle import PIECE
-from runner.server.accounts import Viewer
-from runner.server.blobs import Blobs
+from runner.server.people.accounts import Viewer
+from runner.server.store.blobs import Blobs
 from runner.server.tree import PAGE, ServerTree
 from runner.server.web.asking import Asking, server_of
 from runner.server.web.faults import fault

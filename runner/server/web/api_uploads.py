@@ -12,11 +12,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from runner.releases.reference import Kind
-from runner.server.competition_board import notes
-from runner.server.declared import Declaration
-from runner.server.pieces import Receiving
+from runner.server.competitions.board import notes
+from runner.server.intake.declared import Declaration
+from runner.server.intake.pieces import Receiving
+from runner.server.intake.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
 from runner.server.settings import Settings
-from runner.server.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
 from runner.server.web.asking import Publisher, server_of
 from runner.server.web.faults import Fault, fault
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request
 
-from runner.server.accounts import ANYBODY, Scope, Viewer, viewer_of
+from runner.server.people.accounts import ANYBODY, Scope, Viewer, viewer_of
 from runner.server.service import Server
 
 

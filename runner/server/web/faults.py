@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from runner.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
-from runner.server.pieces import NoRoomError, OffsetError
+from runner.server.intake.pieces import NoRoomError, OffsetError
 
 LOG = logging.getLogger("nip_run.server")
 

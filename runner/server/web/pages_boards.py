@@ -12,12 +12,12 @@ from runner.pages.board_marks import MEANINGS
 from runner.pages.games import FORMAT
 from runner.pages.page import rendered
 from runner.pages.served import ServedPage, static
-from runner.server.boards_tiers import MEANINGS as TIERS
-from runner.server.page_facts import board_commands, board_line, release_line, task_line
-from runner.server.shown import Shown
+from runner.server.boards.shown import Shown
+from runner.server.boards.tiers import MEANINGS as TIERS
 from runner.server.web.answers import FOR_EVER, PUBLIC, answer, packed_file, page_answer, piece_file
 from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
+from runner.server.web.page_facts import board_commands, board_line, release_line, task_line
 
 if TYPE_CHECKING:
     from runner.server.web.site import Site

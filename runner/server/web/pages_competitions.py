@@ -11,13 +11,13 @@ from starlette.responses import Response
 from runner.errors import NotPublished
 from runner.pages.page import rendered
 from runner.pages.served import ServedPage
-from runner.server import competition_board as boards
-from runner.server.accounts import ANYBODY
-from runner.server.competitions import shown_time
-from runner.server.page_facts import href_of
+from runner.server.competitions import board as boards
+from runner.server.competitions.kept import shown_time
+from runner.server.people.accounts import ANYBODY
 from runner.server.web.answers import page_answer
 from runner.server.web.api_competitions import Word
 from runner.server.web.asking import server_of
+from runner.server.web.page_facts import href_of
 from runner.server.web.pages_boards import no_page
 
 pages = APIRouter(include_in_schema=False)

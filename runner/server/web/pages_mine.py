@@ -20,17 +20,17 @@ from runner.pages.served import ServedPage
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind, Reference
-from runner.server.accounts import Viewer
-from runner.server.page_facts import release_line
-from runner.server.run_pages import Busy
-from runner.server.schema import releases
-from runner.server.signed_in import SECONDS, SignedIn, sign_in, sign_out, signed_in
+from runner.server.people.accounts import Viewer
+from runner.server.people.signed_in import SECONDS, SignedIn, sign_in, sign_out, signed_in
+from runner.server.store.schema import releases
 from runner.server.tree import ServerTree, seen_by
 from runner.server.web.answers import PRIVATE, page_answer, piece_file
 from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
+from runner.server.web.page_facts import release_line
 from runner.server.web.pages_boards import no_page, site_of
 from runner.server.web.pages_releases import busy, run_page
+from runner.server.web.run_pages import Busy
 from runner.transports.listing import small_file
 
 pages = APIRouter(include_in_schema=False)

@@ -13,15 +13,15 @@ from starlette.responses import RedirectResponse, Response
 from runner.pages.page import rendered
 from runner.pages.served import NOTHING, ServedPage
 from runner.releases.reference import COMPONENTS, Kind, Reference
-from runner.server.accounts import ANYBODY
-from runner.server.boards_tiers import MEANINGS as TIERS
-from runner.server.page_facts import commands_of, day, href_of, label_of, lineage_facts, rank, release_line
-from runner.server.run_pages import Busy, Made
-from runner.server.shown import Shown
+from runner.server.boards.shown import Shown
+from runner.server.boards.tiers import MEANINGS as TIERS
+from runner.server.people.accounts import ANYBODY
 from runner.server.web.answers import PUBLIC, page_answer, piece_file
 from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
+from runner.server.web.page_facts import commands_of, day, href_of, label_of, lineage_facts, rank, release_line
 from runner.server.web.pages_boards import no_board, no_page, site_of
+from runner.server.web.run_pages import Busy, Made
 
 pages = APIRouter(include_in_schema=False)
 

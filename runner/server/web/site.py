@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.server.boards import Boards
-from runner.server.database import Database
-from runner.server.run_pages import RunPages
+from runner.server.boards.current import Boards
 from runner.server.settings import Settings
+from runner.server.store.database import Database
 from runner.server.web.answers import Kept
+from runner.server.web.run_pages import RunPages
 
 
 @dataclass(frozen=True)

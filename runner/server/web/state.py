@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from starlette.responses import PlainTextResponse
 
 from runner.errors import NipRunError
-from runner.server.accounts import Scope, Viewer
+from runner.server.people.accounts import Scope, Viewer
 from runner.server.web.asking import asking, server_of
 from runner.server.web.seeing import Numbers
 

@@ -26,9 +26,9 @@ from runner.registry.history import history_of
 from runner.registry.lineage import Lineage
 from runner.registry.sessions import Session
 from runner.releases.manifest import Release
-from runner.server.boards_file import write_file
-from runner.server.boards_registry import PublicRegistry
-from runner.server.boards_tiers import Vouched
+from runner.server.boards.file import write_file
+from runner.server.boards.registry import PublicRegistry
+from runner.server.boards.tiers import Vouched
 from runner.storage.files import create
 from runner.transports.listing import Entry
 

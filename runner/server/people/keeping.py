@@ -12,8 +12,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from runner.errors import NotPublished, UsageError
 from runner.releases.reference import Reference
-from runner.server.accounts import account_id
-from runner.server.schema import accounts, acts, members, releases, tokens
+from runner.server.people.accounts import account_id
+from runner.server.store.schema import accounts, acts, members, releases, tokens
 
 HIDDEN, PUBLIC = "hidden", "public"
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, delete, insert, select
 
-from runner.server.accounts import Scope, Viewer, viewer_of, viewer_of_account
-from runner.server.schema import accounts, browsers, tokens
+from runner.server.people.accounts import Scope, Viewer, viewer_of, viewer_of_account
+from runner.server.store.schema import accounts, browsers, tokens
 
 SECONDS = 12 * 3600
 _COOKIE = re.compile(r"(?P<id>[0-9a-f]{24})\.(?P<secret>[A-Za-z0-9_-]{43})")

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from runner.errors import TakenError, UsageError
 from runner.releases.reference import wrong_word
-from runner.server.schema import accounts, members, tokens
+from runner.server.store.schema import accounts, members, tokens
 
 RESERVED_NAMES = frozenset(
     ("admin", "api", "anonymous", "board", "compare", "docs", "healthz", "login", "logout", "metrics", "nip-run",

@@ -17,11 +17,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from runner.errors import RunError
-from runner.server.boards_places import Places
-from runner.server.checking import context
-from runner.server.database import Database
+from runner.server.apart import context
+from runner.server.boards.places import Places
+from runner.server.boards.shown import Shown
 from runner.server.settings import Settings
-from runner.server.shown import Shown
+from runner.server.store.database import Database
 from runner.storage.atomic import read_json
 from runner.storage.files import make_folders, remove_folder
 
@@ -141,7 +141,7 @@ def work(settings: Settings, pipe: Connection) -> None:
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from runner.server.boards_worker import Worker, made
+    from runner.server.boards.worker import Worker, made
 
     worker = Worker(settings)
     while True:

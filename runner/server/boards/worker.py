@@ -10,13 +10,13 @@ from runner.errors import NipRunError
 from runner.registry.board import read_board
 from runner.registry.left_out import in_words
 from runner.releases.reference import Kind
-from runner.server.boards_made import Facts, write_folder
-from runner.server.boards_places import Places
-from runner.server.boards_registry import PublicRegistry, Remembering
-from runner.server.boards_tiers import vouched
-from runner.server.database import Database
+from runner.server.boards.made import Facts, write_folder
+from runner.server.boards.places import Places
+from runner.server.boards.registry import PublicRegistry, Remembering
+from runner.server.boards.tiers import vouched
 from runner.server.settings import Settings
-from runner.server.stores import blobs_of
+from runner.server.store.database import Database
+from runner.server.store.stores import blobs_of
 from runner.storage.atomic import atomic_write, fsync_dir
 from runner.storage.files import make_folders, open_to_read, remove_folder
 

@@ -21,9 +21,9 @@ from runner.registry.records import ROLLOUTS_FILE
 from runner.releases.manifest import Release
 from runner.results.folder import RunFolder
 from runner.results.results import Results
-from runner.server.boards_registry import PublicRegistry
-from runner.server.database import Database
-from runner.server.schema import accounts, checks, members
+from runner.server.boards.registry import PublicRegistry
+from runner.server.store.database import Database
+from runner.server.store.schema import accounts, checks, members
 from runner.storage.atomic import atomic_write, read_json
 from runner.storage.files import make_folders
 from runner.transports.listing import Entry

@@ -6,9 +6,9 @@ import logging
 from threading import Event, Thread
 
 from runner.server.apart import clear
-from runner.server.competitions import score_waiting
-from runner.server.database import Database
+from runner.server.competitions.kept import score_waiting
 from runner.server.settings import Settings
+from runner.server.store.database import Database
 
 LOG = logging.getLogger("nip_run.server")
 

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from runner.errors import RunError
-from runner.server.boards_made import FILE, INDEX
+from runner.server.boards.made import FILE, INDEX
 
 
 class Shown:

@@ -7,7 +7,6 @@ what is wrong, or what the server vouches for. However it ends, the server goes 
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import resource
 import secrets
@@ -15,7 +14,6 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from threading import Thread
 from typing import IO
@@ -31,14 +29,15 @@ from runner.releases.bundle import Content
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.releases.reference import Kind, Reference, parse
-from runner.server.accounts import Viewer
-from runner.server.competition_rows import rows_of_run
-from runner.server.database import Database
-from runner.server.declared import Declaration, DeclaredFolder
-from runner.server.pieces import Pieces
+from runner.server.apart import context, end_with_server
+from runner.server.competitions.rows import rows_of_run
+from runner.server.intake.declared import Declaration, DeclaredFolder
+from runner.server.intake.pieces import Pieces
+from runner.server.intake.uploads import Uploads
+from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
+from runner.server.store.database import Database
 from runner.server.tree import ServerTree
-from runner.server.uploads import Uploads
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders, read_bounded
 from runner.transports.base import Added, Stored
@@ -193,17 +192,6 @@ class CheckError(RunError):
     """The server could not check it, for no reason of the upload's own."""
 
 
-PRELOADED = ("runner.registry.verify", "runner.server.boards_worker", "runner.pages.run_page", "duckdb")
-"""What processes of a server begin with: a check, a board, a page."""
-
-
-def context() -> ForkServerContext:
-    """Processes that begin with all that a check imports, and with nothing that a server has open."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload([__name__, *PRELOADED])
-    return made
-
-
 def checked_apart(settings: Settings, viewer: Viewer, upload: str, declaration: Declaration) -> Verdict:
     """`check`, in a process that is ended where it takes too long or too much.
 
@@ -248,7 +236,7 @@ def _run(settings: Settings, viewer: Viewer, upload: str, declared: bytes, place
     resource.setrlimit(resource.RLIMIT_FSIZE, (settings.check_bytes, settings.check_bytes))
     Thread(target=end_with_server, daemon=True).start()
     tempfile.tempdir = str(place)  # what it leaves is removed with the upload
-    from runner.server.stores import blobs_of
+    from runner.server.store.stores import blobs_of
 
     try:
         database, blobs = Database(settings.database_url), blobs_of(settings)
@@ -261,11 +249,3 @@ def _run(settings: Settings, viewer: Viewer, upload: str, declared: bytes, place
         atomic_write(place / VERDICT, orjson.dumps(said))
     except MemoryError:
         os._exit(_NO_MEMORY)
-
-
-def end_with_server() -> None:
-    """Wait for the server to end, however it does, and end then."""
-    server = multiprocessing.parent_process()
-    assert server is not None
-    server.join()
-    os._exit(1)

@@ -23,13 +23,13 @@ from sqlalchemy import delete as deleted
 from sqlalchemy.exc import IntegrityError
 
 from runner.errors import NotPublished, TakenError, UsageError
-from runner.server.accounts import Viewer
-from runner.server.blobs import Blobs
-from runner.server.database import Database
-from runner.server.declared import Declaration, DeclaredFolder
-from runner.server.pieces import NoRoomError, OffsetError, Pieces, Receiving
-from runner.server.schema import files, releases, uploads
+from runner.server.intake.declared import Declaration, DeclaredFolder
+from runner.server.intake.pieces import NoRoomError, OffsetError, Pieces, Receiving
+from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
+from runner.server.store.blobs import Blobs
+from runner.server.store.database import Database
+from runner.server.store.schema import files, releases, uploads
 from runner.server.tree import seen_by
 
 OPEN, CHECKING, SEEN, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"

@@ -19,17 +19,17 @@ from runner.errors import ReleaseError
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
-from runner.server.accounts import Viewer, viewer_of_account
-from runner.server.blobs import Blobs
-from runner.server.checking import KEPT, RECOMPUTED, Verdict, checked_apart
-from runner.server.competitions import enter
-from runner.server.database import Database
-from runner.server.declared import DeclaredFolder
-from runner.server.schema import checks, files, releases
-from runner.server.scoring import Scoring
+from runner.server.competitions.kept import enter
+from runner.server.competitions.scoring import Scoring
+from runner.server.intake.checking import KEPT, RECOMPUTED, Verdict, checked_apart
+from runner.server.intake.declared import DeclaredFolder
+from runner.server.intake.uploads import CHECKING, OPEN, REFUSED, SEEN, TAKEN, Upload, Uploads, is_there
+from runner.server.intake.waiting import Queue, Waiting
+from runner.server.people.accounts import Viewer, viewer_of_account
 from runner.server.settings import Settings
-from runner.server.uploads import CHECKING, OPEN, REFUSED, SEEN, TAKEN, Upload, Uploads, is_there
-from runner.server.waiting import Queue, Waiting
+from runner.server.store.blobs import Blobs
+from runner.server.store.database import Database
+from runner.server.store.schema import checks, files, releases
 from runner.transports.listing import small_file
 from runner.version import __version__
 

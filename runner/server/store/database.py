@@ -25,8 +25,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from runner.errors import RunError, UsageError
-from runner.server.schema import VERSION, meta, metadata
-from runner.server.upgrades import check_version, upgrade
+from runner.server.store.schema import VERSION, meta, metadata
+from runner.server.store.upgrades import check_version, upgrade
 
 _WRITES = "nip_run_writes"
 _WRITER, _OWNER = 0x6E69705F72756E, 0x6E69705F72756F

@@ -14,9 +14,9 @@ from runner.releases.limits import Limits
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind, Reference
 from runner.releases.versions import version_order
-from runner.server.blobs import Blobs
-from runner.server.database import Database
-from runner.server.schema import files, releases
+from runner.server.store.blobs import Blobs
+from runner.server.store.database import Database
+from runner.server.store.schema import files, releases
 from runner.server.tree import ServerTree
 from runner.transports.listing import SIGNATURE, Entry, small_file
 from runner.transports.registry import Registry

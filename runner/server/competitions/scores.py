@@ -23,11 +23,11 @@ from runner.releases.reference import parse
 from runner.results.metrics import Metrics
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.reconstruct import Reconstructor, played_plan
-from runner.server.accounts import Viewer
-from runner.server.database import Database
-from runner.server.schema import competition_labels, competitions, releases, submissions
+from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
-from runner.server.stores import blobs_of
+from runner.server.store.database import Database
+from runner.server.store.schema import competition_labels, competitions, releases, submissions
+from runner.server.store.stores import blobs_of
 from runner.server.tree import ServerTree
 from runner.transports.registry import Registry
 

@@ -21,10 +21,10 @@ from sqlalchemy import MetaData, Table, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from runner.errors import ReleaseError, RunError, UsageError
-from runner.server.blobs import Blobs
-from runner.server.database import Database
-from runner.server.schema import files, meta, metadata
-from runner.server.upgrades import PASSING, check_version, upgraded_row
+from runner.server.store.blobs import Blobs
+from runner.server.store.database import Database
+from runner.server.store.schema import files, meta, metadata
+from runner.server.store.upgrades import PASSING, check_version, upgraded_row
 from runner.storage.files import create, open_to_read
 
 FORMAT = "nip-run server backup 1"

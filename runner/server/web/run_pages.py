@@ -22,10 +22,10 @@ import orjson
 from runner.hashing import tagged_hash
 from runner.registry.left_out import in_words
 from runner.releases.reference import Reference
-from runner.server.accounts import Viewer
-from runner.server.checking import context
-from runner.server.database import Database
+from runner.server.apart import context
+from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
+from runner.server.store.database import Database
 from runner.server.tree import ServerTree
 from runner.storage.files import create, make_folders, read_bounded, remove_folder
 from runner.version import __version__
@@ -165,7 +165,7 @@ def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, k
     from runner.pages.site import Site
     from runner.registry.fetched import get
     from runner.results.folder import RunFolder
-    from runner.server.stores import blobs_of
+    from runner.server.store.stores import blobs_of
     from runner.spec.origin import DATA
     from runner.transports.registry import Registry
 

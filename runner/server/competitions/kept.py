@@ -23,14 +23,14 @@ from runner.datasets.settings import DatasetSettings
 from runner.errors import NotPublished, Place, ReleaseError, TakenError, UsageError
 from runner.registry.installed import DATASETS
 from runner.releases.reference import Kind, Reference, parse, wrong_word
-from runner.server.accounts import Viewer
 from runner.server.apart import run_apart
-from runner.server.competition_rows import competition_rows
-from runner.server.competition_scores import scored
-from runner.server.database import Database
-from runner.server.schema import accounts, competition_labels, competitions, members, releases, submissions
+from runner.server.competitions.rows import competition_rows
+from runner.server.competitions.scores import scored
+from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
-from runner.server.stores import blobs_of
+from runner.server.store.database import Database
+from runner.server.store.schema import accounts, competition_labels, competitions, members, releases, submissions
+from runner.server.store.stores import blobs_of
 from runner.server.tree import ServerTree, seen_by
 from runner.text import comma_join, counted
 from runner.transports.registry import Registry

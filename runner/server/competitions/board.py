@@ -11,10 +11,10 @@ from sqlalchemy import Connection, RowMapping, Select, select
 
 from runner.errors import NotPublished
 from runner.releases.reference import Kind, Reference
-from runner.server.accounts import Viewer
-from runner.server.competition_scores import ACCURACY, HELD_PART, OPEN_PART, told
-from runner.server.competitions import REFUSED, SCORED, counts, owns
-from runner.server.schema import competition_labels, competitions, releases, submissions
+from runner.server.competitions.kept import REFUSED, SCORED, counts, owns
+from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART, told
+from runner.server.people.accounts import Viewer
+from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.tree import seen_by
 from runner.statistics.paired import ranges_in_order
 

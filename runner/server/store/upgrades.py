@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, inspect, update
 
 from runner.errors import RunError
-from runner.server.schema import VERSION, meta, metadata, uploads
+from runner.server.store.schema import VERSION, meta, metadata, uploads
 
 PASSING = frozenset({"browsers", "uploads"})
 """Tables of what is going on: who was cut off declares the upload again, and who was signed in signs in again."""

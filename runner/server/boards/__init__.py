@@ -1,0 +1,1 @@
+"""Boards of what is public, made beside the server."""

@@ -1,0 +1,1 @@
+"""Benchmarks whose labels stay with their owner."""

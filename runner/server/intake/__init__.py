@@ -1,0 +1,1 @@
+"""From what somebody sends to what others see."""

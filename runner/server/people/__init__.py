@@ -1,0 +1,1 @@
+"""Who asks: accounts, organisations, tokens."""

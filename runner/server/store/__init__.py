@@ -1,0 +1,1 @@
+"""Where a server keeps things: its database and its blobs."""
