@@ -23,12 +23,12 @@ from runner.releases.bundle import Bundle
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from runner.transports.http import HttpTransport
-from runner.transports.http_session import Patience
+from runner.transports.patience import Patience
 from runner.transports.registry import Registry
 from tests.support.cutting import Proxy, cutting
 from tests.support.played import played_release
 from tests.support.processes import nip_run
-from tests.support.registry_server import RegistryServer, running
+from tests.support.serving import Served, serving
 
 HASTY = Patience(connect=2, read=10, tries=1, wait=0.01, longest_wait=0.02, stall=0.05, check_again=0.02)
 CALM = Patience(wait=0.05, check_again=0.02)
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--blobs", metavar="URL")
     asked, claims = parser.parse_args(), Claims()
     said = {name: value for name in ("database", "blobs") if (value := getattr(asked, name)) is not None}
-    with folder() as here, running(here / "server", **said) as server, cutting(server.port) as proxy:
+    with folder() as here, serving(here / "server", people=False, **said) as server, cutting(server.port) as proxy:
         os.environ |= {"NIP_RUN_REGISTRY": proxy.address, "NIP_RUN_TOKEN": server.account("acme")}
         cut_for_good(claims, proxy)
         by_command(claims, here, server, proxy, asked.times)
@@ -111,7 +111,7 @@ def _within_large(marks: list[int], end: int) -> bool:
     return 0 < at < len(marks) - 1 and marks[at] - marks[at - 1] == 1 << 14 == marks[at + 1] - marks[at]
 
 
-def by_command(claims: Claims, here: Path, server: RegistryServer, proxy: Proxy, times: int) -> None:
+def by_command(claims: Claims, here: Path, server: Served, proxy: Proxy, times: int) -> None:
     (here / "work").mkdir()
     release, _ = played_release(here / "work")
     variables = {name: os.environ[name] for name in ("NIP_RUN_REGISTRY", "NIP_RUN_TOKEN")}
@@ -137,7 +137,7 @@ def by_command(claims: Claims, here: Path, server: RegistryServer, proxy: Proxy,
     )
 
 
-def _listed(server: RegistryServer, name: str) -> list[str]:
+def _listed(server: Served, name: str) -> list[str]:
     with Registry(HttpTransport(server.address)) as registry:
         return [stored.path for stored in registry._transport.stored(f"run/acme/{name}/")]
 

@@ -24,11 +24,11 @@ from shared import ROOT, Claims, folder
 
 from runner.errors import NipRunError
 from runner.transports.http import HttpTransport
-from runner.transports.http_session import Patience
+from runner.transports.patience import Patience
 from runner.transports.registry import Registry
 from tests.support.played import named, played_release
 from tests.support.processes import environment
-from tests.support.registry_server import RegistryServer
+from tests.support.serving import Served
 
 CALM = Patience(wait=0.1, tries=8, longest_wait=3.0)
 PUBLISH = """
@@ -36,7 +36,7 @@ import sys, time
 from pathlib import Path
 from runner.errors import NipRunError
 from runner.transports.http import HttpTransport
-from runner.transports.http_session import Patience
+from runner.transports.patience import Patience
 from runner.transports.registry import Registry
 from tests.support.played import local_release, named
 where, work, log, number, runs = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
@@ -93,13 +93,12 @@ def main() -> int:
     parser.add_argument("--database", metavar="URL")
     parser.add_argument("--blobs", metavar="URL")
     asked, claims = parser.parse_args(), Claims()
-    said = {name: value for name in ("database", "blobs") if (value := getattr(asked, name)) is not None}
     with folder() as here:
         (here / "work").mkdir()
         release, contents = played_release(here / "work")
         names = [f"p{p}-r{r}" for p in range(asked.publishers) for r in range(asked.runs)]
         wanted = {name: named(release, contents, name).sha256 for name in names}
-        server = RegistryServer(here / "server", said)
+        server = Served(here / "server", database=asked.database, blobs=asked.blobs)
         os.environ["NIP_RUN_TOKEN"] = server.account("acme")
         server.start()
         os.environ["NIP_RUN_REGISTRY"] = server.address
@@ -110,9 +109,7 @@ def main() -> int:
     return claims.end()
 
 
-def under_load(
-    claims: Claims, here: Path, server: RegistryServer, wanted: dict[str, str], asked: argparse.Namespace
-) -> None:
+def under_load(claims: Claims, here: Path, server: Served, wanted: dict[str, str], asked: argparse.Namespace) -> None:
     rng, logs = random.Random(asked.seed), [here / f"acknowledged-{n}" for n in range(asked.publishers)]
     readers = [Reader(server.address, wanted, asked.seed + n) for n in range(2)]
     begun = time.monotonic()
