@@ -150,7 +150,6 @@ HOMES = {
         "runner.server.boards.file",
         "runner.server.boards.made",
         "runner.server.boards.tiers",
-        "runner.server.intake.checking",
         "runner.server.competitions.board",
         "runner.server.competitions.rows",
         "runner.server.competitions.kept",
