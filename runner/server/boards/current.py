@@ -7,6 +7,7 @@ which is the newest. Whatever is cut off leaves the one before. All of it follow
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
 from contextlib import suppress
@@ -34,7 +35,7 @@ BOUNDS = Bounds(memory=6 << 30)
 AGAIN_SECONDS = 30.0
 """After a board that could not be made."""
 KEPT = 3
-"""Boards that stay, for pages that were opened a while ago and read on."""
+"""Boards that stay, for pages that were opened a while ago and read on; but none with what was taken away since."""
 
 
 class Boards:
@@ -93,8 +94,10 @@ class Boards:
     def _show(self, folder: Path) -> None:
         shown = Shown(folder)
         self._shown = shown
-        for path in sorted(self._places.made.iterdir(), key=lambda one: one.stat().st_mtime)[:-KEPT]:
-            if path != folder:
+        listed = shown.listed()
+        others = [path for path in self._places.made.iterdir() if path != folder and path.name[:1] != "."]
+        for number, path in enumerate(sorted(others, key=lambda one: one.stat().st_mtime, reverse=True)):
+            if number >= KEPT - 1 or not _is_within(path, listed):
                 remove_folder(path)
 
     def _made(self) -> str:
@@ -130,6 +133,14 @@ class Boards:
             worker[1].close()
             worker[0].kill()
             worker[0].join(5)
+
+
+def _is_within(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
+    """Whether all that an older board tells of may still be told."""
+    try:
+        return Shown(folder).listed() <= listed
+    except (RunError, OSError, ValueError, sqlite3.Error):
+        return False
 
 
 def work(settings: Settings, pipe: Connection) -> None:
