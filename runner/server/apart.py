@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import resource
+import signal
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,19 +17,25 @@ from typing import Any
 
 import orjson
 
-from runner.errors import NipRunError, ReleaseError
+from runner.errors import NipRunError, ReleaseError, RunError
 from runner.registry.left_out import in_words
 from runner.server.settings import Settings
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders, read_bounded, remove_folder
+from runner.storage.queries import kept_connections
 
 Work = Callable[..., dict[str, Any]]
 MOST = 256 << 20
 _RESULT, _PREFIX = "result.json", "work-"
+_THE_SERVERS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
+_NO_MEMORY = 77
+"""How a process ends that is given no more memory."""
 
 
-PRELOADED = ("runner.server.intake.checking", "runner.server.boards.worker", "runner.pages.run_page", "duckdb")
-"""What processes of a server begin with: a check, a board, a page."""
+PRELOADED = (
+    "runner.server.intake.checking", "runner.server.boards.worker", "runner.pages.run_page", "duckdb", "scipy.special"
+)  # fmt: skip
+"""What processes of a server begin with: a check, a board, a page; and what they would load each for itself."""
 
 
 def context() -> ForkServerContext:
@@ -38,30 +45,48 @@ def context() -> ForkServerContext:
     return made
 
 
+class ApartError(RunError):
+    """The server could not do it, for no reason of what was asked; it may, later."""
+
+
 def run_apart(settings: Settings, work: Work, *args: Any) -> dict[str, Any]:
     """What `work(settings, folder, *args)` answers; the folder is its own, and gone afterwards.
 
     Raises:
         ReleaseError: it cannot be done, or takes more time or memory than the server gives.
+        ApartError: the process ended otherwise, as where the disk is full or the server ends.
     """
-    make_folders(settings.incoming)
-    with TemporaryDirectory(prefix=_PREFIX, dir=settings.incoming) as place:
-        process = context().Process(target=_run, args=(settings, Path(place), work, args), daemon=True)
-        process.start()
-        process.join(settings.check_seconds)
-        if process.is_alive():
-            process.kill()
-            process.join()
-            raise ReleaseError("it takes longer than this server gives it")
-        said: dict[str, Any] = {
-            "error": f"it ended with {process.exitcode}; it may take more memory than this server gives"
-        }
-        with suppress(OSError, ReleaseError, ValueError):
-            said = orjson.loads(read_bounded(Path(place) / _RESULT, MOST))
+    try:
+        make_folders(settings.incoming)
+        with TemporaryDirectory(prefix=_PREFIX, dir=settings.incoming, ignore_cleanup_errors=True) as place:
+            said = _said_apart(settings, Path(place), work, args)
+    except (OSError, EOFError) as error:
+        raise ApartError(f"no process can be begun for it: {error}") from error
     if "error" in said:
         raise ReleaseError(said["error"])
     found: dict[str, Any] = said["answer"]
     return found
+
+
+def _said_apart(settings: Settings, place: Path, work: Work, args: tuple[Any, ...]) -> dict[str, Any]:
+    process = context().Process(target=_run, args=(settings, place, work, args), daemon=True)
+    process.start()
+    process.join(settings.check_seconds)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        raise ReleaseError("it takes longer than this server gives it")
+    if process.exitcode == -signal.SIGXCPU:
+        raise ReleaseError("it takes longer than this server gives it")
+    if process.exitcode == _NO_MEMORY:
+        raise ReleaseError(f"it takes more than {settings.check_bytes >> 20:,} MiB of memory")
+    if process.exitcode != 0:
+        raise ApartError(f"the process that did it ended with {process.exitcode}")
+    try:
+        said: dict[str, Any] = orjson.loads(read_bounded(place / _RESULT, MOST))
+    except (ReleaseError, ValueError) as error:
+        raise ApartError(f"what came of it cannot be read: {error}") from error
+    return said
 
 
 def clear(settings: Settings) -> None:
@@ -79,10 +104,24 @@ def _run(settings: Settings, place: Path, work: Work, args: tuple[Any, ...]) -> 
     Thread(target=end_with_server, daemon=True).start()
     tempfile.tempdir = str(place)
     try:
-        said: dict[str, Any] = {"answer": work(settings, place, *args)}
+        with kept_connections():
+            said: dict[str, Any] = {"answer": work(settings, place, *args)}
+    except MemoryError:
+        os._exit(_NO_MEMORY)
     except NipRunError as error:
+        if is_the_servers(error):
+            raise
         said = {"error": in_words(error)}
     atomic_write(place / _RESULT, orjson.dumps(said))
+
+
+def is_the_servers(error: BaseException | None) -> bool:
+    """Whether a full or broken disk, or too many open files, is behind an error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _THE_SERVERS:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def end_with_server() -> None:

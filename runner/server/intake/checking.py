@@ -6,7 +6,6 @@ what is wrong, or what the server vouches for. However it ends, the server goes 
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import secrets
@@ -29,7 +28,7 @@ from runner.releases.bundle import Content
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.releases.reference import Kind, Reference, parse
-from runner.server.apart import context, end_with_server
+from runner.server.apart import context, end_with_server, is_the_servers
 from runner.server.competitions.rows import rows_of_run
 from runner.server.intake.declared import Declaration, DeclaredFolder
 from runner.server.intake.pieces import Pieces
@@ -40,6 +39,7 @@ from runner.server.store.database import Database
 from runner.server.tree import ServerTree
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders, read_bounded
+from runner.storage.queries import kept_connections
 from runner.transports.base import Added, Stored
 from runner.transports.listing import small_file
 from runner.transports.registry import Registry
@@ -112,21 +112,12 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
         except (MemoryError, SQLAlchemyError):
             raise  # they are the server's own
         except Exception as error:
-            if _is_the_servers(error):
+            if is_the_servers(error):
                 raise
             problems.append(f"{folder.path}: {in_words(error)}")
         if len(problems) >= MOST_PROBLEMS:
             break
     return Verdict(problems[:MOST_PROBLEMS], notes, rows)
-
-
-def _is_the_servers(error: BaseException | None) -> bool:
-    """Whether a full or broken disk, or too many open files, is behind an error."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _wrong_release(registry: Registry, incoming: Incoming, folder: DeclaredFolder, settings: Settings) -> Iterator[str]:
@@ -244,7 +235,8 @@ def _run(settings: Settings, viewer: Viewer, upload: str, declared: bytes, place
         incoming = Incoming(
             declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer)
         )
-        found = check(incoming, declaration, settings)
+        with kept_connections():
+            found = check(incoming, declaration, settings)
         said = {"problems": list(found.problems), "notes": dict(found.notes), "rows": dict(found.rows)}
         atomic_write(place / VERDICT, orjson.dumps(said))
     except MemoryError:
