@@ -181,7 +181,8 @@ def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(c
 def test_a_label_is_in_no_byte_that_anybody_is_sent(contest: Contest) -> None:
     where = contest.submit("mallory", "mallory", contest.run("leaking"))
     contest.score(CUP + where)
-    paths = [one["path"] for one in contest.served.ask("/api/v1/tree").json["files"]]
+    there = [one["path"] for one in contest.served.ask("/api/v1/tree").json["files"]]
+    paths = [path for path in there if not path.startswith("run/bob/known/")]  # played by who has labels, and says them
     answers = [contest.served.ask(f"/api/v1/tree/{path}").body for path in paths]
     answers += [contest.served.ask(path).body for path in ("/api/v1/competitions", CUP, LATE, CUP + where)]
     answers.append(contest.served.log.encode())
