@@ -82,6 +82,9 @@ def serve(parser: argparse.ArgumentParser) -> None:
         help="requests a second of one account or address, 20 s of them at once; default: 100; 0: any number",
     )  # fmt: skip
     parser.add_argument(
+        "--connections", type=int, default=512, metavar="N", help="at once; default: 512; who says nothing gives way"
+    )
+    parser.add_argument(
         "--address",
         metavar="URL",
         help="where others find it, such as https://registry.example.org; it stands in links",

@@ -233,24 +233,31 @@ def shown_time(seconds: float) -> str:
     return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def score_waiting(settings: Settings, database: Database) -> None:
-    """Score the submissions that wait for it, those too that a server left which was killed."""
+def waiting(database: Database) -> list[int]:
+    """The submissions that wait for their score, those too that a server left which was killed."""
     query = select(submissions.c.id).where(submissions.c.state == WAITING).order_by(submissions.c.id)
     with database.reading() as connection:
-        waiting = [row.id for row in connection.execute(query)]
-    for submission in waiting:
-        try:
-            found = run_apart(settings, scored, submission)
-        except ReleaseError as error:
-            found = {"refused": str(error)}
-        refused = found.get("refused", "")
-        values: dict[str, Any] = {"state": REFUSED if refused else SCORED, "why": refused}
-        if not refused:
-            values["score"] = orjson.dumps(found).decode()
-        with database.writing() as connection:
-            chosen = submissions.c.id == submission, submissions.c.state == WAITING
-            connection.execute(update(submissions).where(*chosen).values(**values))
-            database.changed(connection)
+        return [row.id for row in connection.execute(query)]
+
+
+def score(settings: Settings, database: Database, submission: int) -> None:
+    """Score one that waits, and note what came of it; once, however often it is asked for.
+
+    Raises:
+        ApartError: the server could not, and it waits as before.
+    """
+    try:
+        found = run_apart(settings, scored, submission)
+    except ReleaseError as error:
+        found = {"refused": str(error)}
+    refused = found.get("refused", "")
+    values: dict[str, Any] = {"state": REFUSED if refused else SCORED, "why": refused}
+    if not refused:
+        values["score"] = orjson.dumps(found).decode()
+    with database.writing() as connection:
+        chosen = submissions.c.id == submission, submissions.c.state == WAITING
+        connection.execute(update(submissions).where(*chosen).values(**values))
+        database.changed(connection)
 
 
 def counts(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:
