@@ -10,6 +10,8 @@ from runner.server.competitions.kept import score_waiting
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 
+EACH_SECONDS = 5.0
+"""Between two looks at whether a command beside the server has left some to score."""
 LOG = logging.getLogger("nip_run.server")
 
 
@@ -30,8 +32,11 @@ class Scoring:
         self._awake.set()
 
     def _work(self) -> None:
-        while self._awake.wait() and not self._ending.is_set():
+        while not self._ending.is_set():
+            self._awake.wait(EACH_SECONDS)
             self._awake.clear()
+            if self._ending.is_set():
+                return
             try:
                 score_waiting(self._settings, self._database)
             except Exception:  # they stay as they are, until it is awake again

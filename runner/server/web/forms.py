@@ -21,7 +21,7 @@ async def posted(request: Request) -> dict[str, str]:
         if len(body) > MOST_FORM:
             return {}
     found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
-    return {name: values[0] for name, values in found.items()}
+    return {name: re.sub(r"[\x00-\x1f\x7f]", "", values[0]) for name, values in found.items()}
 
 
 def from_here(request: Request) -> bool:
