@@ -7,6 +7,7 @@ The one place of the server that begins a process. `apart` has a piece of work d
 from __future__ import annotations
 
 import errno
+import math
 import multiprocessing
 import os
 import resource
@@ -25,7 +26,7 @@ from typing import Any
 import orjson
 
 from runner.errors import NipRunError, ReleaseError, RunError
-from runner.registry.left_out import in_words
+from runner.registry.left_out import in_words, lacks_memory
 from runner.server.settings import Settings
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders, read_bounded, remove_folder
@@ -40,10 +41,14 @@ _SPARE_SECONDS = 5
 """Of processor time, in which a process that has had all of its own may still say so."""
 _THE_SERVERS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
 
+_ADDRESSES = 4
+"""So many times its memory a process may reserve: DuckDB does so with 700 MiB, of which it takes none."""
+
 PRELOADED = (
-    "runner.server.intake.checking", "runner.server.boards.worker", "runner.pages.run_page", "duckdb", "scipy.special"
+    "runner.server.one_thread", "runner.server.intake.checking", "runner.server.boards.worker", "runner.pages.run_page",
+    "runner.transports.connect", "duckdb", "numpy", "scipy.special",
 )  # fmt: skip
-"""What processes of a server begin with: a check, a board, a page; and what they would load each for itself."""
+"""What processes of a server begin with, all in one thread: a check, a board, a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +56,7 @@ class Bounds:
     """What a process may take."""
 
     memory: int
-    """Bytes of addresses; see `resource.RLIMIT_AS`."""
+    """Bytes; see `resource.RLIMIT_DATA`."""
     seconds: float | None = None
     """Of wall time, and of processor time."""
     file_bytes: int | None = None
@@ -173,18 +178,21 @@ def clear(settings: Settings) -> None:
 
 def _bounded(bounds: Bounds, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
     os.nice(bounds.nice)
-    resource.setrlimit(resource.RLIMIT_AS, (bounds.memory, bounds.memory))
+    resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory, bounds.memory))
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES * bounds.memory, _ADDRESSES * bounds.memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if bounds.seconds is not None:
-        seconds = int(bounds.seconds)
+        seconds = math.ceil(bounds.seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + _SPARE_SECONDS))
     if bounds.file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (bounds.file_bytes, bounds.file_bytes))
     Thread(target=_end_with_server, daemon=True).start()
     try:
         target(*args)
-    except MemoryError:
-        os._exit(_NO_MEMORY)
+    except Exception as error:
+        if lacks_memory(error):
+            os._exit(_NO_MEMORY)
+        raise
 
 
 def is_the_servers(error: BaseException | None) -> bool:

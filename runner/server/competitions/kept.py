@@ -270,8 +270,8 @@ def _scored(settings: Settings, database: Database, submission: int) -> bool:
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission)
     with database.reading() as connection:
-        before = connection.execute(query).one()
-    if before.state != WAITING:
+        before = connection.execute(query).one_or_none()
+    if before is None or before.state != WAITING:
         return True
     try:
         found = run_apart(settings, scored, submission)
@@ -282,7 +282,8 @@ def _scored(settings: Settings, database: Database, submission: int) -> bool:
     if not refused:
         values["score"] = orjson.dumps(found).decode()
     with database.writing() as connection:
-        if connection.execute(query).one().relabelled != before.relabelled:
+        now = connection.execute(query).one_or_none()
+        if now is not None and now.relabelled != before.relabelled:
             return False
         chosen = submissions.c.id == submission, submissions.c.state == WAITING
         connection.execute(update(submissions).where(*chosen).values(**values))
