@@ -14,7 +14,7 @@ from runner.releases.bundle import Bundle
 from tests.registry.hostile_contents import ALIASES, MERGES, ROWS
 from tests.server.test_uploads import folders
 from tests.support.raw_uploads import Raw
-from tests.support.registry_server import RegistryServer, running
+from tests.support.serving import Served, serving
 from tests.support.served import run_bundle
 
 JOURNAL = "data/journal.jsonl"
@@ -61,7 +61,7 @@ ADDED: Mapping[str, bytes] = {
 class Place:
     """A server that has a good run, and who published it."""
 
-    server: RegistryServer
+    server: Served
     acme: Raw
     good: Bundle
 
@@ -83,8 +83,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (root / "played").mkdir()
     bundle = run_bundle(root / "played", size=4)
     good = Bundle(bundle.release, {path: _bytes(content) for path, content in bundle.contents.items()})
+    words = "--rate", "0", "--check-seconds", str(SECONDS), "--check-memory", "1024"
     with (
-        running(root / "server", rate=0, check_seconds=SECONDS, check_bytes=1 << 30) as server,
+        serving(root / "server", *words) as server,
         Raw(server.address, server.account("acme")) as acme,
     ):
         said = acme.published(folders(good))
@@ -109,8 +110,8 @@ def judged(place: Place, uploads: Sequence[tuple[str, Mapping[str, bytes]]], tak
     print(seen)
     assert wrong == {}
     assert place.server.resident() - before < 40 << 20
-    assert '"level": "error"' not in place.server.log()
-    assert "Traceback" not in place.server.log()
+    assert '"level": "error"' not in place.server.log
+    assert "Traceback" not in place.server.log
     assert not list((place.server.folder / "incoming").iterdir())
     assert place.acme.client.get("/tree").status_code == 200
 
