@@ -14,8 +14,8 @@ from runner.releases.bundle import Bundle
 from tests.registry.hostile_contents import ALIASES, MERGES, ROWS
 from tests.server.test_uploads import folders
 from tests.support.raw_uploads import Raw
-from tests.support.serving import Served, serving
 from tests.support.served import run_bundle
+from tests.support.serving import Served, serving
 
 JOURNAL = "data/journal.jsonl"
 WHERE = {
