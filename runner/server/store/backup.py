@@ -49,6 +49,7 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
     hashed = hashlib.sha256()
     try:
         with create(beside) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
+            os.fchmod(raw.fileno(), 0o600)  # who is in which organisation, and hashes of tokens
             for table, line in _lines(database, schema):
                 counts[table] += table != ""
                 hashed.update(line)
@@ -57,7 +58,6 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
             packed.write(orjson.dumps(end, option=orjson.OPT_APPEND_NEWLINE))
         with open_to_read(beside) as written:
             os.fsync(written.fileno())
-        beside.chmod(0o600)  # who is in which organisation, and hashes of tokens
         beside.rename(file)
         fsync_dir(file.absolute().parent)
     except OSError as error:
