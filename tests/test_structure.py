@@ -150,7 +150,6 @@ HOMES = {
         "runner.server.boards.file",
         "runner.server.boards.made",
         "runner.server.boards.tiers",
-        "runner.server.intake.checking",
         "runner.server.competitions.board",
         "runner.server.competitions.rows",
         "runner.server.competitions.kept",
@@ -173,7 +172,7 @@ HOMES = {
     "obstore": {"runner.server.store.object_store"},
     "rich": {"runner.cli.output"},
     "scipy": {"runner.statistics.detectable", "runner.statistics.differences", "runner.statistics.intervals"},
-    "uvicorn": {"runner.server.web.running"},
+    "uvicorn": {"runner.server.web.connections", "runner.server.web.running"},
     "yaml": {
         "runner.documents.dump",
         "runner.documents.reader",

@@ -23,12 +23,12 @@ from runner.releases.bundle import Bundle
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from runner.transports.http import HttpTransport
-from runner.transports.http_session import Patience
+from runner.transports.patience import Patience
 from runner.transports.registry import Registry
 from tests.support.cutting import Proxy, cutting
 from tests.support.played import played_release
 from tests.support.processes import nip_run
-from tests.support.registry_server import RegistryServer, publishing_to, running
+from tests.support.serving import Served, publishing_to, serving
 
 HASTY = Patience(connect=2, read=10, tries=1, wait=0.01, longest_wait=0.02, stall=0.05, check_again=0.02)
 CALM = Patience(wait=0.05, check_again=0.02)
@@ -45,9 +45,10 @@ def main() -> int:
     with folder() as here, databases(asked.database) as places:
         for name, database in places.items():
             print(f"{name}:", flush=True)
-            said = {"database": database, "blobs": asked.blobs}
-            given = {key: value for key, value in said.items() if value is not None}
-            with running(here / name / "server", **given) as server, cutting(server.port) as proxy:
+            with (
+                serving(here / name / "server", database=database, blobs=asked.blobs, people=False) as server,
+                cutting(server.port) as proxy,
+            ):
                 os.environ |= {"NIP_RUN_REGISTRY": proxy.address, "NIP_RUN_TOKEN": server.account("acme")}
                 cut_for_good(claims, proxy)
                 by_command(claims, here / name, server, proxy, asked.times)
@@ -129,7 +130,7 @@ def _within_large(marks: list[int], end: int) -> bool:
     return 0 < at < len(marks) - 1 and marks[at] - marks[at - 1] == 1 << 14 == marks[at + 1] - marks[at]
 
 
-def by_command(claims: Claims, here: Path, server: RegistryServer, proxy: Proxy, times: int) -> None:
+def by_command(claims: Claims, here: Path, server: Served, proxy: Proxy, times: int) -> None:
     """Each time as another account, in private: what others have sent is not known to it, and all is sent anew."""
     (here / "work").mkdir()
     played_release(here / "work")
@@ -156,7 +157,7 @@ def by_command(claims: Claims, here: Path, server: RegistryServer, proxy: Proxy,
     )
 
 
-def _listed(server: RegistryServer, owner: str) -> list[str]:
+def _listed(server: Served, owner: str) -> list[str]:
     """The releases of an account, as it sees them."""
     with publishing_to(server, server.account(owner)) as where, Registry(HttpTransport(where)) as registry:
         return [str(entry.reference) for entry in registry.entries()]

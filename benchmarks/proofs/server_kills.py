@@ -29,11 +29,11 @@ from runner.server.intake.uploads import CHECKING, OPEN
 from runner.server.store.database import Database
 from runner.server.store.schema import uploads
 from runner.transports.http import HttpTransport
-from runner.transports.http_session import Patience
+from runner.transports.patience import Patience
 from runner.transports.registry import Registry
 from tests.support.played import named, played_release
 from tests.support.processes import environment
-from tests.support.registry_server import RegistryServer
+from tests.support.serving import Served
 
 CALM = Patience(wait=0.1, tries=8, longest_wait=3.0)
 PUBLISH = """
@@ -41,7 +41,7 @@ import sys, time
 from pathlib import Path
 from runner.errors import NipRunError
 from runner.transports.http import HttpTransport
-from runner.transports.http_session import Patience
+from runner.transports.patience import Patience
 from runner.transports.registry import Registry
 from tests.support.played import local_release, named
 where, work, log, number, runs = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
@@ -105,10 +105,7 @@ def main() -> int:
         wanted = {name: named(release, contents, name).sha256 for name in names}
         for name, database in places.items():
             print(f"{name}:", flush=True)
-            said = {"database": database, "blobs": asked.blobs}
-            server = RegistryServer(
-                here / name / "server", {key: value for key, value in said.items() if value is not None}
-            )
+            server = Served(here / name / "server", database=database, blobs=asked.blobs)
             os.environ["NIP_RUN_TOKEN"] = server.account("acme")
             server.start()
             os.environ["NIP_RUN_REGISTRY"] = server.address
@@ -123,7 +120,7 @@ class Load:
     """Publishers and readers of one server that is killed."""
 
     def __init__(
-        self, claims: Claims, work: Path, server: RegistryServer, wanted: dict[str, str], asked: argparse.Namespace
+        self, claims: Claims, work: Path, server: Served, wanted: dict[str, str], asked: argparse.Namespace
     ) -> None:
         self._claims, self._server, self._wanted, self._asked = claims, server, wanted, asked
         self._rng = random.Random(asked.seed)
@@ -194,7 +191,7 @@ class Load:
         claims(not left, f"nothing is left of uploads {left[:3]}")
 
 
-def uploads_left(server: RegistryServer) -> Counter[str]:
+def uploads_left(server: Served) -> Counter[str]:
     """How many uploads are in which state, while no server runs."""
     database = Database(server.settings.database_url)
     try:

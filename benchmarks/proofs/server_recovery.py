@@ -108,7 +108,8 @@ class Killed:
     def rebuild(self) -> None:
         place, words = self._here, ["serve", str(self._settings.folder), "--rebuild", "--collect", *self._where]
         begun = time.monotonic()
-        assert nip_run(*words, cwd=place, timeout=600).returncode == 0
+        done = nip_run(*words, cwd=place, timeout=600)
+        assert done.returncode == 0, done.stderr
         within, kills = time.monotonic() - begun, 0
         (self._here / "nobodys").write_bytes(b"nobody's")
         blobs_of(self._settings).put("a" * 64, self._here / "nobodys")
@@ -134,7 +135,7 @@ class Killed:
     def _serve_and_kill(self, within: float) -> None:
         with serving(self._settings.folder, database=self._settings.database, people=False) as served:
             time.sleep(self._rng.uniform(0.0, 1.0) * within)
-            served.process.kill()
+            served.kill()
 
     def board(self) -> None:
         places, met = Places.of(self._settings), 0

@@ -44,6 +44,11 @@ class Shown:
     def info(self, key: str) -> Any:
         return orjson.loads(self._all("SELECT value FROM info WHERE key = ?", key)[0][0])
 
+    def listed(self) -> frozenset[tuple[str, bool]]:
+        """Each release that it tells of, with whether that stands: a yanked one is on no list."""
+        found = self._all("SELECT reference, yanked IS NULL FROM releases")
+        return frozenset((str(reference), bool(stands)) for reference, stands in found)
+
     def task(self, name: str) -> dict[str, Any] | None:
         return next((one for one in self.tasks if one["page"] == name), None)
 

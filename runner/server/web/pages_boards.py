@@ -183,7 +183,7 @@ def piece(request: Request, name: str, piece: str) -> Response:
     if folder is None or not re.fullmatch(r"[0-9a-f]{12}-rows-[0-9]{1,4}", piece):
         return fault(404, "missing", "this board is gone; load its page again")
     path = folder / f"{piece}.json.gz"
-    return piece_file(path, FOR_EVER) if path.is_file() else fault(404, "missing", "there is no such piece")
+    return piece_file(path, PUBLIC) if path.is_file() else fault(404, "missing", "there is no such piece")
 
 
 @pages.get("/static/{name}")
