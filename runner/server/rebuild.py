@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select
@@ -50,6 +51,18 @@ class Rebuilt:
     """Of releases that are damaged, which are left as they were."""
 
 
+def make_own(folder: Path) -> None:
+    """Make a server's folder, if it is not there.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    try:
+        make_folders(folder)
+    except OSError as error:
+        raise RunError(f"the server's folder {folder} cannot be written: {error.strerror}") from error
+
+
 @contextmanager
 def alone(settings: Settings) -> Iterator[None]:
     """Have the server's folder, which one process has at a time.
@@ -58,10 +71,7 @@ def alone(settings: Settings) -> Iterator[None]:
         UsageError: a server has it.
         RunError: it cannot be written.
     """
-    try:
-        make_folders(settings.folder)
-    except OSError as error:
-        raise RunError(f"the server's folder {settings.folder} cannot be written: {error.strerror}") from error
+    make_own(settings.folder)
     try:
         with locked(settings.folder / ".serving", str(settings.folder)):
             yield
