@@ -40,6 +40,8 @@ _SPARE_SECONDS = 5
 """Of processor time, in which a process that has had all of its own may still say so."""
 
 _THE_SERVERS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
+_SAID = (*map(os.strerror, _THE_SERVERS), "database or disk is full", "disk I/O error")
+"""How DuckDB and SQLite say the same."""
 PRELOADED = (
     "runner.server.intake.checking", "runner.server.boards.worker", "runner.pages.run_page", "duckdb", "scipy.special"
 )  # fmt: skip
@@ -216,7 +218,10 @@ def _said(place: Path, settings: Settings, work: Callable[..., dict[str, Any]], 
 def is_the_servers(error: BaseException | None) -> bool:
     """Whether a full or broken disk, or too many open files, is behind an error."""
     while error is not None:
+        is_databases = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
         if isinstance(error, OSError) and error.errno in _THE_SERVERS:
+            return True
+        if is_databases and any(words in str(error) for words in _SAID):
             return True
         error = error.__cause__ or error.__context__
     return False
