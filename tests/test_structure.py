@@ -74,7 +74,7 @@ HOMES = {
         "runner.pages.unsecret",
         "runner.server.web.page_facts",
         "runner.server.web.pages_boards",
-        "runner.server.web.pages_releases",
+        "runner.server.web.pages_runs",
         "runner.viewing.live",
     },
     "mlflow": {"runner.exports.mlflow.client", "runner.exports.mlflow.sending"},

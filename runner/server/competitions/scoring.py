@@ -11,6 +11,8 @@ from runner.server.competitions.kept import score, waiting
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 
+EACH_SECONDS = 5.0
+"""Between two looks at whether a command beside the server has left some to score."""
 LOG = logging.getLogger("nip_run.server")
 AGAIN_SECONDS = 60.0
 """After which one is scored again that the server itself could not score, as where its disk was full."""
@@ -36,8 +38,10 @@ class Scoring:
 
     def _work(self) -> None:
         while not self._ending.is_set():
-            self._awake.wait(AGAIN_SECONDS if self._put_off else None)
+            self._awake.wait(EACH_SECONDS)
             self._awake.clear()
+            if self._ending.is_set():
+                return
             try:
                 self._score()
             except Exception:  # they stay as they are, until it is awake again

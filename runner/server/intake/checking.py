@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunError, UsageError
 from runner.registry.differences import Note
-from runner.registry.left_out import in_words
+from runner.registry.left_out import in_words, lacks_memory
 from runner.registry.verify import wrong_in_release
 from runner.releases.bundle import Content
 from runner.releases.limits import MAX_MANIFEST
@@ -98,10 +98,10 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
                     rows[folder.path] = played
             else:
                 problems += _wrong_addition(registry, incoming, folder)
-        except (MemoryError, SQLAlchemyError):
-            raise  # they are the server's own
+        except SQLAlchemyError:
+            raise  # it is the server's own
         except Exception as error:
-            if is_the_servers(error):
+            if is_the_servers(error) or lacks_memory(error):
                 raise
             problems.append(f"{folder.path}: {in_words(error)}")
         if len(problems) >= MOST_PROBLEMS:
