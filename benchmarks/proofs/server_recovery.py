@@ -120,7 +120,8 @@ class Killed:
             kills += self._kill(words, within, place)
         done = nip_run(*words, cwd=place, timeout=600)
         self._claims(
-            done.returncode == 0 and kills, f"rebuild and collect killed {kills} times, then: {done.stdout.strip()}"
+            done.returncode == 0 and kills,
+            f"rebuild and collect killed {kills} times, then: {done.stdout.strip()} {done.stderr.strip()[:200]}",
         )
         self._serve(lambda served: served.ask("/healthz").status == 200)  # which removes what checks have left
         self._is_as_before("after kills in rebuild")

@@ -177,8 +177,5 @@ def is_full(error: DBAPIError) -> bool:
 def said_by(error: DBAPIError) -> str:
     """What a database says, in words for who keeps it."""
     said = str(error.orig).strip()
-    return (
-        f"{said}; is its disk full, or may its folder not be written (which is done to read it, too)?"
-        if is_full(error)
-        else said
-    )
+    hint = "; see whether its disk is full, or its folder cannot be written, which it must be to be read, too"
+    return said + hint if is_full(error) else said
