@@ -119,7 +119,7 @@ class Served:
             self._gone()
 
     def _gone(self) -> None:
-        ended(self.process, 20)
+        ended(self.process, 60)  # it gives requests 20 seconds itself
         self._process = None
 
     def resident(self) -> int:
