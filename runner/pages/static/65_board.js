@@ -80,7 +80,7 @@ class BoardList {
     this.about = about; // {slug, name, benchmark, task, count, pieces, domain}
     this.board = board; // {where, published, meanings, linked}
     this.linked = new Set(board.linked);
-    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([, one]) => (board.published || !one.published) && (board.served || !one.served))) };
+    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([name, one]) => (board.published || !one.published) && (board.served || !one.served) && (name !== "bar" || about.domain))) };
     this.open = new Set(); // runs whose details are shown
     this.element = el("div");
   }
@@ -218,8 +218,8 @@ class BoardList {
   }
 
   scale() {
-    const domain = this.about.domain;
-    return domain && el("span", { class: "scale" }, domain.map((end) => el("span", {}, end.toFixed(1))));
+    const { domain } = this.about;
+    return el("span", { class: "scale" }, domain.map((end) => el("span", {}, end.toFixed(1))));
   }
 
   line(row) {
